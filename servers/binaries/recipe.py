@@ -1,0 +1,40 @@
+from dataclasses import dataclass
+from pathlib import Path
+from signal import Signals
+from typing import Protocol
+
+from servers.process import Command
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one server lives."""
+
+    folder: Path
+    port: int
+    password: str
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+
+class Recipe(Protocol):
+    """What a module of this package offers."""
+
+    STOP: Signals  # ends the server at once and leaves nothing; its data are thrown away
+
+    def describe(self) -> str:
+        """One line: which program and version, or what would be fetched."""
+
+    def fetch(self) -> object:
+        """Bring the program to this machine, once."""
+
+    def files(self, place: Place) -> dict[str, str]:
+        """Name and content of the files that the commands read."""
+
+    def initialise(self, place: Place) -> list[Command]:
+        """The commands that make the data folder, with the database and the account in it."""
+
+    def serve(self, place: Place) -> Command:
+        """The command that is the server."""

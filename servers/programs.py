@@ -1,0 +1,103 @@
+"""A server of our own, from its program on this machine."""
+
+import random
+import secrets
+import socket
+from dataclasses import dataclass
+
+from servers.backends import Backend, url
+from servers.binaries import mariadb, mysql, postgres
+from servers.binaries.recipe import Place, Recipe
+from servers.errors import Unavailable
+from servers.process import Process
+from servers.server import Server
+
+INITIALISE_SECONDS = 120
+START_SECONDS = 60
+# Below the range that the kernel gives to clients: nobody takes a killed server's port before its restart.
+PORTS = range(20_000, 32_000)
+
+RECIPES: dict[Backend, Recipe] = {"mysql": mysql, "mariadb": mariadb, "postgres": postgres}
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    backend: Backend
+    recipe: Recipe
+
+    def describe(self) -> str:
+        return self.recipe.describe()
+
+    def fetch(self) -> str:
+        self.recipe.fetch()
+        return self.recipe.describe()
+
+    def start(self) -> Server:
+        self.recipe.fetch()
+        process = Process(self.backend, self.recipe.STOP)
+        try:
+            return ProgramServer(self.backend, self.recipe, process).begin()
+        except BaseException:
+            process.close()
+            raise
+
+
+class ProgramServer(Server):
+    """A server whose processes and data are ours."""
+
+    def __init__(self, backend: Backend, recipe: Recipe, process: Process) -> None:
+        self._recipe = recipe
+        self._process = process
+        self._place = Place(process.folder, _free_port(), secrets.token_hex(8))
+        super().__init__(
+            backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.describe()
+        )
+
+    def begin(self) -> Server:
+        for name, content in self._recipe.files(self._place).items():
+            self._process.write(name, content)
+        for command in self._recipe.initialise(self._place):
+            self._process.run(command, INITIALISE_SECONDS)
+        self._serve()
+        return self
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def restart(self) -> None:
+        """A server that still runs is killed first."""
+        self._process.kill()
+        self._serve()
+
+    def close(self) -> None:
+        self._process.close()
+
+    def _serve(self) -> None:
+        self._process.start(self._recipe.serve(self._place))
+        self.wait(START_SECONDS, watch=self._must_run)
+
+    def _must_run(self) -> None:
+        code = self._process.exit_code()
+        if code is not None:
+            raise Unavailable(f"{self.how} ended with status {code} at start-up. {self._process.log_tail()}")
+
+
+def find(backend: Backend) -> ProgramSource:
+    return ProgramSource(backend, RECIPES[backend])
+
+
+def _free_port() -> int:
+    while True:
+        port = random.choice(PORTS)  # noqa: S311 - a port is no secret
+        if _is_free(port):
+            return port
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
