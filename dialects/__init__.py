@@ -1,0 +1,30 @@
+"""The databases: which one an engine talks to, and what it can do."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.base import Dialect, Key
+from claimjobs.dialects.mariadb import MariaDB
+from claimjobs.dialects.mysql import MySQL
+from claimjobs.dialects.postgres import PortablePostgres, Postgres
+
+DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "mariadb": MariaDB}
+
+
+def supported(engine: sa.Engine) -> bool:
+    """Whether claimjobs knows this engine's database at all; asks the URL, not the server."""
+    return engine.dialect.name in DIALECTS
+
+
+def dialect_of(connection: sa.Connection) -> Dialect:
+    """The dialect of the server at the other end (a `mysql` URL may lead to a MariaDB).
+
+    Raises KeyError for a database that is not in `DIALECTS`.
+    """
+    found = connection.dialect
+    name = "mariadb" if getattr(found, "is_mariadb", False) else found.name
+    return DIALECTS[name]()
+
+
+__all__ = ["DIALECTS", "Dialect", "Key", "PortablePostgres", "dialect_of", "supported"]

@@ -1,0 +1,144 @@
+"""Batch: the jobs of one claim and, as they become known, their outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Self
+
+from claimjobs.dialects import Key
+from claimjobs.errors import BatchSettled, NotInBatch
+from claimjobs.job import Job
+from claimjobs.retry import Retry
+from claimjobs.roles import Roles
+from claimjobs.settle import Outcomes
+
+LONGEST_ERROR = 2_000
+"""Characters of an error that are kept; the rest of a long one is rarely read."""
+
+
+class Batch:
+    """Jobs that are in this process's hand alone, in the order they were claimed.
+
+    Use it once, as a context manager: leaving the block settles the batch. Inside it a job counts as done when a
+    loop over the batch has moved past it; `done`, `fail` and `release` say it outright. Whatever has no outcome
+    when the block is left, by its end, a `break`, a `return` or an exception, is released.
+    """
+
+    def __init__(
+        self, jobs: Sequence[Job], roles: Roles, settle: Callable[[Outcomes], set[Key]], retry: Retry
+    ) -> None:
+        self._jobs = {job.key: job for job in jobs}
+        self._order = tuple(jobs)
+        self._undecided = dict(self._jobs)
+        self._outcomes = Outcomes()
+        self._roles = roles
+        self._settle = settle
+        self._retry = retry
+        self.lost: tuple[Job, ...] = ()
+        """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
+        self.settled = False
+        """Whether the outcomes are in the database."""
+        self.contended = False
+        """Whether jobs were there, all of them in other hands: an empty batch then does not mean an empty queue."""
+
+    # --- reading ---------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __getitem__(self, index: int) -> Job:
+        return self._order[index]
+
+    def __contains__(self, job: object) -> bool:
+        return job in self._order
+
+    def __iter__(self) -> Iterator[Job]:
+        """Each job that has no outcome yet. Asking for the next one makes the one before it done."""
+        for job in self._order:
+            if job.key in self._undecided:
+                yield job
+                if not self.settled and job.key in self._undecided:
+                    self.done(job)
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The jobs, to be read without saying anything about them."""
+        return self._order
+
+    @property
+    def undecided(self) -> tuple[Job, ...]:
+        """The jobs that have no outcome yet."""
+        return tuple(self._undecided.values())
+
+    # --- deciding --------------------------------------------------------------------------------------
+
+    def done(self, *jobs: Job) -> None:
+        """These jobs are done; without arguments, all that have no outcome yet."""
+        self._outcomes.done.extend(self._decide(jobs))
+
+    def release(self, *jobs: Job) -> None:
+        """Hand these jobs back, for anyone, at once; without arguments, all that have no outcome yet."""
+        self._outcomes.released.extend(self._decide(jobs))
+
+    def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
+        """This job failed: it runs again after its back-off, or after `retry_in` seconds; dead if out of attempts.
+
+        `retry=False` makes it dead at once. Raises NotInBatch for a job of another batch, ColumnMissing for a table
+        that cannot hold a failure.
+        """
+        self._roles.need("attempts", "counting a failed attempt")
+        self._roles.need("run_at", "retrying a failed job later")
+        [key] = self._decide([job])
+        failures = job.get("attempts", 0)
+        self._outcomes.errors[key] = _text(error)
+        if not retry or self._retry.is_last(failures):
+            self._outcomes.dead.append(key)
+        else:
+            self._outcomes.retried[key] = self._retry.wait(failures) if retry_in is None else retry_in
+
+    def _decide(self, jobs: Sequence[Job]) -> list[Key]:
+        """Take jobs from the undecided; a later word on a job replaces the earlier one."""
+        self._must_be_open()
+        keys = [job.key for job in jobs] or list(self._undecided)
+        for key in keys:
+            if key not in self._jobs:
+                raise NotInBatch(key)
+        for key in keys:
+            if self._undecided.pop(key, None) is None:
+                self._outcomes.forget(key)
+        return keys
+
+    # --- settling --------------------------------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        self._must_be_open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.settled:
+            self.settle()
+
+    def settle(self) -> None:
+        """Write the outcomes now, releasing what has none. Raises BatchSettled the second time."""
+        self._must_be_open()
+        if self._undecided:
+            self.release()
+        lost = self._settle(self._outcomes) if self._order else set()
+        self.settled = True
+        self.lost = tuple(job for job in self._order if job.key in lost)
+
+    def _must_be_open(self) -> None:
+        if self.settled:
+            raise BatchSettled
+
+    def __repr__(self) -> str:
+        state = "settled" if self.settled else f"{len(self._undecided)} undecided"
+        return f"<Batch of {len(self)} jobs, {state}>"
+
+
+def _text(error: BaseException | str) -> str:
+    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…"

@@ -1,0 +1,152 @@
+"""The two-phase claim: find candidates without a lock, then lock those that are still free and mark them ours.
+
+Two named algorithms do it, chosen by what the database can: `OneStatement` and `TwoPhases`. `Overfetch` decides
+how many candidates to read for the jobs wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect, Key
+from claimjobs.job import Job
+from claimjobs.roles import Roles
+from claimjobs.statements.claim import claim
+from claimjobs.statements.find import find
+from claimjobs.statements.lock import lock
+from claimjobs.statements.mark import mark
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What may be claimed, and in which order."""
+
+    ready: sa.ColumnElement[bool]
+    order: Sequence[sa.ColumnElement[Any]]
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The outcome of one claim."""
+
+    jobs: list[Job]
+    found: int
+    """Candidates found in phase 1."""
+    reach: int
+    """How far down the candidates phase 2 went to take these jobs."""
+
+    @property
+    def collisions(self) -> int:
+        """Candidates on the way that others had, or had taken."""
+        return self.reach - len(self.jobs)
+
+
+NOTHING = Claimed([], 0, 0)
+
+
+class Algorithm(Protocol):
+    """A way to claim: `size` jobs for owner `me`, out of `limit` candidates, in the caller's transaction."""
+
+    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed: ...
+
+
+class TwoPhases:
+    """Find, lock and mark as three statements: for any database with SKIP LOCKED."""
+
+    def __init__(
+        self, roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]
+    ) -> None:
+        self._roles = roles
+        self._dialect = dialect
+        self._find = find(roles, selection.ready, selection.order)
+        self._lock = lock(roles, dialect, selection.ready, selection.order)
+        self._mark = mark(roles, dialect, now)
+
+    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
+        candidates = self._candidates(connection, limit)
+        if not candidates:
+            return NOTHING
+        jobs = self._locked(connection, candidates, size)
+        if jobs:
+            connection.execute(self._mark, {"keys": [job.key for job in jobs], "me": me})
+        return Claimed(jobs, len(candidates), _reach(candidates, jobs, size))
+
+    def _candidates(self, connection: sa.Connection, limit: int) -> list[Key]:
+        rows = connection.execute(self._find, {"limit": limit})
+        return [row[0] if len(row) == 1 else tuple(row) for row in rows]
+
+    def _locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Job]:
+        given = {"candidates": self._dialect.candidates(candidates), "size": size}
+        return [job_of(self._roles, row) for row in connection.execute(self._lock, given)]
+
+
+class OneStatement:
+    """Find, lock and mark in a single statement, for a database that can return what it updates."""
+
+    def __init__(
+        self, roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]
+    ) -> None:
+        self._roles = roles
+        self._claim = claim(roles, selection.ready, selection.order, now)
+
+    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
+        rows = connection.execute(self._claim, {"me": me, "size": size, "limit": limit}).all()
+        found = rows[0][0]
+        taken = [row for row in rows if row[-1] is not None]
+        reach = taken[-1][-1] if len(taken) == size else found
+        return Claimed([job_of(self._roles, row[1:-1]) for row in taken], found, reach)
+
+
+def algorithm(roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]) -> Algorithm:
+    """The shortest way to claim that the database is capable of."""
+    chosen = OneStatement if dialect.claims_in_one_statement else TwoPhases
+    return chosen(roles, dialect, selection, now)
+
+
+class Overfetch:
+    """How many candidates to read for each job wanted, learned from what the last claims met.
+
+    Consumers that read the same head lock the same rows: with ten of them and no over-fetch, nine claims of ten
+    come back empty. Reading a few batches' worth lets each find its own, in order. The factor doubles when a
+    claim falls short, and settles a little above what full claims needed.
+    """
+
+    LARGEST = 32
+    SPARE = 1.25
+    """What a claim reads above its recent need: others move on while it looks."""
+    MEMORY = 0.8
+    """The weight of what was known before against the claim just made."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def limit(self, size: int) -> int:
+        """Candidates to read for a batch of `size`."""
+        return max(size, round(size * self.factor))
+
+    def learn(self, claimed: Claimed, size: int, limit: int) -> None:
+        """Adapt to a claim of `size` that was allowed `limit` candidates."""
+        if len(claimed.jobs) == size:
+            need = self.SPARE * claimed.reach / size if claimed.collisions else 1.0
+            self.factor = max(1.0, self.MEMORY * self.factor + (1 - self.MEMORY) * need)
+        elif claimed.found == limit:  # there was more to read
+            self.factor = min(self.factor * 2, self.LARGEST)
+
+
+def job_of(roles: Roles, values: Sequence[Any]) -> Job:
+    """The job whose columns have these values, in the table's order."""
+    columns = dict(zip(roles.columns, values, strict=True))
+    names = [column.name for column in roles.key]
+    key = columns[names[0]] if len(names) == 1 else tuple(columns[name] for name in names)
+    return Job(key, columns)
+
+
+def _reach(candidates: list[Key], jobs: list[Job], size: int) -> int:
+    if len(jobs) < size:
+        return len(candidates)
+    places = {key: place for place, key in enumerate(candidates, 1)}
+    return max(places[job.key] for job in jobs)

@@ -1,0 +1,121 @@
+"""From a URL to a working connection, or to an error that says what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import DIALECTS, Dialect, dialect_of, supported
+from claimjobs.errors import (
+    AccessDenied,
+    ConnectionFailed,
+    DriverMissing,
+    ServerTooOld,
+    ServerUnreachable,
+    UnknownDatabase,
+)
+
+DRIVERS = {
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+}
+"""What a URL means that names no driver."""
+
+EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
+
+
+def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
+    """An engine for a URL (an engine is returned as it is). Opens no connection.
+
+    Raises UnknownDatabase or DriverMissing.
+    """
+    if isinstance(bind, sa.Engine):
+        _require_support(bind)
+        return bind
+    url = parse(bind)
+    try:
+        engine = sa.create_engine(url)
+    except sa.exc.NoSuchModuleError:
+        raise UnknownDatabase(
+            f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}"
+        ) from None
+    except ModuleNotFoundError as error:
+        raise DriverMissing(
+            f"the driver of {url.drivername!r} is not installed ({error}): "
+            f"pip install {error.name}, or leave the driver out of the URL"
+        ) from error
+    _require_support(engine)
+    return engine
+
+
+def parse(url: str | sa.URL) -> sa.URL:
+    """The URL with a driver in it. Raises UnknownDatabase where it cannot be read; never shows a password."""
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}") from None
+    return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def _require_support(engine: sa.Engine) -> None:
+    if not supported(engine):
+        raise UnknownDatabase(
+            f"claimjobs does not know {engine.dialect.name!r}, only {', '.join(sorted(DIALECTS))}: "
+            f"give a URL such as {EXAMPLES}"
+        )
+
+
+def dialect_for(engine: sa.Engine) -> Dialect:
+    """The dialect of the server behind an engine; asks the server.
+
+    Raises ConnectionFailed where it cannot be reached, ServerTooOld where it lacks what a claim needs.
+    """
+    with connected(engine) as connection:
+        dialect = dialect_of(connection)
+        _require_version(connection, dialect)
+        return dialect
+
+
+@contextmanager
+def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection; a failure to get one is explained."""
+    connection = open_connection(engine)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def open_connection(engine: sa.Engine) -> sa.Connection:
+    """A connection, or a ConnectionFailed that says why not."""
+    try:
+        return engine.connect()
+    except sa.exc.DBAPIError as error:
+        raise _explained(engine, error) from error
+
+
+def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ConnectionFailed:
+    where = engine.url.render_as_string(hide_password=True)
+    reason = " ".join(str(error.orig).split())
+    dialect = DIALECTS[engine.dialect.name]()
+    if dialect.no_such_database(error):
+        return AccessDenied(f"{where}: there is no such database ({reason}): create it, or correct the URL")
+    if dialect.refused(error):
+        return AccessDenied(f"{where}: the server refused ({reason}): check user, password and their rights")
+    return ServerUnreachable(
+        f"{where}: no connection ({reason}): check host and port, and that the server is running"
+    )
+
+
+def _require_version(connection: sa.Connection, dialect: Dialect) -> None:
+    found = tuple(part for part in connection.dialect.server_version_info or () if isinstance(part, int))
+    if found and found < dialect.oldest:
+        raise ServerTooOld(dialect.title, _dotted(found), _dotted(dialect.oldest))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)

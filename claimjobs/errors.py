@@ -1,0 +1,161 @@
+"""What can go wrong, to which thing, and the next step. Every message ends in what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class ClaimjobsError(Exception):
+    """Anything that claimjobs raises of its own accord."""
+
+
+# --- reaching the database -------------------------------------------------------------------------------
+
+
+class ConnectionFailed(ClaimjobsError):
+    """No connection to the database could be had."""
+
+
+class UnknownDatabase(ConnectionFailed):
+    """The URL does not lead to MySQL, MariaDB or Postgres, or cannot be read."""
+
+
+class DriverMissing(ConnectionFailed):
+    """The Python driver that the URL names is not installed."""
+
+
+class ServerUnreachable(ConnectionFailed):
+    """Nothing answers where the URL points."""
+
+
+class AccessDenied(ConnectionFailed):
+    """The server refused the user, the password or the database."""
+
+
+class ServerTooOld(ConnectionFailed):
+    """The server lacks what a claim is made of."""
+
+    def __init__(self, title: str, found: str, needed: str) -> None:
+        super().__init__(
+            f"{title} {found} cannot claim with SKIP LOCKED: upgrade the server to {title} {needed} or later"
+        )
+
+
+# --- the table -------------------------------------------------------------------------------------------
+
+
+class UnfitTable(ClaimjobsError):
+    """The table is not there, or is not (yet) a queue."""
+
+
+class TableMissing(UnfitTable):
+    """A table is not in the database."""
+
+    def __init__(self, name: str) -> None:
+        hint = "" if name in ("jobs", "claimjobs_owners") else f" --table {name}"
+        super().__init__(
+            f"table {name!r} is not in this database: run `claimjobs setup-tables{hint}`, or check the name and the URL"
+        )
+
+
+class ColumnMissing(UnfitTable):
+    """A table lacks a column that is needed for what was asked."""
+
+    TYPES = {
+        "status": "VARCHAR(16) NOT NULL DEFAULT 'unclaimed'",
+        "owner_id": "INTEGER",
+        "owner_date": "TIMESTAMP NULL",
+        "priority": "INTEGER NOT NULL DEFAULT 0",
+        "run_at": "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
+        "attempts": "INTEGER NOT NULL DEFAULT 0",
+        "last_error": "TEXT",
+    }
+
+    def __init__(self, table: str, column: str, purpose: str) -> None:
+        super().__init__(
+            f"table {table!r} has no column {column!r}, which {purpose} needs: "
+            f"ALTER TABLE {table} ADD COLUMN {column} {self.TYPES.get(column, '...')}"
+        )
+
+
+class NoPrimaryKey(UnfitTable):
+    """A table has no primary key, so a job cannot be named."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(f"table {table!r} has no primary key to name a job by: add one, or choose another table")
+
+
+class BadPredicate(ClaimjobsError):
+    """The database does not understand a `where` or an `order_by`."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the database does not understand the predicate ({reason}): it is SQL as after WHERE, for this table; "
+            "check its columns and quotes"
+        )
+
+
+# --- using the library -----------------------------------------------------------------------------------
+
+
+class BadSize(ClaimjobsError, ValueError):
+    """A batch size that is no positive whole number."""
+
+    def __init__(self, size: Any) -> None:
+        super().__init__(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
+
+
+class BatchSettled(ClaimjobsError):
+    """A batch was used after its outcomes were written."""
+
+    def __init__(self) -> None:
+        super().__init__("this batch is settled, its outcomes are written: claim another one")
+
+
+class BatchNotSettled(ClaimjobsError):
+    """The next batch was asked for while this one was still open."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the last batch was never settled, so its jobs were released: put the work in `with batch:`"
+        )
+
+
+class NotInBatch(ClaimjobsError, LookupError):
+    """An outcome was given for a job that this batch does not hold."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__(f"job {key!r} is not in this batch: give a job that came from it")
+
+
+class CrossedFork(ClaimjobsError):
+    """A Queue was used in another process than the one that made it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this Queue was made in another process, and its connection must not be shared: "
+            "make a Queue in each process (and start processes with `spawn`)"
+        )
+
+
+class NothingDecided(ClaimjobsError):
+    """A handler returned without saying anything about any job of its batch."""
+
+    def __init__(self, handler: str) -> None:
+        super().__init__(
+            f"{handler} returned without an outcome for any job, so all were released: "
+            "loop over the batch, or call `batch.done()`"
+        )
+
+
+class HandlerNotFound(ClaimjobsError):
+    """`MODULE:FUNCTION` leads to nothing that can be called."""
+
+
+class BadRow(ClaimjobsError, ValueError):
+    """A row to enqueue does not fit the table. `line` counts from 1."""
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(f"row {line}: {reason}")
+        self.line = line
+        self.reason = reason

@@ -1,0 +1,252 @@
+"""Queue: the front door of the library."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Self
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from claimjobs import stats as statistics
+from claimjobs.backend import Backend, look_at
+from claimjobs.batch import Batch
+from claimjobs.claim import Algorithm, Selection, algorithm
+from claimjobs.connect import connected, engine_of
+from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import database_now
+from claimjobs.enqueue import Row, enqueue
+from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork
+from claimjobs.hand import Hand, hand_back
+from claimjobs.owner import Connector
+from claimjobs.report import Report
+from claimjobs.retry import Retry
+from claimjobs.roles import Roles
+from claimjobs.schema import DEFAULT_TABLE
+from claimjobs.settle import OnDone, Settler
+from claimjobs.stats import Stats
+from claimjobs.translate import predicate_errors
+
+Predicate = sa.ColumnElement[bool]
+Where = Predicate | Callable[[], Predicate] | None
+
+SHORTEST_POLL = 0.02
+"""Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""
+
+
+class Queue:
+    """A table, a predicate and an order: jobs to be claimed in batches, each in one hand at a time.
+
+    `bind` is a URL or an engine; `table` a name, a `Table` or a mapped class. `where` is a predicate over its
+    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key;
+    `()` takes jobs in any order. `on_done="keep"` leaves done jobs in the table as `done`.
+
+    Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld, TableMissing,
+    ColumnMissing or NoPrimaryKey where it cannot work. A Queue registers as one owner when it first claims. Its
+    threads take turns; another process needs a Queue of its own (CrossedFork).
+    """
+
+    def __init__(
+        self,
+        bind: str | sa.URL | sa.Engine,
+        table: str | sa.Table | type[Any] = DEFAULT_TABLE,
+        *,
+        where: Where = None,
+        order_by: sa.ColumnElement[Any] | Sequence[sa.ColumnElement[Any]] | None = None,
+        retry: Retry | None = None,
+        on_done: OnDone = "delete",
+        dialect: Dialect | None = None,
+        now: sa.ColumnElement[Any] | None = None,
+    ) -> None:
+        """`dialect` overrides what the server is found to be capable of; `now` is the instant that tests inject."""
+        self.engine = engine_of(bind)
+        self.report = Report()
+        """What this Queue has done so far, in numbers."""
+        self._table = table
+        self._where = where
+        self._order_by = order_by
+        self._retry = retry or Retry()
+        self._on_done = on_done
+        self._dialect = dialect
+        self._now: sa.ColumnElement[Any] = database_now() if now is None else now
+        self._process = os.getpid()
+        self._stopping = threading.Event()
+        self._preparing = threading.RLock()
+        self._backend: Backend | None = None
+        self._built: tuple[Where, Algorithm] | None = None
+        self._hand: Hand | None = None
+        self._finalize: Callable[[], Any] | None = None
+
+    # --- producing -------------------------------------------------------------------------------------
+
+    def enqueue(self, rows: Row | Iterable[Row], connection: sa.Connection | Session | None = None) -> int:
+        """Insert jobs, given as one mapping of columns or any number of them; return how many.
+
+        With a Connection or Session they become part of its transaction, and its caller commits; without one
+        they are committed here, all or none. Raises BadRow with the number of the first row that does not fit.
+        """
+        backend = self._ready()
+        insert = partial(enqueue, roles=backend.roles, dialect=backend.dialect, rows=rows)
+        if connection is None:
+            with connected(self.engine) as own, own.begin():
+                count = insert(own)
+        else:
+            count = insert(connection.connection() if isinstance(connection, Session) else connection)
+        self.report.enqueued += count
+        return count
+
+    # --- claiming --------------------------------------------------------------------------------------
+
+    def claim(self, size: int = 100, where: Where = None) -> Batch:
+        """The next `size` jobs, or fewer, or none: claimed and committed, in this owner's hand until settled.
+
+        `where` narrows this claim further. Raises BadSize, or BadPredicate where the database cannot read it.
+        """
+        _check_size(size)
+        backend, hand = self._ready(), self._ready_hand()
+        with predicate_errors(backend.dialect):
+            claimed = hand.claim(size, self._algorithm(where))
+        batch = Batch(claimed.jobs, backend.roles, hand.settle, self._retry)
+        batch.contended = bool(claimed.found) and not claimed.jobs
+        return batch
+
+    def batches(
+        self, size: int = 100, where: Where = None, *, drain: bool = False, poll: float = 1.0
+    ) -> Iterator[Batch]:
+        """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
+
+        Ends after `stop()`; with `drain` also when no job is due that anybody could claim. Without work it looks
+        again after a pause that grows to `poll` seconds. Raises BatchNotSettled when a batch is left open.
+        """
+        _check_size(size)
+        return self._batches(size, where, drain, poll)
+
+    def _batches(self, size: int, where: Where, drain: bool, poll: float) -> Iterator[Batch]:
+        pause = SHORTEST_POLL
+        while not self._stopping.is_set():
+            batch = self.claim(size, where)
+            if batch:
+                pause = SHORTEST_POLL
+                yield batch
+                _must_be_settled(batch)
+            elif drain and not batch.contended:
+                return
+            else:
+                self._stopping.wait(min(pause, poll) * random.uniform(0.5, 1.0))  # noqa: S311
+                pause = min(pause * 2, poll)
+
+    def stop(self) -> None:
+        """Let `batches` end after the batch in hand, from any thread or signal handler."""
+        self._stopping.set()
+
+    @property
+    def owner_id(self) -> int:
+        """The id that stands in `owner_id` of every job this Queue holds; registers if that was not done yet."""
+        return self._ready_hand().owner.id
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    def stats(self) -> Stats:
+        """Jobs by status, the age of the oldest, and the owners."""
+        backend = self._ready()
+        with connected(self.engine) as connection:
+            return statistics.read(connection, backend.roles, backend.owners, self._now)
+
+    def check(self) -> None:
+        """Find out now whether this queue can work: server, table, columns and predicate. Claims nothing."""
+        backend = self._ready()
+        with predicate_errors(backend.dialect), connected(self.engine) as connection:
+            connection.execute(sa.select(*backend.roles.key).where(self._ready_jobs(None)).limit(0))
+
+    # --- handing back ----------------------------------------------------------------------------------
+
+    def give_back(self, owner_id: int) -> int:
+        """Release all jobs of an owner that is known to be no more, and take it out of the table; how many.
+
+        Its supervisor calls this after it has seen the process end. For an owner that still lives it would put a
+        job in two hands.
+        """
+        backend = self._ready()
+        connector = Connector(self.engine, backend.dialect, self.report)
+        try:
+            return hand_back(connector, backend, self._settler(backend), owner_id)
+        finally:
+            connector.close()
+
+    def close(self) -> None:
+        """Hand back what is still held, leave the owners and close the connection. The Queue can be used again."""
+        if self._finalize is not None:
+            self._finalize()
+        self._hand = self._finalize = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _ready(self) -> Backend:
+        if self._process != os.getpid():
+            raise CrossedFork
+        with self._preparing:
+            if self._backend is None:
+                self._backend = look_at(self.engine, self._table, self._dialect)
+            return self._backend
+
+    def _ready_hand(self) -> Hand:
+        backend = self._ready()
+        with self._preparing:
+            if self._hand is None:
+                self._hand = Hand(self.engine, backend, self._settler(backend), self.report)
+                self._finalize = weakref.finalize(self, self._hand.close)
+            return self._hand
+
+    def _settler(self, backend: Backend) -> Settler:
+        return Settler(backend.roles, backend.dialect, self._now, self._on_done)
+
+    def _algorithm(self, where: Where) -> Algorithm:
+        """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
+        if callable(self._where) or callable(where):
+            return self._build(where)
+        if self._built is None or self._built[0] is not where:
+            self._built = (where, self._build(where))
+        return self._built[1]
+
+    def _build(self, where: Where) -> Algorithm:
+        backend = self._ready()
+        order = backend.roles.default_order if self._order_by is None else _with_key(self._order_by, backend.roles)
+        return algorithm(backend.roles, backend.dialect, Selection(self._ready_jobs(where), order), self._now)
+
+    def _ready_jobs(self, where: Where) -> Predicate:
+        own, narrower = _predicate(self._where), _predicate(where)
+        return sa.and_(self._ready().roles.due(self._now), *own, *narrower)
+
+
+def _check_size(size: Any) -> None:
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        raise BadSize(size)
+
+
+def _predicate(where: Where) -> tuple[Predicate, ...]:
+    if where is None:
+        return ()
+    return (where() if callable(where) else where,)
+
+
+def _with_key(order_by: Any, roles: Roles) -> Sequence[sa.ColumnElement[Any]]:
+    """The user's order, made total by the key, so that everyone sees the same head."""
+    order = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
+    return (*order, *roles.key) if order else ()
+
+
+def _must_be_settled(batch: Batch) -> None:
+    if not batch.settled:
+        batch.settle()
+        raise BatchNotSettled

@@ -1,0 +1,33 @@
+"""When a failed job runs again, and when it does not."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Retry:
+    """Exponential back-off with jitter: `base * 2 ** n` seconds after n + 1 failures, at most `cap`.
+
+    The wait is drawn between half of that and all of it, so that jobs that failed together do not come back
+    together. After `attempts` failures a job is dead. Raises ValueError for figures that make no sense.
+    """
+
+    attempts: int = 5
+    base: float = 1.0
+    cap: float = 3600.0
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.base < 0 or self.cap < 0:
+            raise ValueError(f"{self}: attempts from 1, base and cap (seconds) from 0")
+
+    def is_last(self, attempts_before: int) -> bool:
+        """Whether a job that had failed so often before this failure is dead now."""
+        return attempts_before + 1 >= self.attempts
+
+    def wait(self, attempts_before: int) -> float:
+        """Seconds until a job that had failed so often before this failure may run again."""
+        # 2 ** 1024 is more than a float can hold; long before that the cap decides.
+        longest = min(self.base * 2.0 ** min(attempts_before, 64), self.cap)
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret

@@ -1,0 +1,85 @@
+"""The tables that claimjobs makes: jobs, with whatever payload the user gives them, and their owners."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.types import Instant, WholeSecond, database_now, table_options
+
+UNCLAIMED: Final = "unclaimed"
+CLAIMED: Final = "claimed"
+DONE: Final = "done"
+DEAD: Final = "dead"
+STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
+"""The first three are the article's; `dead` is a job out of attempts, kept for a person to look at."""
+
+DEFAULT_TABLE: Final = "jobs"
+OWNER_TABLE: Final = "claimjobs_owners"
+
+FIRST_OWNER: Final = 10_000_000
+"""Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
+program that claims rows of the same table under such a number is never taken for one of us."""
+
+
+def job_table(name: str, metadata: sa.MetaData, *payload: sa.schema.SchemaItem, **options: Any) -> sa.Table:
+    """A table of jobs whose payload is the columns given (and constraints, and indexes), any of them.
+
+    The columns around it have defaults, so that a plain INSERT of the payload enqueues a job:
+    `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it) and `attempts`.
+    `options` go to `sqlalchemy.Table`. A payload column of the name `id` takes the place of ours, as the key.
+    """
+    own_key = any(isinstance(item, sa.Column) and item.primary_key for item in payload)
+    key = () if own_key else (sa.Column("id", sa.BigInteger, primary_key=True),)
+    table = sa.Table(name, metadata, *key, *payload, *_job_columns(name), **{**table_options(), **options})
+    _claim_index(table)
+    return table
+
+
+def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None) -> sa.Table:
+    """`jobs` as in the article that this project follows: payload `d` and `e`, 64 characters each.
+
+    Column names and types are the article's, so that its own script can work on the same rows.
+    https://blog.koehntopp.info/2021/07/13/mysql-a-job-queue-in-python.html
+    """
+    return job_table(
+        name,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("d", sa.String(64), nullable=False),
+        sa.Column("e", sa.String(64), nullable=False),
+        sa.Index(f"{name}_d", "d"),
+    )
+
+
+def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
+    """The owners: one row for each incarnation of a consumer. Its id stands in `owner_id` of what it holds."""
+    return sa.Table(
+        OWNER_TABLE,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("id", sa.Integer, sa.Identity(start=FIRST_OWNER), primary_key=True),
+        sa.Column("host", sa.String(255), nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("claims", sa.String(255), nullable=False, comment="the table it takes jobs from"),
+        sa.Column("started", Instant, nullable=False, server_default=database_now()),
+        **table_options(auto_increment=FIRST_OWNER),
+    )
+
+
+def _job_columns(name: str) -> tuple[sa.Column[Any], ...]:
+    return (
+        sa.Column("status", sa.Enum(*STATES, name=f"{name}_status"), nullable=False, server_default=UNCLAIMED),
+        sa.Column("owner_id", sa.Integer),
+        sa.Column("owner_date", WholeSecond),
+        sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("run_at", Instant, nullable=False, server_default=database_now()),
+        sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("last_error", sa.Text),
+    )
+
+
+def _claim_index(table: sa.Table) -> None:
+    """What phase 1 reads: waiting jobs in their order, from the index alone, ending in the key (no sort)."""
+    columns = table.c
+    sa.Index(f"{table.name}_claim", columns.status, columns.priority, *table.primary_key, columns.run_at)

@@ -1,0 +1,118 @@
+"""Settle: write what became of a batch, one statement for each kind of outcome, each guarded by the owner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect, Key
+from claimjobs.owner import Connector
+from claimjobs.roles import Roles
+from claimjobs.statements import settle as statements
+
+OnDone = Literal["delete", "keep"]
+
+
+@dataclass
+class Outcomes:
+    """What became of the jobs of a batch, by their keys."""
+
+    done: list[Key] = field(default_factory=list)
+    released: list[Key] = field(default_factory=list)
+    retried: dict[Key, float] = field(default_factory=dict)
+    """Seconds to wait before each runs again."""
+    dead: list[Key] = field(default_factory=list)
+    errors: dict[Key, str] = field(default_factory=dict)
+    """Why each job of `retried` and `dead` failed."""
+
+    def keys(self) -> list[Key]:
+        """All of them."""
+        return [*self.done, *self.released, *self.retried, *self.dead]
+
+    def forget(self, key: Key) -> None:
+        """Take back what was said of a job."""
+        self.retried.pop(key, None)
+        self.errors.pop(key, None)
+        for decided in (self.done, self.released, self.dead):
+            if key in decided:
+                decided.remove(key)
+
+    def only(self, held: set[Key]) -> Outcomes:
+        """Those of the keys that are still held."""
+        return Outcomes(
+            done=[key for key in self.done if key in held],
+            released=[key for key in self.released if key in held],
+            retried={key: wait for key, wait in self.retried.items() if key in held},
+            dead=[key for key in self.dead if key in held],
+            errors={key: error for key, error in self.errors.items() if key in held},
+        )
+
+
+class _SomeAreLost(Exception):  # noqa: N818 - rolls a transaction back; no error that anyone sees
+    """A write reached fewer jobs than it was meant for."""
+
+
+class Settler:
+    """Writes outcomes for jobs of one table."""
+
+    def __init__(self, roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], on_done: OnDone) -> None:
+        self._roles = roles
+        self._dialect = dialect
+        self._now = now
+        self._done = (statements.keep if on_done == "keep" else statements.delete)(roles, dialect)
+        self._release = statements.release(roles, dialect)
+        self._still_mine = statements.still_mine(roles)
+
+    def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
+        """Write the outcomes in one transaction; return the keys that `me` no longer held.
+
+        Those are left as they are: somebody else decides about them now.
+        """
+        if self._dialect.returns_what_it_writes:
+            return connector.transaction(partial(self._write_and_compare, me=me, outcomes=outcomes))
+        try:
+            return connector.transaction(partial(self._write_and_count, me=me, outcomes=outcomes))
+        except _SomeAreLost:
+            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes))
+
+    def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        lost: set[Key] = set()
+        for statement, keys in self._writes(outcomes):
+            rows = connection.execute(statement, {"keys": keys, "me": me})
+            lost.update(set(keys) - {_key(row) for row in rows})
+        return lost
+
+    def _write_and_count(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """The same where nothing is returned. A count says that some are lost, not which: then look first."""
+        for statement, keys in self._writes(outcomes):
+            if connection.execute(statement, {"keys": keys, "me": me}).rowcount != len(keys):
+                raise _SomeAreLost
+        return set()
+
+    def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        keys = outcomes.keys()
+        held = {_key(row) for row in connection.execute(self._still_mine, {"keys": keys, "me": me})}
+        for statement, kept in self._writes(outcomes.only(held)):
+            connection.execute(statement, {"keys": kept, "me": me})
+        return set(keys) - held
+
+    def _writes(self, outcomes: Outcomes) -> Iterator[tuple[Any, list[Key]]]:
+        """The statements for those kinds of outcome that there are, each with its keys."""
+        errors = outcomes.errors
+        if outcomes.done:
+            yield self._done, outcomes.done
+        if outcomes.released:
+            yield self._release, outcomes.released
+        if waits := outcomes.retried:
+            chosen = {key: errors[key] for key in waits}
+            yield statements.retry(self._roles, self._dialect, self._now, chosen, waits), list(waits)
+        if dead := outcomes.dead:
+            yield statements.bury(self._roles, self._dialect, {key: errors[key] for key in dead}), dead
+
+
+def _key(row: Any) -> Key:
+    return row[0] if len(row) == 1 else tuple(row)

@@ -1,0 +1,86 @@
+"""Stopping: first politely, then at once, but never in the middle of a transaction."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+TAKE_BACK: Final = signal.SIGUSR1
+"""The signal by which a process raises `TakenBack` in its own main thread."""
+
+
+class TakenBack(BaseException):
+    """Work is taken out of the hands that hold it. No Exception: a handler's `except Exception` must not eat it."""
+
+
+class _Shield(threading.local):
+    depth = 0
+    pending = False
+
+
+_shield = _Shield()
+
+
+@contextmanager
+def shielded() -> Iterator[None]:
+    """Put off `TakenBack` until the block is left: a commit is finished, or was never begun."""
+    _shield.depth += 1
+    try:
+        yield
+    finally:
+        _shield.depth -= 1
+    _raise_if_pending()
+
+
+def _raise_if_pending() -> None:
+    if _shield.pending and not _shield.depth:
+        _shield.pending = False
+        raise TakenBack
+
+
+def _on_take_back(number: int, frame: FrameType | None) -> None:
+    _shield.pending = True
+    _raise_if_pending()
+
+
+def can_be_taken_back() -> None:
+    """From here on `take_back` raises `TakenBack` in the main thread of this process. Call it there."""
+    signal.signal(TAKE_BACK, _on_take_back)
+
+
+def take_back() -> None:
+    """Raise `TakenBack` in the main thread, from any thread."""
+    main = threading.main_thread().ident
+    if main is not None:
+        signal.pthread_kill(main, TAKE_BACK)
+
+
+@contextmanager
+def on_signals(react: Callable[[int], None], *numbers: int) -> Iterator[None]:
+    """Call `react(number)` when one of the signals arrives, and restore what was there before."""
+    before = {number: signal.signal(number, lambda n, _frame: react(n)) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def graceful(stop: Callable[[], None]) -> Iterator[None]:
+    """First SIGINT or SIGTERM: `stop()`, which lets the batch in hand finish. Second: `TakenBack`, at once."""
+    seen: list[int] = []
+
+    def react(number: int) -> None:
+        seen.append(number)
+        if len(seen) == 1:
+            stop()
+        else:
+            _on_take_back(number, None)
+
+    with on_signals(react, signal.SIGINT, signal.SIGTERM):
+        yield

@@ -1,0 +1,67 @@
+"""Both phases in one statement, for a database that can return what it updates from within a CTE."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.roles import Roles
+from claimjobs.statements.find import find
+from claimjobs.statements.mark import ownership
+
+FOUND: Final = "claimjobs_found"
+"""How many candidates phase 1 found: the first column of every row, also of the only one of an empty claim."""
+PLACE: Final = "claimjobs_place"
+"""Where a job stood among the candidates, from 1: the last column; NULL in the only row of an empty claim."""
+
+
+def claim(
+    roles: Roles,
+    ready: sa.ColumnElement[bool],
+    order: Sequence[sa.ColumnElement[Any]],
+    now: sa.ColumnElement[Any],
+) -> sa.Select[Any]:
+    """Find `limit` candidates, lock the first `size` that are free, make them claimed by `me`, return them in order.
+
+    Both CTEs are MATERIALIZED: inlined, a planner may run a subquery with a LIMIT more than once, and a second
+    run finds other rows.
+    """
+    candidate = _candidates(roles, ready, order)
+    claimed = _claimed(roles, _locked(roles, candidate, ready), now)
+    found = sa.select(sa.func.count().label(FOUND)).select_from(candidate).subquery("found")
+    return (
+        sa.select(found.c[FOUND], *claimed.c)
+        .select_from(found.outerjoin(claimed, sa.true()))
+        .order_by(claimed.c[PLACE])
+    )
+
+
+def _candidates(roles: Roles, ready: Any, order: Any) -> sa.CTE:
+    first = find(roles, ready, order).subquery("first")
+    numbered = sa.select(*first.c, sa.func.row_number().over().label(PLACE))
+    return numbered.cte("candidate").prefix_with("MATERIALIZED")
+
+
+def _locked(roles: Roles, candidate: sa.CTE, ready: Any) -> sa.CTE:
+    # The sort runs below the locking: the LIMIT ends both, so `size` rows are locked, not `limit`.
+    return (
+        sa.select(*roles.key, candidate.c[PLACE])
+        .select_from(candidate.join(roles.table, _same_key(roles, candidate)))
+        .where(ready)
+        .order_by(candidate.c[PLACE])
+        .limit(sa.bindparam("size", type_=sa.Integer))
+        .with_for_update(skip_locked=True, of=roles.table)
+        .cte("locked")
+        .prefix_with("MATERIALIZED")
+    )
+
+
+def _claimed(roles: Roles, locked: sa.CTE, now: Any) -> sa.CTE:
+    update = sa.update(roles.table).values(ownership(roles, now)).where(_same_key(roles, locked))
+    return update.returning(*roles.table.columns, locked.c[PLACE]).cte("claimed")
+
+
+def _same_key(roles: Roles, other: sa.CTE) -> sa.ColumnElement[bool]:
+    return sa.and_(*(column == other.c[column.name] for column in roles.key))

@@ -1,0 +1,23 @@
+"""Phase 2, first half: lock what is still free of the candidates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.roles import Roles
+
+
+def lock(
+    roles: Roles, dialect: Dialect, ready: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]]
+) -> sa.Select[Any]:
+    """Lock the first `size` of the `candidates` that nobody else holds and that are still ready.
+
+    The recheck is needed: between the phases another consumer may have claimed a candidate and let go of its lock.
+    """
+    jobs = sa.select(*roles.table.columns).where(ready)
+    picked = dialect.pick(jobs, roles.key, order).limit(sa.bindparam("size", type_=sa.Integer))
+    return picked.with_for_update(skip_locked=True, of=roles.table)

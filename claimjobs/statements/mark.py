@@ -1,0 +1,29 @@
+"""Phase 2, second half: what is locked becomes ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.dialects.base import among
+from claimjobs.roles import Roles
+from claimjobs.schema import CLAIMED
+
+
+def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Make the jobs `keys`, which this transaction has locked, claimed by `me`."""
+    update = sa.update(roles.table).where(among(roles.key, "keys")).values(ownership(roles, now))
+    return dialect.by_primary_key(update)
+
+
+def ownership(roles: Roles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
+    """What a claim writes into a job."""
+    values: dict[Any, Any] = {
+        roles.status: CLAIMED,
+        roles.owner_id: sa.bindparam("me", type_=sa.Integer),
+    }
+    if roles.owner_date is not None:
+        values[roles.owner_date] = now
+    return values

@@ -1,0 +1,86 @@
+"""The ways out of `claimed`. Each reaches the jobs `keys` that `me` still holds, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect, Key
+from claimjobs.dialects.base import among
+from claimjobs.roles import Roles
+from claimjobs.schema import DEAD, DONE, UNCLAIMED
+
+Write = TypeVar("Write", sa.Update, sa.Delete)
+
+
+def delete(roles: Roles, dialect: Dialect) -> sa.Delete:
+    """Done: the jobs leave the table."""
+    return _guarded(sa.delete(roles.table), roles, dialect)
+
+
+def keep(roles: Roles, dialect: Dialect) -> sa.Update:
+    """Done: the jobs stay, with the owner that did them."""
+    return _guarded(sa.update(roles.table).values({roles.status: DONE}), roles, dialect)
+
+
+def release(roles: Roles, dialect: Dialect) -> sa.Update:
+    """Handed back as they were."""
+    return _guarded(sa.update(roles.table).values(_disowned(roles, UNCLAIMED)), roles, dialect)
+
+
+def retry(
+    roles: Roles,
+    dialect: Dialect,
+    now: sa.ColumnElement[Any],
+    errors: Mapping[Key, str],
+    delays: Mapping[Key, float],
+) -> sa.Update:
+    """Failed with attempts left: wait `delays[key]` seconds, then anyone's again."""
+    run_at = roles.need("run_at", "retrying a failed job")
+    wait = dialect.later(now, _by_key(roles, delays, sa.Float()))
+    values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, errors)}
+    return _guarded(sa.update(roles.table).values(values), roles, dialect)
+
+
+def bury(roles: Roles, dialect: Dialect, errors: Mapping[Key, str]) -> sa.Update:
+    """Failed for the last time: dead, kept for a person to look at."""
+    values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
+    return _guarded(sa.update(roles.table).values(values), roles, dialect)
+
+
+def still_mine(roles: Roles) -> sa.Select[Any]:
+    """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
+    held = sa.select(*roles.key).where(among(roles.key, "keys"), roles.mine).order_by(*roles.key)
+    return held.with_for_update(of=roles.table)
+
+
+def _guarded(write: Write, roles: Roles, dialect: Dialect) -> Any:
+    write = dialect.by_primary_key(write.where(among(roles.key, "keys"), roles.mine))
+    return write.returning(*roles.key) if dialect.returns_what_it_writes else write
+
+
+def _disowned(roles: Roles, status: str) -> dict[Any, Any]:
+    values: dict[Any, Any] = {roles.status: status, roles.owner_id: None}
+    if roles.owner_date is not None:
+        values[roles.owner_date] = None
+    return values
+
+
+def _failure(roles: Roles, errors: Mapping[Key, str]) -> dict[Any, Any]:
+    attempts = roles.need("attempts", "counting a failed attempt")
+    values: dict[Any, Any] = {attempts: attempts + 1}
+    if roles.last_error is not None:
+        values[roles.last_error] = _by_key(roles, errors, sa.Text())
+    return values
+
+
+def _by_key(roles: Roles, values: Mapping[Key, Any], type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
+    """One value for each key, in one statement for all of them."""
+    return sa.case(*((_is(roles, key), sa.literal(value, type_)) for key, value in values.items()))
+
+
+def _is(roles: Roles, key: Key) -> sa.ColumnElement[bool]:
+    parts = key if len(roles.key) > 1 else (key,)
+    return sa.and_(*(column == part for column, part in zip(roles.key, parts, strict=True)))

@@ -1,0 +1,93 @@
+"""What a database can do, and the portable way of doing the rest.
+
+A subclass holds only what differs, with the reason beside it. Everything here takes and returns
+SQLAlchemy Core expressions; no module outside this folder knows which database it talks to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+import sqlalchemy as sa
+
+Write = TypeVar("Write", sa.Update, sa.Delete)
+Key = Any
+"""A job's primary key: a value, or a tuple of values where the key has several columns."""
+
+
+class Dialect:
+    """The portable base. Facts are attributes; what must be written differently is a method."""
+
+    title: ClassVar[str]
+    """The database's name for people, in messages and reports only."""
+
+    oldest: ClassVar[tuple[int, ...]]
+    """The first version with everything a claim needs, SKIP LOCKED above all."""
+
+    claims_in_one_statement: ClassVar[bool] = False
+    """Find, lock and mark can be one statement: needs UPDATE ... RETURNING inside a CTE."""
+
+    returns_what_it_writes: ClassVar[bool] = False
+    """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
+
+    isolation: ClassVar[str] = "READ COMMITTED"
+    """The isolation level of every claim and settle: each statement sees what was committed before it."""
+
+    transient: ClassVar[dict[Any, str]] = {}
+    """Error codes after which the same transaction may succeed when run again, with the kind to count."""
+
+    missing_table: ClassVar[frozenset[Any]] = frozenset()
+    bad_predicate: ClassVar[frozenset[Any]] = frozenset()
+    bad_row: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "this row does not fit": too long, not null, out of range, a constraint."""
+
+    def error_code(self, error: BaseException) -> Any:
+        """The server's (or driver's) code for this error, or None where there is none."""
+        raise NotImplementedError
+
+    def transient_kind(self, error: BaseException) -> str | None:
+        """`deadlock`, `lock timeout` or `serialization` for an error worth another try, else None."""
+        code = self.error_code(error)
+        return None if code is None else self.transient.get(code)
+
+    def refused(self, error: BaseException) -> bool:
+        """Whether a connection failed because the server does not want this user, password or address."""
+        raise NotImplementedError
+
+    def no_such_database(self, error: BaseException) -> bool:
+        """Whether a connection failed because the server has no database of this name."""
+        raise NotImplementedError
+
+    def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """The instant `seconds` after `now`, computed by the database."""
+        raise NotImplementedError
+
+    def pick(
+        self,
+        jobs: sa.Select[Any],
+        key: Sequence[sa.Column[Any]],
+        order: Sequence[sa.ColumnElement[Any]],
+    ) -> sa.Select[Any]:
+        """Restrict a select to the candidates (parameter `candidates`), in their order.
+
+        Portable: an IN list, sorted again. A LIMIT on top must stop the locking as well.
+        """
+        return jobs.where(among(key, "candidates")).order_by(*order)
+
+    def candidates(self, keys: Sequence[Key]) -> Any:
+        """The keys found in phase 1 as the value that `pick` expects in its parameter."""
+        return list(keys)
+
+    def by_primary_key(self, write: Write) -> Write:
+        """Make an UPDATE or DELETE of known keys reach them through the primary key."""
+        return write
+
+
+def among(key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    """`key IN (the values of this parameter)`, for one key column or several."""
+    values = sa.bindparam(parameter, expanding=True)
+    return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
+
+
+__all__ = ["Dialect", "Key", "Write", "among"]

@@ -1,0 +1,23 @@
+"""MariaDB 10.6 and later: a MySQL but for its version and its error codes.
+
+It has no FOR UPDATE OF (SQLAlchemy leaves the clause out by itself); the candidate table of phase 2 holds
+no rows that could be locked, so nothing is lost by that.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from claimjobs.dialects.mysql import MySQL
+
+
+class MariaDB(MySQL):
+    title: ClassVar[str] = "MariaDB"
+    # SKIP LOCKED and JSON_TABLE both came with 10.6.
+    oldest: ClassVar[tuple[int, ...]] = (10, 6)
+
+    transient: ClassVar[dict[Any, str]] = {
+        **MySQL.transient,
+        # Since 11 a snapshot that met a newer row is refused (innodb_snapshot_isolation).
+        1020: "serialization",
+    }

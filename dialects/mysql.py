@@ -1,0 +1,88 @@
+"""MySQL 8.0.19 and later (InnoDB): what differs from the portable base, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from claimjobs.dialects.base import Dialect, Key, Write
+
+
+class MySQL(Dialect):
+    title: ClassVar[str] = "MySQL"
+    # SKIP LOCKED came with 8.0.1, expression defaults with 8.0.13.
+    oldest: ClassVar[tuple[int, ...]] = (8, 0, 13)
+
+    transient: ClassVar[dict[Any, str]] = {
+        1213: "deadlock",
+        1205: "lock timeout",
+        3572: "lock timeout",  # NOWAIT met a lock
+        3101: "serialization",  # a group refused the commit at certification
+        1180: "serialization",  # the same, reported by the commit
+    }
+    missing_table: ClassVar[frozenset[Any]] = frozenset({1146})
+    bad_predicate: ClassVar[frozenset[Any]] = frozenset({1054, 1064, 1109, 1111, 1305, 1582})
+    bad_row: ClassVar[frozenset[Any]] = frozenset(
+        {1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1452, 3140, 3819, 4025}
+    )
+
+    def error_code(self, error: BaseException) -> Any:
+        original = getattr(error, "orig", None) or error
+        return original.args[0] if original.args and isinstance(original.args[0], int) else None
+
+    def refused(self, error: BaseException) -> bool:
+        return self.error_code(error) in {1044, 1045, 1130, 1142, 1698}
+
+    def no_such_database(self, error: BaseException) -> bool:
+        return self.error_code(error) == 1049
+
+    def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.
+        return sa.func.timestampadd(sa.text("MICROSECOND"), seconds * 1_000_000, now)
+
+    def pick(
+        self,
+        jobs: sa.Select[Any],
+        key: Sequence[sa.Column[Any]],
+        order: Sequence[sa.ColumnElement[Any]],
+    ) -> sa.Select[Any]:
+        """Walk the candidates as a table, in their order, and look each up by its primary key.
+
+        InnoDB locks a row when it reads it, before a sort: `IN (800 keys) ORDER BY ... LIMIT 100 FOR UPDATE`
+        locks 800 rows. Joined in candidate order the LIMIT ends the reading, and 100 rows are locked
+        (counted in performance_schema.data_locks by tests/conformance/test_locks.py).
+        """
+        del order  # the candidates already stand in it
+        given = self._candidate_table(key)
+        matches = [column == given.c[f"k{i}"] for i, column in enumerate(key)]
+        walk = given.join(key[0].table, sa.and_(*matches))
+        return jobs.select_from(walk).prefix_with("STRAIGHT_JOIN")
+
+    def candidates(self, keys: Sequence[Key]) -> str:
+        return json.dumps([key if isinstance(key, tuple) else (key,) for key in keys], default=str)
+
+    def by_primary_key(self, write: Write) -> Write:
+        """Force the primary key: through a secondary index InnoDB locks other consumers' rows on the way."""
+        if isinstance(write, sa.Delete):
+            # An index hint is allowed only in the multi-table form: DELETE jobs FROM jobs FORCE INDEX ...
+            write = write.prefix_with(_quoted(write.table))
+        return write.with_hint("FORCE INDEX (PRIMARY)", dialect_name="*")
+
+    def _candidate_table(self, key: Sequence[sa.Column[Any]]) -> sa.TableValuedAlias:
+        columns = ", ".join(f"k{i} {_type(column)} path '$[{i}]'" for i, column in enumerate(key))
+        shape = sa.text(f"'$[*]' columns (place for ordinality, {columns})")
+        keys = sa.bindparam("candidates", type_=sa.Text)
+        names = ["place", *(f"k{i}" for i in range(len(key)))]
+        return sa.func.json_table(keys, shape).table_valued(*names, name="candidate")
+
+
+def _type(column: sa.Column[Any]) -> str:
+    return str(column.type.compile(dialect=mysql.dialect()))
+
+
+def _quoted(table: Any) -> sa.TextClause:
+    return sa.text(mysql.dialect().identifier_preparer.format_table(table))

@@ -1,0 +1,83 @@
+"""Column types, expressions and table options that every database has under another name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.engine import Dialect as SQLAlchemyDialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+_WITHOUT_TIME_ZONES = ("mysql", "mariadb")
+"""Their DATETIME knows no zone: what we store in one is UTC. (TIMESTAMP would end in 2038.)"""
+
+
+class Instant(sa.TypeDecorator[datetime]):
+    """A point in time: always aware in Python, to the microsecond in the table.
+
+    Raises ValueError (as SQLAlchemy's StatementError) for a datetime without a time zone.
+    """
+
+    impl = sa.DateTime(timezone=True)
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: SQLAlchemyDialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name in _WITHOUT_TIME_ZONES:
+            return dialect.type_descriptor(mysql.DATETIME(fsp=6))
+        return dialect.type_descriptor(sa.DateTime(timezone=True))
+
+    def process_bind_param(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"{value!r} has no time zone: give an aware datetime, such as one in UTC")
+        value = value.astimezone(UTC)
+        return value.replace(tzinfo=None) if dialect.name in _WITHOUT_TIME_ZONES else value
+
+    def process_result_value(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+class WholeSecond(Instant):
+    """An instant to the second on MySQL: the article's `owner_date datetime`, as it stands there."""
+
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: SQLAlchemyDialect) -> sa.types.TypeEngine[Any]:
+        if dialect.name in _WITHOUT_TIME_ZONES:
+            return dialect.type_descriptor(mysql.DATETIME())
+        return super().load_dialect_impl(dialect)
+
+
+class database_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
+    """The database's clock, as an instant in UTC; as a column default as well."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+@compiles(database_now)
+def _now(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "now()"
+
+
+@compiles(database_now, "mysql")
+@compiles(database_now, "mariadb")
+def _utc_now(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:
+    return "utc_timestamp(6)"
+
+
+def table_options(**options: Any) -> dict[str, Any]:
+    """Keyword arguments of `Table` that only one family of databases reads.
+
+    InnoDB has the row locks that a claim is made of; utf8mb4 holds any text, also where the server's default
+    is older than that.
+    """
+    options = {"engine": "InnoDB", "charset": "utf8mb4", **options}
+    return {f"{name}_{option}": value for name in _WITHOUT_TIME_ZONES for option, value in options.items()}
