@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -31,6 +32,8 @@ def main() -> int:
 
 def run(options: argparse.Namespace) -> int:
     """Run a command with CLAIMJOBS_URL set to a server that lives as long as the command."""
+    if not shutil.which(options.command[0]):
+        raise Unavailable(f"there is no command {options.command[0]}: check its name, or give its path")
     with start(options.backend) as server:
         print(f"{server.backend} {server.version} ({server.how})", file=sys.stderr, flush=True)
         return _run(options.command, {**os.environ, "CLAIMJOBS_URL": server.url})
@@ -40,10 +43,7 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     # The terminal gives Ctrl-C to the command as well: it decides how to end, we wait for it. A handler,
     # because the command would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda *_: None)
-    try:
-        process = subprocess.Popen(command, env=environment)
-    except OSError as error:
-        raise Unavailable(f"cannot run {command[0]}: {error.strerror}") from error
+    process = subprocess.Popen(command, env=environment)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: process.send_signal(received))
     status = process.wait()

@@ -21,7 +21,7 @@ class EnvironmentServer:
 
     def describe(self) -> str:
         with self.start() as server:
-            return f"{server.how}, version {server.version}"
+            return f"{server.version}, {server.how}"
 
     def fetch(self) -> str:
         return self.describe()

@@ -50,7 +50,7 @@ class ProgramServer(Server):
         self._process = process
         self._place = Place(process.folder, _free_port(), secrets.token_hex(8))
         super().__init__(
-            backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.describe()
+            backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.origin()
         )
 
     def begin(self) -> Server:

@@ -17,6 +17,7 @@ _MARIADBD = packaged.Server(
     package=r"mariadb-server-core(-\d+\.\d+)?",
     is_right=re.compile("MariaDB"),
 )
+origin = _MARIADBD.origin
 describe = _MARIADBD.describe
 fetch = _MARIADBD.fetch
 

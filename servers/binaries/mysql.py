@@ -16,6 +16,7 @@ _MYSQLD = packaged.Server(
     package=r"mysql-server-core(-[89]\.\d+)?",
     is_right=re.compile(r"Ver ([89]|\d{2,})\.(?!.*MariaDB)"),
 )
+origin = _MYSQLD.origin
 describe = _MYSQLD.describe
 fetch = _MYSQLD.fetch
 

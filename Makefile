@@ -1,0 +1,60 @@
+# `make test` and `make demo` are all that a fresh clone needs; `make help` names the rest.
+
+PYTHON ?= python3
+VENV ?= .venv
+PYTEST_ARGS ?=
+DB ?=
+
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
+
+.DEFAULT_GOAL := help
+.PHONY: help test demo lint format types layers tests servers clean
+
+help: ## these lines
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+test: lint types layers tests ## everything that CI checks: lint, types, layers, all tests (PYTEST_ARGS=...)
+
+demo: $(READY) ## 2 generators and 10 consumers for 20 s on the embedded Postgres, or on DB=mysql, mariadb, postgres
+ifeq ($(DB),)
+	@env -u CLAIMJOBS_URL sh -c '$(DEMO)'
+else
+	@$(BIN)/python -m servers run $(DB) -- sh -c '$(DEMO)'
+endif
+
+lint: $(READY) ## ruff: rules and format
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+format: $(READY) ## ruff: repair what it can
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+layers: $(READY) ## import-linter: who may import whom
+	$(BIN)/lint-imports
+
+tests: $(READY) servers ## pytest (PYTEST_ARGS=...)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+servers: $(READY) ## which database servers the tests use
+	@$(BIN)/python -m servers list
+
+clean: ## remove the environment and every cache in this folder
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find claimjobs dialects servers tests -name __pycache__ -prune -exec rm -rf {} +
+
+# pip is upgraded first: dependency groups need 25.1.
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "claimjobs needs Python 3.11 or newer: run \`make PYTHON=python3.11 ...\`" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+		{ echo "Python's venv module is missing: run \`apt-get install python3-venv\` first" >&2; exit 1; }
+	@$(BIN)/python -c pass 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[embedded]' --group dev
+	@touch $@
