@@ -60,9 +60,7 @@ class ContainerServer(Server):
         for name, value in _settings(source.backend, password).items():
             container.with_env(name, value)
         self._container = container.start()
-        at = url(
-            source.backend, container.get_container_host_ip(), int(container.get_exposed_port(port)), password
-        )
+        at = url(source.backend, container.get_container_host_ip(), int(container.get_exposed_port(port)), password)
         super().__init__(source.backend, at, source.describe())
         self._password = password
 
@@ -89,9 +87,7 @@ def find(backend: Backend) -> ContainerSource | None:
     if engine_answers():
         return ContainerSource(backend, image or DEFAULT_IMAGES[backend])
     if image:
-        raise Unavailable(
-            f"{variable} is {image} but no Docker engine answers: start Docker, or unset {variable}"
-        )
+        raise Unavailable(f"{variable} is {image} but no Docker engine answers: start Docker, or unset {variable}")
     return None
 
 

@@ -42,8 +42,6 @@ def _with_driver(backend: Backend, variable: str, value: str) -> str:
     try:
         url = make_url(value)
     except SQLAlchemyError as error:
-        raise Unavailable(
-            f"{variable} is not a database URL: write {backend}://user:password@host/name"
-        ) from error
+        raise Unavailable(f"{variable} is not a database URL: write {backend}://user:password@host/name") from error
     named = url if "+" in url.drivername else url.set(drivername=CLIENTS[backend].driver)
     return named.render_as_string(hide_password=False)

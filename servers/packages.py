@@ -119,9 +119,7 @@ def _unstable(pattern: str) -> str:
     if system["ID"] != "debian" or mirror is None:
         raise Unavailable(f"the apt sources of this {system['ID']} have no package {pattern}: {NEXT_STEP}")
     if not DEBIAN_KEYRING.exists():
-        raise Unavailable(
-            f"{DEBIAN_KEYRING} is missing: `apt-get install debian-archive-keyring`, or {NEXT_STEP}"
-        )
+        raise Unavailable(f"{DEBIAN_KEYRING} is missing: `apt-get install debian-archive-keyring`, or {NEXT_STEP}")
     return f"deb [signed-by={DEBIAN_KEYRING}] {mirror} unstable main\n"
 
 

@@ -26,9 +26,7 @@ class Program:
     def command(self) -> list[str]:
         """Through the loader in `root`: a private libc needs it, and a security profile bound to the
         path of an installed server does not apply (AppArmor would close our data folder to it)."""
-        libraries = (
-            [] if self.root == SYSTEM else ["--library-path", ":".join(map(str, _libraries(self.root)))]
-        )
+        libraries = [] if self.root == SYSTEM else ["--library-path", ":".join(map(str, _libraries(self.root)))]
         return [str(_loader(self.root)), *libraries, str(self.path)]
 
     def version_line(self) -> str:

@@ -2,13 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import IO, Any, cast
 
 from servers import unprivileged
 from servers.errors import Unavailable
@@ -39,12 +41,12 @@ class Process:
             text=True,
             start_new_session=True,
         )
+        self._requests = cast(IO[str], self._watchdog.stdin)
+        self._answers = cast(IO[str], self._watchdog.stdout)
         self.folder = Path(str(self._answer()))
         if not unprivileged.can_reach(self.folder.parent):
             self.close()
-            raise Unavailable(
-                f"the account {unprivileged.ACCOUNT} cannot enter {self.folder.parent}: set TMPDIR"
-            )
+            raise Unavailable(f"the account {unprivileged.ACCOUNT} cannot enter {self.folder.parent}: set TMPDIR")
 
     def run(self, command: Command, seconds: float) -> None:
         """Run a command of the server's to its end, as the server's account."""
@@ -54,7 +56,7 @@ class Process:
             time.sleep(POLL_SECONDS)
         if code != 0:
             outcome = f"did not end within {seconds:g} s" if code is None else f"ended with status {code}"
-            raise Unavailable(f"{Path(command.arguments[-1]).name} {outcome}. {self.log_tail()}")
+            raise Unavailable(f"`{' '.join(command.arguments)}` {outcome}. {self.log_tail()}")
 
     def start(self, command: Command) -> None:
         self._request(start=command.arguments, stdin=str(command.stdin) if command.stdin else None)
@@ -83,22 +85,24 @@ class Process:
 
     def close(self) -> None:
         """Stop the server and remove the folder; returns when both are gone."""
-        with self._watchdog as watchdog:  # closes the pipes, which is the signal, and waits
-            if watchdog.stdin:
-                watchdog.stdin.close()
-            watchdog.wait(END_SECONDS)
+        for pipe in (self._requests, self._answers):
+            with suppress(BrokenPipeError):
+                pipe.close()  # which is the signal to end
+        self._watchdog.wait(END_SECONDS)
+        shutil.rmtree(self.folder, ignore_errors=True)  # a watchdog that was killed could not
 
     def _request(self, **request: Any) -> object:
-        if self._watchdog.stdin is None or self._watchdog.stdin.closed:
+        if self._requests.closed:
             raise Unavailable("this server was closed: start another one")
-        self._watchdog.stdin.write(json.dumps(request) + "\n")
-        self._watchdog.stdin.flush()
+        with suppress(BrokenPipeError):  # no answer comes then, which is the message
+            self._requests.write(json.dumps(request) + "\n")
+            self._requests.flush()
         return self._answer()
 
     def _answer(self) -> object:
-        line = self._watchdog.stdout.readline() if self._watchdog.stdout else ""
+        line = self._answers.readline()
         if not line:
-            raise Unavailable("the server's watchdog ended: see its message above, then start another server")
+            raise Unavailable("the server's watchdog was ended, and the server with it: start another one")
         return json.loads(line)
 
 

