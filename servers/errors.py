@@ -1,2 +1,2 @@
-class Unavailable(RuntimeError):  # noqa: N818 - reads as `servers.Unavailable`
+class Unavailable(RuntimeError):
     """A server cannot be had; the message says why and what to do next."""
