@@ -35,7 +35,8 @@ def fetch() -> Path:
     if unprivileged.can_reach(wheel):
         return wheel
     name = f"postgres-{importlib.metadata.version(WHEEL)}-{wheel.name}"
-    return cache.fill(name, lambda into: _copy(wheel, into))
+    copy = cache.fill(name, lambda into: _copy(wheel, into))
+    return copy / wheel.parent.name / wheel.name
 
 
 def _in_wheel() -> Path:
@@ -48,8 +49,12 @@ def _in_wheel() -> Path:
 
 
 def _copy(wheel: Path, into: Path) -> None:
-    shutil.copytree(wheel, into, symlinks=True, dirs_exist_ok=True)
-    into.chmod(0o755)
+    """The programs find the wheel's shared libraries in a folder beside the package."""
+    package = wheel.parent
+    shutil.copytree(wheel, into / package.name / wheel.name, symlinks=True)
+    libraries = package.with_name(f"{package.name}.libs")
+    if libraries.is_dir():
+        shutil.copytree(libraries, into / libraries.name, symlinks=True)
 
 
 def files(place: Place) -> dict[str, str]:
