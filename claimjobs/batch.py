@@ -25,9 +25,7 @@ class Batch:
     when the block is left, by its end, a `break`, a `return` or an exception, is released.
     """
 
-    def __init__(
-        self, jobs: Sequence[Job], roles: Roles, settle: Callable[[Outcomes], set[Key]], retry: Retry
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job], roles: Roles, settle: Callable[[Outcomes], set[Key]], retry: Retry) -> None:
         self._jobs = {job.key: job for job in jobs}
         self._order = tuple(jobs)
         self._undecided = dict(self._jobs)

@@ -57,9 +57,7 @@ class Algorithm(Protocol):
 class TwoPhases:
     """Find, lock and mark as three statements: for any database with SKIP LOCKED."""
 
-    def __init__(
-        self, roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]
-    ) -> None:
+    def __init__(self, roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._roles = roles
         self._dialect = dialect
         self._find = find(roles, selection.ready, selection.order)
@@ -87,9 +85,7 @@ class TwoPhases:
 class OneStatement:
     """Find, lock and mark in a single statement, for a database that can return what it updates."""
 
-    def __init__(
-        self, roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]
-    ) -> None:
+    def __init__(self, roles: Roles, _dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._roles = roles
         self._claim = claim(roles, selection.ready, selection.order, now)
 

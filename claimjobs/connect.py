@@ -40,9 +40,7 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     try:
         engine = sa.create_engine(url)
     except sa.exc.NoSuchModuleError:
-        raise UnknownDatabase(
-            f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}"
-        ) from None
+        raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
     except ModuleNotFoundError as error:
         raise DriverMissing(
             f"the driver of {url.drivername!r} is not installed ({error}): "
@@ -106,9 +104,7 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ConnectionFailed:
         return AccessDenied(f"{where}: there is no such database ({reason}): create it, or correct the URL")
     if dialect.refused(error):
         return AccessDenied(f"{where}: the server refused ({reason}): check user, password and their rights")
-    return ServerUnreachable(
-        f"{where}: no connection ({reason}): check host and port, and that the server is running"
-    )
+    return ServerUnreachable(f"{where}: no connection ({reason}): check host and port, and that the server is running")
 
 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:

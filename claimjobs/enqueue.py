@@ -29,7 +29,8 @@ def enqueue(connection: sa.Connection, roles: Roles, dialect: Dialect, rows: Row
     """
     several = [rows] if isinstance(rows, Mapping) else rows
     numbered = ((number, _checked(number, row, roles)) for number, row in enumerate(several, 1))
-    return sum(_insert(connection, roles, dialect, chunk) for chunk in _chunks(numbered))
+    insert = _Insert(connection, roles, dialect)
+    return sum(insert(chunk) for chunk in _chunks(numbered))
 
 
 def _checked(number: int, row: Any, roles: Roles) -> Row:
@@ -37,8 +38,7 @@ def _checked(number: int, row: Any, roles: Roles) -> Row:
         raise BadRow(number, f"{row!r} is no mapping of column names to values")
     unknown = [name for name in row if name not in roles.table.c]
     if unknown:
-        has = ", ".join(roles.table.c.keys())
-        raise BadRow(number, f"table {roles.name!r} has no column {unknown[0]!r}: it has {has}")
+        raise BadRow(number, f"table {roles.name!r} has no column {unknown[0]!r}: it has {', '.join(roles.columns)}")
     return row
 
 
@@ -49,38 +49,36 @@ def _chunks(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
             yield chunk
 
 
-def _insert(connection: sa.Connection, roles: Roles, dialect: Dialect, chunk: list[Numbered]) -> int:
-    try:
-        _insert_or_undo(connection, roles, chunk)
-    except sa.exc.StatementError as error:
-        if not _is_bad_row(dialect, error):
-            raise
-        raise _first_bad(connection, roles, dialect, chunk, error) from error
-    return len(chunk)
+class _Insert:
+    """Inserts chunks; finds the row that a refused chunk was refused for."""
 
+    def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect) -> None:
+        self._connection = connection
+        self._statement = produce(roles)
+        self._dialect = dialect
 
-def _insert_or_undo(connection: sa.Connection, roles: Roles, chunk: list[Numbered]) -> None:
-    # The savepoint keeps the caller's transaction usable after a row that does not fit.
-    with connection.begin_nested():
-        connection.execute(produce(roles), [dict(row) for _, row in chunk])
+    def __call__(self, chunk: list[Numbered]) -> int:
+        refusal = self._refusal(chunk)
+        if refusal is not None:
+            raise self._first_bad(chunk, refusal) from refusal
+        return len(chunk)
 
-
-def _first_bad(
-    connection: sa.Connection, roles: Roles, dialect: Dialect, chunk: list[Numbered], error: Exception
-) -> BadRow:
-    """Which row of a refused chunk it was: insert halves until one row is left. The good ones before it stay."""
-    while len(chunk) > 1:
-        half = chunk[: len(chunk) // 2]
+    def _refusal(self, chunk: list[Numbered]) -> sa.exc.StatementError | None:
+        """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
         try:
-            _insert_or_undo(connection, roles, half)
-            chunk = chunk[len(half) :]
-        except sa.exc.StatementError as refused:
-            if not _is_bad_row(dialect, refused):
+            # The savepoint keeps the caller's transaction usable after a row that does not fit.
+            with self._connection.begin_nested():
+                self._connection.execute(self._statement, [dict(row) for _, row in chunk])
+        except sa.exc.StatementError as error:
+            if isinstance(error, sa.exc.DBAPIError) and self._dialect.error_code(error) not in self._dialect.bad_row:
                 raise
-            chunk, error = half, refused
-    return BadRow(chunk[0][0], reason(error))
+            return error  # refused by the database, or (no DBAPIError) a value that could not even be sent
+        return None
 
-
-def _is_bad_row(dialect: Dialect, error: sa.exc.StatementError) -> bool:
-    """The database refused a value, or (no DBAPIError) a value could not even be sent."""
-    return not isinstance(error, sa.exc.DBAPIError) or dialect.error_code(error) in dialect.bad_row
+    def _first_bad(self, chunk: list[Numbered], refusal: sa.exc.StatementError) -> BadRow:
+        """Insert halves until one row is left: that one. The good rows before it stay inserted."""
+        while len(chunk) > 1:
+            first, second = chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]
+            refused = self._refusal(first)
+            chunk, refusal = (second, refusal) if refused is None else (first, refused)
+        return BadRow(chunk[0][0], reason(refusal))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 
 class ClaimjobsError(Exception):
@@ -61,7 +61,7 @@ class TableMissing(UnfitTable):
 class ColumnMissing(UnfitTable):
     """A table lacks a column that is needed for what was asked."""
 
-    TYPES = {
+    TYPES: ClassVar[dict[str, str]] = {
         "status": "VARCHAR(16) NOT NULL DEFAULT 'unclaimed'",
         "owner_id": "INTEGER",
         "owner_date": "TIMESTAMP NULL",
@@ -116,9 +116,7 @@ class BatchNotSettled(ClaimjobsError):
     """The next batch was asked for while this one was still open."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "the last batch was never settled, so its jobs were released: put the work in `with batch:`"
-        )
+        super().__init__("the last batch was never settled, so its jobs were released: put the work in `with batch:`")
 
 
 class NotInBatch(ClaimjobsError, LookupError):

@@ -54,7 +54,8 @@ class Connector:
             reraise=True,
         )
         with self._turn, shielded():
-            return again(self._once, work)
+            result: Result = again(self._once, work)
+            return result
 
     def close(self) -> None:
         """Close the connection; a later transaction opens another one."""
@@ -98,7 +99,7 @@ class Owner:
     def _register(self, connection: sa.Connection, claims: str) -> int:
         who = {"host": socket.gethostname()[:255], "pid": os.getpid(), "claims": claims}
         inserted = connection.execute(statements.register(self._table), who)
-        return int(inserted.inserted_primary_key[0])
+        return int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
 
     def leave(self) -> None:
         """Take this owner out of the table. What it still holds must have been handed back before."""

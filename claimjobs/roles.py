@@ -95,7 +95,8 @@ def resolve(connection: sa.Connection, table: str | sa.Table | type[Any]) -> sa.
     if isinstance(table, str):
         return _reflect(connection, table)
     described = table if isinstance(table, sa.Table) else _mapped_table(table)
-    missing = [name for name in described.c.keys() if name not in _columns(connection, described.fullname)]
+    there = _columns(connection, described.fullname)
+    missing = [column.name for column in described.columns if column.name not in there]
     if missing:
         raise ColumnMissing(described.fullname, missing[0], "its description in Python")
     return described

@@ -52,7 +52,7 @@ class Outcomes:
         )
 
 
-class _SomeAreLost(Exception):  # noqa: N818 - rolls a transaction back; no error that anyone sees
+class _SomeAreLost(Exception):  # rolls a transaction back; no error that anyone sees
     """A write reached fewer jobs than it was meant for."""
 
 
@@ -109,7 +109,8 @@ class Settler:
             yield self._release, outcomes.released
         if waits := outcomes.retried:
             chosen = {key: errors[key] for key in waits}
-            yield statements.retry(self._roles, self._dialect, self._now, chosen, waits), list(waits)
+            statement = statements.retry(self._roles, self._dialect, self._now, errors=chosen, delays=waits)
+            yield statement, list(waits)
         if dead := outcomes.dead:
             yield statements.bury(self._roles, self._dialect, {key: errors[key] for key in dead}), dead
 

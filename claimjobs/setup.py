@@ -60,7 +60,7 @@ def ddl(engine: sa.Engine, tables: list[sa.Table]) -> str:
     statements: list[str] = []
     printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(_text(sql, engine)))
     for table in tables:
-        table.create(printer, checkfirst=False)  # type: ignore[arg-type]  # a mock engine is what this is for
+        table.create(printer, checkfirst=False)
     return "\n\n".join(statements) + "\n"
 
 
@@ -71,5 +71,3 @@ def _text(sql: Any, engine: sa.Engine) -> str:
 
 def _names(tables: list[sa.Table]) -> tuple[str, ...]:
     return tuple(table.fullname for table in tables)
-
-

@@ -42,7 +42,7 @@ def _raise_if_pending() -> None:
         raise TakenBack
 
 
-def _on_take_back(number: int, frame: FrameType | None) -> None:
+def _on_take_back(_number: int, _frame: FrameType | None) -> None:
     _shield.pending = True
     _raise_if_pending()
 

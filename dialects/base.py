@@ -86,7 +86,7 @@ class Dialect:
 
 def among(key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
     """`key IN (the values of this parameter)`, for one key column or several."""
-    values = sa.bindparam(parameter, expanding=True)
+    values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
     return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
 
 

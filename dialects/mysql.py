@@ -35,10 +35,10 @@ class MySQL(Dialect):
         return original.args[0] if original.args and isinstance(original.args[0], int) else None
 
     def refused(self, error: BaseException) -> bool:
-        return self.error_code(error) in {1044, 1045, 1130, 1142, 1698}
+        return bool(self.error_code(error) in {1044, 1045, 1130, 1142, 1698})
 
     def no_such_database(self, error: BaseException) -> bool:
-        return self.error_code(error) == 1049
+        return bool(self.error_code(error) == 1049)
 
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.

@@ -29,7 +29,21 @@ class Postgres(Dialect):
     )
     # Class 22 is "data exception", 23 "integrity constraint violation".
     bad_row: ClassVar[frozenset[Any]] = frozenset(
-        {"22001", "22003", "22007", "22008", "22021", "22P02", "22P05", "23502", "23503", "23505", "23514", "23P01", "42804"}
+        {
+            "22001",
+            "22003",
+            "22007",
+            "22008",
+            "22021",
+            "22P02",
+            "22P05",
+            "23502",
+            "23503",
+            "23505",
+            "23514",
+            "23P01",
+            "42804",
+        }
     )
 
     def error_code(self, error: BaseException) -> Any:
@@ -38,7 +52,12 @@ class Postgres(Dialect):
 
     def refused(self, error: BaseException) -> bool:
         # libpq gives no SQLSTATE for a connection that was never made, only the server's words.
-        words = ("password authentication failed", "no pg_hba.conf entry", "no password supplied", "permission denied")
+        words = (
+            "password authentication failed",
+            "no pg_hba.conf entry",
+            "no password supplied",
+            "permission denied",
+        )
         return _says(error, *words) or (_says(error, 'role "') and _says(error, "does not exist"))
 
     def no_such_database(self, error: BaseException) -> bool:

@@ -38,7 +38,7 @@ class Instant(sa.TypeDecorator[datetime]):
         value = value.astimezone(UTC)
         return value.replace(tzinfo=None) if dialect.name in _WITHOUT_TIME_ZONES else value
 
-    def process_result_value(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:
+    def process_result_value(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:  # noqa: ARG002
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
@@ -63,13 +63,13 @@ class database_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL 
 
 
 @compiles(database_now)
-def _now(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:
+def _now(_element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "now()"
 
 
 @compiles(database_now, "mysql")
 @compiles(database_now, "mariadb")
-def _utc_now(element: database_now, compiler: SQLCompiler, **kw: Any) -> str:
+def _utc_now(_element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "utc_timestamp(6)"
 
 
@@ -80,4 +80,4 @@ def table_options(**options: Any) -> dict[str, Any]:
     is older than that.
     """
     options = {"engine": "InnoDB", "charset": "utf8mb4", **options}
-    return {f"{name}_{option}": value for name in _WITHOUT_TIME_ZONES for option, value in options.items()}
+    return {f"{name}_{option}": str(value) for name in _WITHOUT_TIME_ZONES for option, value in options.items()}

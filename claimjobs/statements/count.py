@@ -13,15 +13,11 @@ from claimjobs.schema import CLAIMED
 def by_status(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """One row a status: `status`, `jobs`, `oldest` (the earliest run_at, if the table has one) and `now`."""
     oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
-    return sa.select(
-        roles.status.label("status"), sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now")
-    ).group_by(roles.status)
+    columns: tuple[Any, ...] = (roles.status.label("status"), sa.func.count().label("jobs"), oldest.label("oldest"))
+    return sa.select(*columns, now.label("now")).group_by(roles.status)
 
 
 def by_owner(roles: Roles) -> sa.Select[Any]:
     """One row an owner that holds something: `owner_id`, `jobs`."""
-    return (
-        sa.select(roles.owner_id.label("owner_id"), sa.func.count().label("jobs"))
-        .where(roles.status == CLAIMED)
-        .group_by(roles.owner_id)
-    )
+    columns: tuple[Any, ...] = (roles.owner_id.label("owner_id"), sa.func.count().label("jobs"))
+    return sa.select(*columns).where(roles.status == CLAIMED).group_by(roles.owner_id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
@@ -34,6 +34,7 @@ def retry(
     roles: Roles,
     dialect: Dialect,
     now: sa.ColumnElement[Any],
+    *,
     errors: Mapping[Key, str],
     delays: Mapping[Key, float],
 ) -> sa.Update:
@@ -56,9 +57,9 @@ def still_mine(roles: Roles) -> sa.Select[Any]:
     return held.with_for_update(of=roles.table)
 
 
-def _guarded(write: Write, roles: Roles, dialect: Dialect) -> Any:
+def _guarded(write: Write, roles: Roles, dialect: Dialect) -> Write:
     write = dialect.by_primary_key(write.where(among(roles.key, "keys"), roles.mine))
-    return write.returning(*roles.key) if dialect.returns_what_it_writes else write
+    return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 
 def _disowned(roles: Roles, status: str) -> dict[Any, Any]:

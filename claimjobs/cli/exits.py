@@ -1,0 +1,20 @@
+"""Exit codes: what a shell script or a service manager learns from a command."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OK: Final = 0
+"""The work is done, or was ended by a first Ctrl-C or SIGTERM with nothing left in hand."""
+FAILURE: Final = 1
+"""Something failed that has no code of its own."""
+USAGE: Final = 2
+"""The command line is wrong (click's own code)."""
+CONNECTION: Final = 3
+"""The database cannot be reached, refuses the user, or cannot do what a claim needs."""
+TABLE: Final = 4
+"""The table is missing, or is no queue: see `claimjobs setup-tables`."""
+INPUT: Final = 5
+"""A row, a predicate or a handler that was given does not fit."""
+TAKEN_BACK: Final = 130
+"""A second Ctrl-C or SIGTERM took the batches in hand back."""
