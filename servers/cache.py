@@ -17,7 +17,9 @@ ROOTS_CACHE = Path("/var/cache/claimjobs")  # root's own ~/.cache is closed to t
 def folder() -> Path:
     """$CLAIMJOBS_CACHE, else the user's cache folder, else for root one that everybody can reach."""
     chosen = Path(os.environ.get("CLAIMJOBS_CACHE") or _default()).absolute()
-    chosen.mkdir(parents=True, exist_ok=True)
+    if not chosen.is_dir():
+        chosen.mkdir(parents=True, exist_ok=True)
+        chosen.chmod(0o755)  # whatever the umask says
     if not unprivileged.can_reach(chosen):
         raise Unavailable(
             f"the account {unprivileged.ACCOUNT}, which runs servers for root, cannot reach {chosen}: "

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from docker.errors import DockerException  # type: ignore[import-untyped]
+from sqlalchemy import create_engine, make_url, pool, text
 from testcontainers.core.container import DockerContainer
 from testcontainers.core.docker_client import DockerClient, get_docker_host
 
@@ -38,13 +39,19 @@ class ContainerSource:
         return f"testcontainers {self.image}"
 
     def fetch(self) -> str:
-        DockerClient().client.images.pull(self.image)
+        try:
+            DockerClient().client.images.pull(self.image)
+        except DockerException as error:
+            raise Unavailable(f"cannot pull {self.image}: check its name and the network: {error}") from error
         return self.describe()
 
     def start(self) -> Server:
-        server = ContainerServer(self)
         try:
-            return server.wait(START_SECONDS)
+            server = ContainerServer(self)
+        except DockerException as error:
+            raise Unavailable(f"no container of {self.image}: try `docker run {self.image}`: {error}") from error
+        try:
+            return server.begin()
         except BaseException:
             server.close()
             raise
@@ -62,10 +69,21 @@ class ContainerServer(Server):
         self._container = container.start()
         at = url(source.backend, container.get_container_host_ip(), int(container.get_exposed_port(port)), password)
         super().__init__(source.backend, at, source.describe())
-        self._password = password
+
+    def begin(self) -> Server:
+        self.wait(START_SECONDS)
+        if self.backend != "postgres":  # whose account owns the server anyway
+            self._let_account_make_databases()
+        return self
+
+    def _let_account_make_databases(self) -> None:
+        engine = create_engine(make_url(self.url).set(username="root"), poolclass=pool.NullPool)
+        with engine.begin() as connection:
+            connection.execute(text(f"GRANT ALL ON *.* TO '{NAME}'@'%' WITH GRANT OPTION"))
 
     def close(self) -> None:
         self._container.stop()
+        self._container.get_docker_client().client.close()
 
 
 def _settings(backend: Backend, password: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,6 +53,7 @@ class Server:
         return Program(prefix / "usr/sbin" / self.program, prefix, f"{origin}, unpacked in {prefix}")
 
     def _unpack(self, into: Path) -> None:
+        print(f"fetching {self.name} into {into.parent.parent}, once ...", file=sys.stderr, flush=True)
         origin = packages.unpack_server(self.package, into)
         (into / ORIGIN).write_text(origin)
         if not self.is_right.search(self._in_prefix(into).version_line()):
