@@ -83,7 +83,6 @@ class ContainerServer(Server):
 
     def close(self) -> None:
         self._container.stop()
-        self._container.get_docker_client().client.close()
 
 
 def _settings(backend: Backend, password: str) -> dict[str, str]:
