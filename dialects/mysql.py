@@ -58,7 +58,7 @@ class MySQL(Dialect):
         """
         del order  # the candidates already stand in it
         given = self._candidate_table(key)
-        matches = [column == given.c[f"k{i}"] for i, column in enumerate(key)]
+        matches = [column == given.c[f"claimjobs_k{i}"] for i, column in enumerate(key)]
         walk = given.join(key[0].table, sa.and_(*matches))
         return jobs.select_from(walk).prefix_with("STRAIGHT_JOIN")
 
@@ -73,10 +73,12 @@ class MySQL(Dialect):
         return write.with_hint("FORCE INDEX (PRIMARY)", dialect_name="*")
 
     def _candidate_table(self, key: Sequence[sa.Column[Any]]) -> sa.TableValuedAlias:
-        columns = ", ".join(f"k{i} {_type(column)} path '$[{i}]'" for i, column in enumerate(key))
-        shape = sa.text(f"'$[*]' columns (place for ordinality, {columns})")
+        # Names that no table has: a user's predicate stands in the same WHERE, and may name columns plainly.
+        names = [f"claimjobs_k{i}" for i in range(len(key))]
+        types = [_type(column) for column in key]
+        columns = ", ".join(f"{names[i]} {types[i]} path '$[{i}]'" for i in range(len(key)))
+        shape = sa.text(f"'$[*]' columns ({columns})")
         keys = sa.bindparam("candidates", type_=sa.Text)
-        names = ["place", *(f"k{i}" for i in range(len(key)))]
         return sa.func.json_table(keys, shape).table_valued(*names, name="candidate")
 
 

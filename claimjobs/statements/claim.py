@@ -16,6 +16,10 @@ FOUND: Final = "claimjobs_found"
 PLACE: Final = "claimjobs_place"
 """Where a job stood among the candidates, from 1: the last column; NULL in the only row of an empty claim."""
 
+KEY: Final = "claimjobs_k{}"
+"""A key column among the candidates. No user's table has these names: a predicate, which stands in the same
+WHERE, may name its columns plainly."""
+
 
 def claim(
     roles: Roles,
@@ -40,14 +44,15 @@ def claim(
 
 def _candidates(roles: Roles, ready: Any, order: Any) -> sa.CTE:
     first = find(roles, ready, order).subquery("first")
-    numbered = sa.select(*first.c, sa.func.row_number().over().label(PLACE))
+    keys = [first.c[column.name].label(KEY.format(i)) for i, column in enumerate(roles.key)]
+    numbered = sa.select(*keys, sa.func.row_number().over().label(PLACE))
     return numbered.cte("candidate").prefix_with("MATERIALIZED")
 
 
 def _locked(roles: Roles, candidate: sa.CTE, ready: Any) -> sa.CTE:
     # The sort runs below the locking: the LIMIT ends both, so `size` rows are locked, not `limit`.
     return (
-        sa.select(*roles.key, candidate.c[PLACE])
+        sa.select(*candidate.c)
         .select_from(candidate.join(roles.table, _same_key(roles, candidate)))
         .where(ready)
         .order_by(candidate.c[PLACE])
@@ -64,4 +69,4 @@ def _claimed(roles: Roles, locked: sa.CTE, now: Any) -> sa.CTE:
 
 
 def _same_key(roles: Roles, other: sa.CTE) -> sa.ColumnElement[bool]:
-    return sa.and_(*(column == other.c[column.name] for column in roles.key))
+    return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
