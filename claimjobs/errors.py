@@ -146,8 +146,15 @@ class NothingDecided(ClaimjobsError):
         )
 
 
-class HandlerNotFound(ClaimjobsError):
-    """`MODULE:FUNCTION` leads to nothing that can be called."""
+class ReferenceNotFound(ClaimjobsError):
+    """`MODULE:ATTRIBUTE` leads to nothing."""
+
+    def __init__(self, reference: str, reason: str) -> None:
+        super().__init__(f"{reference!r} cannot be used: {reason}; check the spelling and the folder you are in")
+
+
+class BadHandler(ClaimjobsError):
+    """What a handler's name leads to cannot handle jobs."""
 
 
 class BadRow(ClaimjobsError, ValueError):

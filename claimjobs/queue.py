@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
+from sqlalchemy.sql.elements import Grouping
 
 from claimjobs import stats as statistics
 from claimjobs.backend import Backend, look_at
@@ -75,7 +76,8 @@ class Queue:
         self._dialect = dialect
         self._now: sa.ColumnElement[Any] = database_now() if now is None else now
         self._process = os.getpid()
-        self._stopping = threading.Event()
+        self._stopping = self._draining = False
+        self._wake = threading.Event()
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
         self._built: tuple[Where, Algorithm] | None = None
@@ -128,21 +130,38 @@ class Queue:
 
     def _batches(self, size: int, where: Where, drain: bool, poll: float) -> Iterator[Batch]:
         pause = SHORTEST_POLL
-        while not self._stopping.is_set():
+        while not self._stopping:
             batch = self.claim(size, where)
             if batch:
                 pause = SHORTEST_POLL
                 yield batch
                 _must_be_settled(batch)
-            elif drain and not batch.contended:
+            elif (drain or self._draining) and not batch.contended:
                 return
             else:
-                self._stopping.wait(min(pause, poll) * random.uniform(0.5, 1.0))  # noqa: S311
+                self.wait(min(pause, poll) * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, poll)
 
     def stop(self) -> None:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Let `batches` end once no job is due that anybody could claim, from any thread or signal handler."""
+        self._draining = True
+        self._wake.set()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop()` was called."""
+        return self._stopping
+
+    def wait(self, seconds: float) -> None:
+        """Pause, but not beyond `stop()` or `drain()`."""
+        self._wake.wait(seconds)
+        if not self._stopping:
+            self._wake.clear()
 
     @property
     def owner_id(self) -> int:
@@ -235,9 +254,11 @@ def _check_size(size: Any) -> None:
 
 
 def _predicate(where: Where) -> tuple[Predicate, ...]:
-    if where is None:
+    predicate = where() if callable(where) else where
+    if predicate is None:
         return ()
-    return (where() if callable(where) else where,)
+    # `and_` takes a piece of SQL as it is: an OR in it would reach around what stands beside it.
+    return (Grouping(predicate) if isinstance(predicate, sa.TextClause) else predicate,)
 
 
 def _with_key(order_by: Any, roles: Roles) -> Sequence[sa.ColumnElement[Any]]:

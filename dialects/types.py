@@ -38,7 +38,7 @@ class Instant(sa.TypeDecorator[datetime]):
         value = value.astimezone(UTC)
         return value.replace(tzinfo=None) if dialect.name in _WITHOUT_TIME_ZONES else value
 
-    def process_result_value(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:  # noqa: ARG002
+    def process_result_value(self, value: datetime | None, dialect: SQLAlchemyDialect) -> datetime | None:
         if value is None:
             return None
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

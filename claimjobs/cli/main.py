@@ -23,7 +23,8 @@ CODES: dict[type[BaseException], int] = {
     errors.UnfitTable: exits.TABLE,
     errors.BadPredicate: exits.INPUT,
     errors.BadRow: exits.INPUT,
-    errors.HandlerNotFound: exits.INPUT,
+    errors.ReferenceNotFound: exits.INPUT,
+    errors.BadHandler: exits.INPUT,
 }
 
 

@@ -1,0 +1,150 @@
+"""Child: one place for a process, and the processes that fill it one after the other."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any, Final
+
+from claimjobs.lifeline import Message, Order, Progress, Registered
+from claimjobs.report import Report
+from claimjobs.snapshot import Line
+
+SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
+"""A forked child would share its parent's database connections; a spawned one starts with none."""
+
+FIRST_WAIT: Final = 0.2
+LONGEST_WAIT: Final = 10.0
+"""Seconds before a process that died is replaced; doubled while its replacements die young."""
+YOUNG: Final = 10.0
+"""Seconds a process must live for its death to count as a new misfortune."""
+WINDOW: Final = 3.0
+"""Seconds that a rate is measured over."""
+
+
+class Child:
+    """A numbered place in a supervisor, with a process in it or waiting for one."""
+
+    def __init__(self, number: int, target: Callable[..., None], *args: Any) -> None:
+        self.number = number
+        self.process: SpawnProcess | None = None
+        self.pipe: Connection | None = None
+        self.owner_id: int | None = None
+        self.finished = False
+        """Ended of its own accord: no replacement is due."""
+        self.ending = False
+        """Told to stop: its end, however it comes, is the end."""
+        self.restarts = 0
+        self._target = target
+        self._args = args
+        self._before = Report()
+        self._now = Report()
+        self._batch = 0
+        self._due = 0.0
+        self._wait = FIRST_WAIT
+        self._born = 0.0
+        self._rate = Rate()
+
+    # --- life and death --------------------------------------------------------------------------------
+
+    @property
+    def due(self) -> bool:
+        """Whether a process should be started here now."""
+        return self.process is None and not self.finished and time.monotonic() >= self._due
+
+    def start(self) -> None:
+        """Put a new process here."""
+        self.pipe, theirs = SPAWN.Pipe(duplex=True)
+        # No daemon: the parent's exit would terminate it with the batch in hand; its lifeline ends it in order.
+        self.process = SPAWN.Process(target=self._target, args=(*self._args, theirs), daemon=False)
+        self.process.start()
+        theirs.close()
+        self._born = time.monotonic()
+
+    def reap(self) -> int:
+        """Take leave of a process that has ended; its exit code. What it said before is read first."""
+        for message in self.messages():
+            self.take(message)
+        code = self._bury()
+        self._before, self._now = self._before + self._now, Report()
+        return code
+
+    def _bury(self) -> int:
+        code = 0
+        if self.process is not None:
+            self.process.join()
+            code = self.process.exitcode or 0
+            self.process.close()
+        if self.pipe is not None:
+            self.pipe.close()
+        self.process = self.pipe = None
+        return code
+
+    def replace_later(self) -> float:
+        """Plan a replacement; seconds until then."""
+        self._wait = FIRST_WAIT if time.monotonic() - self._born > YOUNG else min(self._wait * 2, LONGEST_WAIT)
+        self._due = time.monotonic() + self._wait
+        self.restarts += 1
+        return self._wait
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if self.process is not None:
+            self.process.kill()
+
+    # --- talking ---------------------------------------------------------------------------------------
+
+    def order(self, order: Order) -> None:
+        """Tell the process what to do; one that is just dying does not hear it."""
+        with contextlib.suppress(OSError):
+            if self.pipe is not None:
+                self.pipe.send(order)
+
+    def messages(self) -> Iterator[Message]:
+        """What the process has said since the last time."""
+        with contextlib.suppress(EOFError, OSError):
+            while self.pipe is not None and self.pipe.poll():
+                yield self.pipe.recv()
+
+    def take(self, message: Message) -> None:
+        """Remember what the process said of itself."""
+        if isinstance(message, Registered):
+            self.owner_id = message.owner_id
+        elif isinstance(message, Progress):
+            self._now = message.report
+            self._batch = message.batch or self._batch
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    @property
+    def report(self) -> Report:
+        """What was done here, all processes together."""
+        return self._before + self._now
+
+    def line(self) -> Line:
+        """This place at this moment."""
+        pid = self.process.pid if self.process is not None else None
+        jobs = self.report.done + self.report.enqueued
+        return Line(self.number, pid, self._batch, jobs, self._rate.at(jobs), self.restarts)
+
+
+class Rate:
+    """How fast a count has grown lately."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque([(clock(), 0)])
+
+    def at(self, count: int) -> float:
+        """The rate per second up to this count, now."""
+        now = self._clock()
+        self._seen.append((now, count))
+        while len(self._seen) > 2 and now - self._seen[0][0] > WINDOW:
+            self._seen.popleft()
+        then, before = self._seen[0]
+        return (count - before) / (now - then) if now > then else 0.0

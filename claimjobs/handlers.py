@@ -1,0 +1,63 @@
+"""Handlers: a user's function, as a function of a batch."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any, Literal
+
+from claimjobs.batch import Batch
+from claimjobs.errors import BadHandler, NothingDecided
+from claimjobs.job import Job
+
+Handler = Callable[[Batch], object]
+Per = Literal["batch", "job"]
+
+log = logging.getLogger("claimjobs.handlers")
+
+
+def handler_of(function: Any, name: str, per: Per | None = None) -> Handler:
+    """A handler of batches from a function of a Batch, or of one Job.
+
+    `per` declares which; otherwise the type or the name of its first parameter tells. Raises BadHandler where it
+    does not, or where this is no function.
+    """
+    if not callable(function):
+        raise BadHandler(f"handler {name!r} is no function but {type(function).__name__}: name a function")
+    return _each(function) if (per or _takes(function, name)) == "job" else _whole(function, name)
+
+
+def _takes(function: Callable[..., Any], name: str) -> Per:
+    parameters = list(inspect.signature(function).parameters.values())
+    if parameters:
+        hint = parameters[0].annotation
+        words = {hint if isinstance(hint, str) else getattr(hint, "__name__", ""), parameters[0].name}
+        if words & {Batch.__name__, "batch"}:
+            return "batch"
+        if words & {Job.__name__, "job"}:
+            return "job"
+    raise BadHandler(
+        f"handler {name!r} does not say what it takes: call its parameter `batch` or `job`, or give `--per batch|job`"
+    )
+
+
+def _whole(function: Callable[[Batch], object], name: str) -> Handler:
+    def handle(batch: Batch) -> None:
+        function(batch)
+        if len(batch.undecided) == len(batch):
+            raise NothingDecided(name)
+
+    return handle
+
+
+def _each(function: Callable[[Job], object]) -> Handler:
+    def handle(batch: Batch) -> None:
+        for job in batch:
+            try:
+                function(job)
+            except Exception as error:
+                log.warning("job %r failed: %s: %s", job.key, type(error).__name__, error)
+                batch.fail(job, error)
+
+    return handle

@@ -1,0 +1,95 @@
+"""Lifeline: the child's end of the pipe to its supervisor. Orders come in, reports go out; if it breaks, we stop."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, Final, Literal
+
+from claimjobs.report import Report
+from claimjobs.signals import shielded, take_back
+
+Order = Literal["stop", "drain", "take back"]
+
+GRACE: Final = 10.0
+"""Seconds a process may go on with the batch in hand after its supervisor died."""
+LAST_GRACE: Final = 5.0
+"""Seconds from taking work back until the process ends itself, settled or not: its handler does not let go."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The first message of a consumer, before its first claim: the owner to hand back for, should it die."""
+
+    owner_id: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a process has done since it started."""
+
+    report: Report
+    batch: int = 0
+    """Jobs of the last batch."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """A log record, for the supervisor to show."""
+
+    level: int
+    text: str
+
+
+Message = Registered | Progress | Said
+
+
+class Lifeline:
+    """Reports to the supervisor, and obeys it from a thread of its own."""
+
+    def __init__(self, pipe: Connection, worker: Any) -> None:
+        """`worker` has `stop()` and `drain()`, callable from any thread."""
+        self._pipe = pipe
+        self._worker = worker
+        self._sending = threading.Lock()
+        self._orders = {"stop": worker.stop, "drain": worker.drain, "take back": self._take_back}
+        threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
+
+    def send(self, message: Message) -> None:
+        """Report. Without a supervisor there is nobody to report to: `_listen` ends this process then."""
+        with contextlib.suppress(OSError), shielded(), self._sending:
+            self._pipe.send(message)
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self._orders[self._pipe.recv()]()
+        except (EOFError, OSError):
+            self._orphaned()
+
+    def _orphaned(self) -> None:
+        self._worker.stop()
+        threading.Event().wait(GRACE)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        self._worker.stop()
+        take_back()
+        end = threading.Timer(LAST_GRACE, os._exit, args=(1,))
+        end.daemon = True
+        end.start()
+
+
+class LogToSupervisor(logging.Handler):
+    """Sends log records up the lifeline: a child that writes to the terminal would tear the live table."""
+
+    def __init__(self, lifeline: Lifeline) -> None:
+        super().__init__()
+        self._lifeline = lifeline
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lifeline.send(Said(record.levelno, self.format(record)))

@@ -1,0 +1,43 @@
+"""`MODULE:ATTRIBUTE`: a thing in Python, named on a command line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from claimjobs.errors import ReferenceNotFound
+
+
+def is_reference(text: str) -> bool:
+    """Whether the text names something in Python rather than in the database."""
+    return ":" in text
+
+
+def load(reference: str) -> Any:
+    """What `MODULE:ATTRIBUTE` stands for; modules of the current folder are found as well.
+
+    Raises ReferenceNotFound, with the reason.
+    """
+    module_name, _, path = reference.partition(":")
+    if not module_name or not path:
+        raise ReferenceNotFound(reference, "it is not of the form MODULE:ATTRIBUTE")
+    found: Any = _module(reference, module_name)
+    for name in path.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError:
+            raise ReferenceNotFound(reference, f"module {module_name!r} has no {path!r}") from None
+    return found
+
+
+def _module(reference: str, name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(name)
+    except Exception as error:
+        # Whatever a user's module does while it is imported: its error, told with the reference that led there.
+        raise ReferenceNotFound(reference, f"importing {name!r} failed: {type(error).__name__}: {error}") from error

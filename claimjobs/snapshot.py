@@ -1,0 +1,73 @@
+"""Snapshot: what a supervised run looks like at one moment, and what it came to. Plain data, for any display."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from claimjobs.report import Report
+
+
+@dataclass(frozen=True)
+class Line:
+    """One process."""
+
+    number: int
+    pid: int | None
+    """None between a death and its replacement."""
+    batch: int
+    """Jobs of its last batch."""
+    jobs: int
+    """Jobs done, all incarnations together."""
+    rate: float
+    """Jobs per second, lately."""
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A run at one moment."""
+
+    phase: str
+    """`starting`, `running`, `draining`, `stopping`, `taking back` or `ended`."""
+    elapsed: float
+    """Seconds since the start."""
+    consumers: tuple[Line, ...]
+    generators: tuple[Line, ...]
+    total: Report
+    """All processes together."""
+    waiting: int | None
+    """Jobs unclaimed or claimed at the last count; None before the first."""
+    rate: float
+    """Jobs done per second, lately."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a run came to: generated + before = done + failed + left + unaccounted."""
+
+    before: int
+    """Jobs unclaimed or claimed when the run began."""
+    generated: int
+    done: int
+    failed: int
+    """Jobs that became dead."""
+    left: int
+    """Jobs unclaimed or claimed when the run ended."""
+    seconds: float
+    total: Report
+    replaced: int
+    """Processes that died and were replaced."""
+    handed_back: int
+    """Jobs handed back for processes that died."""
+
+    @property
+    def unaccounted(self) -> int:
+        """What the equation is off by. Not 0 where others worked on the same table at the same time, or where a
+        process was killed between a commit and its report of it.
+        """
+        return self.before + self.generated - self.done - self.failed - self.left
+
+    @property
+    def rate(self) -> float:
+        """Jobs done per second of the whole run."""
+        return self.done / self.seconds if self.seconds else 0.0

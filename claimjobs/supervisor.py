@@ -1,0 +1,272 @@
+"""Supervisor: generators and consumers as processes; none of them lost, none left behind."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing.connection import Connection, wait
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.child import Child, Rate
+from claimjobs.errors import ClaimjobsError
+from claimjobs.gauge import Gauge
+from claimjobs.lifeline import LAST_GRACE, Message, Order, Said
+from claimjobs.report import Report
+from claimjobs.snapshot import Snapshot, Summary
+from claimjobs.worker import Plan, run_consumer, run_generator
+
+TICK: Final = 0.1
+"""Seconds between two looks at the clock; everything else wakes the supervisor at once."""
+
+log = logging.getLogger("claimjobs.supervisor")
+
+
+@dataclass(frozen=True)
+class Run:
+    """How many processes, and until when."""
+
+    consumers: int = 10
+    generators: int = 0
+    jobs: int | None = None
+    """Jobs to generate, all generators together; None: no end."""
+    rate: float | None = None
+    """Jobs per second to generate, all generators together."""
+    duration: float | None = None
+    """Seconds until generators and consumers are told to stop (with `drain`: the generators alone)."""
+    drain: bool = False
+    """End when the generators have ended and no job is due."""
+
+
+class Supervisor:
+    """Runs the processes of a plan until they are done, or told to stop; then says what it came to.
+
+    A process that dies is replaced, after a pause that grows while replacements die young, and what it held is
+    handed back. `stop` and `take_back` may be called from a signal handler.
+    """
+
+    def __init__(self, plan: Plan, run: Run, watch: Callable[[Snapshot], None] = lambda _: None) -> None:
+        self._plan = plan
+        self._run = run
+        self._watch = watch
+        self._queue = plan.queue()
+        self._consumers = [Child(n, run_consumer, plan) for n in range(1, run.consumers + 1)]
+        self._generators = [self._generator(n) for n in range(1, run.generators + 1)]
+        self._phase = "starting"
+        self._told: set[Order] = set()
+        self._wanted: set[Order] = set()
+        self._orphaned: list[int] = []
+        self._handed_back = 0
+        self._rate = Rate()
+        self._kill_at: float | None = None
+        self._began = self._looked = 0.0
+
+    def _generator(self, number: int) -> Child:
+        count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
+        share = None if jobs is None else jobs // count + (number <= jobs % count)
+        return Child(number, run_generator, self._plan, share, None if rate is None else rate / count)
+
+    # --- from outside ----------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Let every process finish the batch in hand."""
+        self._wanted.add("stop")
+
+    def take_back(self) -> None:
+        """Let every process give back the batch in hand."""
+        self._wanted |= {"stop", "take back"}
+
+    @property
+    def taken_back(self) -> bool:
+        """Whether work was taken back rather than finished."""
+        return "take back" in self._wanted
+
+    def run(self) -> Summary:
+        """Run to the end. Raises ClaimjobsError before anything is started where nothing could work."""
+        self._queue.check()
+        self._plan.load_handler()
+        before = self._queue.stats().left
+        self._began = time.monotonic()
+        with Gauge(self._queue) as self._gauge, self._never_an_orphan():
+            while self._alive():
+                self._tick()
+        return self._summary(before)
+
+    # --- one turn --------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        self._start_due()
+        for message in self._hear():
+            self._show(message)
+        self._reap()
+        self._hand_back()
+        self._decide()
+        self._pass_on()
+        self._look()
+
+    def _children(self) -> list[Child]:
+        return [*self._generators, *self._consumers]
+
+    def _alive(self) -> bool:
+        return any(child.process is not None or not child.finished for child in self._children())
+
+    def _start_due(self) -> None:
+        for child in self._children():
+            if child.due:
+                child.start()
+                self._tell([child], *self._told)
+        if self._phase == "starting":
+            self._phase = "running"
+
+    def _hear(self) -> Iterator[Message]:
+        """Wait for the first who speaks or ends, then read what everyone has said."""
+        living = [child for child in self._children() if child.process is not None]
+        ready = wait([*_pipes(living), *(c.process.sentinel for c in living if c.process)], TICK)
+        for child in living:
+            if child.pipe in ready:
+                for message in child.messages():
+                    child.take(message)
+                    yield message
+
+    def _show(self, message: Message) -> None:
+        if isinstance(message, Said):
+            log.log(message.level, "%s", message.text)
+
+    def _reap(self) -> None:
+        for child in self._children():
+            if child.process is not None and child.process.exitcode is not None:
+                self._take_leave(child)
+
+    def _take_leave(self, child: Child) -> None:
+        code = child.reap()
+        owner, child.owner_id = child.owner_id, None
+        if code == 0:
+            child.finished = True
+            return
+        if owner is not None:
+            self._orphaned.append(owner)
+        if child.ending:
+            child.finished = True
+            log.warning("a process ended %s while it was stopping", _how(code))
+        else:
+            pause = child.replace_later()
+            log.warning("a process ended %s; replaced in %.1f s", _how(code), pause)
+
+    def _hand_back(self) -> None:
+        """Hand back what dead processes held; what fails now is tried again at the next turn."""
+        for owner in list(self._orphaned):
+            try:
+                self._handed_back += self._queue.give_back(owner)
+            except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+                log.warning("the jobs of owner %d could not be handed back yet: %s", owner, error)
+                return
+            self._orphaned.remove(owner)
+
+    # --- deciding --------------------------------------------------------------------------------------
+
+    def _decide(self) -> None:
+        run = self._run
+        generated = all(child.finished for child in self._generators)
+        late = run.duration is not None and time.monotonic() - self._began >= run.duration
+        if late and run.drain and not generated:
+            self._end(self._generators)
+        elif late and not run.drain:
+            self.stop()
+        if run.drain and generated:
+            self._wanted.add("drain")
+
+    def _end(self, children: list[Child]) -> None:
+        for child in children:
+            if not child.ending:
+                self._tell([child], "stop")
+
+    def _pass_on(self) -> None:
+        for order in ("drain", "stop", "take back"):
+            if order in self._wanted and order not in self._told:
+                self._told.add(order)
+                self._phase = {"drain": "draining", "stop": "stopping", "take back": "taking back"}[order]
+                self._tell(self._children(), order)
+        if "take back" in self._told:
+            self._kill_late()
+
+    def _tell(self, children: list[Child], *orders: Order) -> None:
+        for child, order in product(children, orders):
+            child.order(order)
+            child.ending = child.ending or order != "drain"
+            child.finished = child.finished or (child.ending and child.process is None)
+
+    def _kill_late(self) -> None:
+        """A handler that does not even let go when its work is taken back is ended with its process."""
+        now = time.monotonic()
+        self._kill_at = self._kill_at or now + LAST_GRACE + 1.0
+        if now >= self._kill_at:
+            for child in self._children():
+                child.kill()
+
+    @contextmanager
+    def _never_an_orphan(self) -> Iterator[None]:
+        """Whatever goes wrong in here: no process outlives it, and what they held is handed back."""
+        try:
+            yield
+        finally:
+            for child in self._children():
+                child.kill()
+            for child in self._children():
+                if child.process is not None:
+                    child.process.join()
+                    self._take_leave(child)
+            self._hand_back()
+            self._queue.close()
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Show how things stand, now and then: messages may come in thousands a second."""
+        if time.monotonic() - self._looked >= TICK:
+            self._looked = time.monotonic()
+            self._watch(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        total = self._total()
+        return Snapshot(
+            phase=self._phase,
+            elapsed=time.monotonic() - self._began,
+            consumers=tuple(child.line() for child in self._consumers),
+            generators=tuple(child.line() for child in self._generators),
+            total=total,
+            waiting=self._gauge.left,
+            rate=self._rate.at(total.done),
+        )
+
+    def _total(self) -> Report:
+        return sum((child.report for child in self._children()), Report())
+
+    def _summary(self, before: int) -> Summary:
+        seconds = time.monotonic() - self._began
+        total = self._total()
+        self._phase = "ended"
+        self._watch(self._snapshot())
+        return Summary(
+            before=before,
+            generated=total.enqueued,
+            done=total.done,
+            failed=total.dead,
+            left=self._queue.stats().left,
+            seconds=seconds,
+            total=total,
+            replaced=sum(child.restarts for child in self._children()),
+            handed_back=self._handed_back,
+        )
+
+
+def _pipes(children: list[Child]) -> list[Connection]:
+    return [child.pipe for child in children if child.pipe is not None]
+
+
+def _how(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"

@@ -1,0 +1,131 @@
+"""Worker: what runs in a process of its own, a consumer or a generator."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from multiprocessing.connection import Connection
+
+import sqlalchemy as sa
+
+from claimjobs.batch import Batch
+from claimjobs.consumer import consume
+from claimjobs.errors import ClaimjobsError
+from claimjobs.handlers import Handler, Per, handler_of
+from claimjobs.lifeline import Lifeline, LogToSupervisor, Progress, Registered
+from claimjobs.producer import article_rows, produce
+from claimjobs.queue import Queue
+from claimjobs.references import is_reference, load
+from claimjobs.signals import TakenBack, can_be_taken_back
+from claimjobs.translate import reason
+
+log = logging.getLogger("claimjobs.worker")
+
+DEMONSTRATION_PAUSE = 0.1
+"""Seconds that the article's consumers spend on a batch."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the processes are to do; plain values, to be handed to a new process."""
+
+    url: str = field(repr=False)  # holds a password
+    table: str = "jobs"
+    handler: str | None = None
+    per: Per | None = None
+    where: str | None = None
+    size: int = 100
+    poll: float = 1.0
+    commit_every: int = 10
+
+    def queue(self) -> Queue:
+        """A Queue of this process's own."""
+        table = load(self.table) if is_reference(self.table) else self.table
+        return Queue(sa.make_url(self.url), table, where=predicate(self.where))
+
+    def load_handler(self) -> Handler:
+        """The user's function, or the article's demonstration."""
+        if self.handler is None:
+            return demonstrate
+        return handler_of(load(self.handler), self.handler, self.per)
+
+
+def predicate(text: str | None) -> sa.ColumnElement[bool] | None:
+    """SQL as after WHERE, as it stands. The line breaks let it end in a comment."""
+    return None if text is None else sa.literal_column(f"(\n{text}\n)", sa.Boolean)
+
+
+def demonstrate(batch: Batch) -> None:
+    """The article's consumer: each batch takes a while, and then all of it is done."""
+    time.sleep(DEMONSTRATION_PAUSE)
+    batch.done()
+
+
+def run_consumer(plan: Plan, pipe: Connection) -> None:
+    """A consumer process, from its start to its end."""
+    with _working(plan, pipe) as (queue, lifeline):
+        handler = plan.load_handler()
+        lifeline.send(Registered(queue.owner_id))
+        consume(
+            queue,
+            handler,
+            size=plan.size,
+            poll=plan.poll,
+            on_batch=lambda batch: lifeline.send(Progress(queue.report, len(batch))),
+        )
+
+
+def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connection) -> None:
+    """A generator process: `jobs` rows, or rows until it is told to stop."""
+    with _working(plan, pipe) as (queue, lifeline):
+        rows = article_rows() if jobs is None else islice(article_rows(), jobs)
+        produce(
+            queue,
+            rows,
+            commit_every=plan.commit_every,
+            rate=rate,
+            on_commit=lambda _: lifeline.send(Progress(queue.report)),
+        )
+
+
+@contextmanager
+def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, Lifeline]]:
+    """A queue and a lifeline; at the end, however it comes, nothing is held and the last count is sent."""
+    queue = plan.queue()
+    lifeline = _begin(pipe, queue)
+    try:
+        yield queue, lifeline
+    except TakenBack:
+        log.warning("the batch in hand is given back")
+    except Exception as error:
+        _tell(error)
+        sys.exit(1)
+    finally:
+        queue.close()
+        queue.engine.dispose()
+        lifeline.send(Progress(queue.report))
+
+
+def _tell(error: Exception) -> None:
+    """One line for what has a name; the whole story for what has none."""
+    known = isinstance(error, (ClaimjobsError, sa.exc.DBAPIError))
+    log.error("ended by %s: %s", type(error).__name__, reason(error) if known else error, exc_info=not known)
+
+
+def _begin(pipe: Connection, queue: Queue) -> Lifeline:
+    # Ctrl-C reaches the whole foreground group, and a service manager's SIGTERM every process of the service:
+    # the supervisor decides what that means, and says so through the lifeline.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+    can_be_taken_back()
+    lifeline = Lifeline(pipe, queue)
+    handler = LogToSupervisor(lifeline)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    return lifeline
