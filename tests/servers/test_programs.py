@@ -58,8 +58,16 @@ def execute(url: str, statement: str) -> list[object]:
 
 def data_folders(processes: list[psutil.Process]) -> list[Path]:
     """The folders that servers among these processes were given."""
-    words = [word for process in processes for word in process.cmdline()]
+    words = [word for process in processes for word in command_line(process)]
     return [Path(word).parent for word in words if word.endswith("/data")]
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """A backend that served the last connection may be gone by now."""
+    try:
+        return list(process.cmdline())
+    except psutil.NoSuchProcess:
+        return []
 
 
 def test_a_crashed_server_comes_back_with_its_data(server: Server) -> None:
