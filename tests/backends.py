@@ -1,0 +1,401 @@
+"""The databases that tests run on: a server of each family for the run, a fresh database for each test.
+
+This is the tests' own eye on a server (sessions, locks, plans), so it may know the families by name; tests ask
+`backend.requires(...)` for a capability instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, make, tables_for
+from claimjobs.dialects import DIALECTS, Dialect, PortablePostgres
+from claimjobs.dialects.types import Instant
+from claimjobs.schema import OWNER_TABLE
+
+if TYPE_CHECKING:
+    from servers import Server
+
+Family = Literal["postgres", "mysql", "mariadb"]
+FAMILIES: tuple[Family, ...] = ("postgres", "mysql", "mariadb")
+MAY_BE_MISSING = frozenset({"mariadb"})
+
+
+@dataclass(frozen=True)
+class Flavour:
+    """A server and the dialect that claimjobs is to use on it (None: the one it finds)."""
+
+    family: Family
+    dialect: Dialect | None = None
+
+
+FLAVOURS: dict[str, Flavour] = {
+    "postgres": Flavour("postgres"),
+    "postgres-portable": Flavour("postgres", PortablePostgres()),
+    "mysql": Flavour("mysql"),
+    "mariadb": Flavour("mariadb"),
+}
+
+CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
+    "one statement": ("a claim in one statement", frozenset({"postgres"})),
+    "row lock table": ("a view of every row lock", frozenset({"mysql"})),
+    "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
+    "native uuid": ("a UUID type of its own", frozenset({"postgres", "postgres-portable", "mariadb"})),
+}
+"""What `backend.requires` knows, and the backends that have it."""
+
+
+class Servers:
+    """The servers of a run: each started once, when the first test asks for it."""
+
+    def __init__(self) -> None:
+        self._started: dict[Family, Server] = {}
+        self._missing: dict[Family, Exception] = {}
+        self._spare: dict[Family, list[str]] = {family: [] for family in FAMILIES}
+        self._open = contextlib.ExitStack()
+
+    def get(self, family: Family) -> Server:
+        """The server of a family. Without one a test fails, or is skipped where the family may be missing."""
+        if family not in self._started and family not in self._missing:
+            self._start(family)
+        if family in self._started:
+            return self._started[family]
+        message = f"no {family} server: {self._missing[family]}"
+        if family in MAY_BE_MISSING:
+            pytest.skip(message)
+        pytest.fail(message, pytrace=False)
+
+    def _start(self, family: Family) -> None:
+        import servers  # its containers are slow to import, and a run without a server needs none
+
+        try:
+            self._started[family] = self._open.enter_context(servers.start(family))
+        except servers.Unavailable as error:
+            self._missing[family] = error
+
+    def lend(self, name: str) -> Backend:
+        """An empty database on the server of a flavour, to be closed by the caller."""
+        family = FLAVOURS[name].family
+        return Backend(name, self.get(family), self._spare[family])
+
+    def close(self) -> None:
+        for family, databases in self._spare.items():
+            for database in databases:
+                _Eye(family, self._started[family].url, database).drop()
+        self._open.close()
+
+    def lines(self) -> list[str]:
+        """Which servers were used, for the summary of the run."""
+        used = [f"{name} {server.version} ({server.how})" for name, server in self._started.items()]
+        return used + [f"{name} is missing: {error}" for name, error in self._missing.items()]
+
+
+class Clock:
+    """An instant to inject: `queue(now=clock.sql)`, then `clock.now += timedelta(seconds=10)`."""
+
+    def __init__(self, now: datetime) -> None:
+        self.now = now
+        self.sql: sa.BindParameter[datetime] = sa.bindparam("the_clock", callable_=lambda: self.now, type_=Instant())
+
+
+class Backend:
+    """An empty database of its own for one test. See tests/conftest.py for how to use it."""
+
+    def __init__(self, name: str, server: Server, spare: list[str]) -> None:
+        flavour = FLAVOURS[name]
+        self.name = name
+        self.family: Family = flavour.family
+        self.server = server
+        self.may_leave_owners = False
+        """For a test that kills a process: whether rows may be left in the table of owners."""
+        self._override = flavour.dialect
+        self._spare = spare
+        database = spare.pop() if spare else None
+        self._eye = _Eye(flavour.family, server.url, database or f"cj_{secrets.token_hex(6)}")
+        if not database:
+            self._eye.create()
+        url = sa.make_url(server.url).set(database=self._eye.database)
+        self.url: str = url.render_as_string(hide_password=False)
+        self._engines: list[sa.Engine] = []
+        self._queues: list[Queue] = []
+        self.engine = self.new_engine()
+
+    @property
+    def dialect(self) -> Dialect:
+        """What claimjobs takes this database for."""
+        name = "postgresql" if self.family == "postgres" else self.family
+        return self._override or DIALECTS[name]()
+
+    def requires(self, capability: str) -> None:
+        """Skip the test on a database that lacks a capability (see CAPABILITIES)."""
+        what, who = CAPABILITIES[capability]
+        if self.name not in who:
+            pytest.skip(f"{self.name} lacks {what}")
+
+    # --- queues and engines ----------------------------------------------------------------------------
+
+    def queue(
+        self, table: str | sa.Table | type[Any] = "jobs", *, bind: sa.Engine | None = None, **options: Any
+    ) -> Queue:
+        """A Queue whose tables are made where they are missing. Closed at teardown."""
+        self.make(table)
+        return self.bare_queue(table, bind=bind, **options)
+
+    def bare_queue(
+        self, table: str | sa.Table | type[Any] = "jobs", *, bind: sa.Engine | None = None, **options: Any
+    ) -> Queue:
+        """The same without making any table."""
+        options = {"dialect": self._override, **options}
+        queue = Queue(bind or self.engine, table, **options)
+        self._queues.append(queue)
+        return queue
+
+    def make(self, table: str | sa.Table | type[Any] = "jobs") -> None:
+        """Make the tables of a queue where they are missing."""
+        make(self.engine, tables_for(table))
+
+    def new_engine(self, **options: Any) -> sa.Engine:
+        """Another engine for the same database. Disposed of at teardown."""
+        engine = sa.create_engine(self.url, **{"max_overflow": 50, **options})
+        self._engines.append(engine)
+        return engine
+
+    # --- looking at it ---------------------------------------------------------------------------------
+
+    def rows(self, table: str | sa.Table = "jobs") -> list[sa.RowMapping]:
+        """All rows of a table, by its key (a reflected one: its instants are as the driver gives them)."""
+        with self.engine.connect() as connection:
+            if isinstance(table, str):
+                table = sa.Table(table, sa.MetaData(), autoload_with=connection)
+            return list(connection.execute(sa.select(table).order_by(*table.primary_key)).mappings())
+
+    def run(self, statement: str, **values: Any) -> int:
+        """Run one statement of SQL and commit; how many rows it reached."""
+        with self.engine.begin() as connection:
+            return int(connection.execute(sa.text(statement), values).rowcount)
+
+    def analyze(self, table: str = "jobs") -> None:
+        """Let the planner learn how many rows a table has."""
+        with self.engine.execution_options(isolation_level="AUTOCOMMIT").connect() as connection:
+            connection.exec_driver_sql(f"ANALYZE {'' if self.family == 'postgres' else 'TABLE '}{table}").close()
+
+    def locked(self, table: str = "jobs") -> int:
+        """How many rows are locked now, by anybody: those that another session has to skip."""
+        with self.engine.connect() as connection:
+            everything = connection.scalar(sa.text(f"SELECT count(*) FROM {table}")) or 0
+            free = connection.execute(sa.text(f"SELECT id FROM {table} FOR UPDATE SKIP LOCKED")).all()
+            connection.rollback()
+        return int(everything) - len(free)
+
+    def lock_table(self) -> list[tuple[str, str]]:
+        """Every row lock in this database as (index, mode). Requires "row lock table"."""
+        return self._eye.row_locks()
+
+    def plan(self, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> Plan:
+        """How the database would run a statement."""
+        return _explain(self.family, connection, statement, values)
+
+    def sessions(self) -> list[str]:
+        """The sessions in this database, each described."""
+        return self._eye.sessions()
+
+    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
+        """Return when `condition()` is true; fail when it is not within `seconds`."""
+        wait_for(condition, what, seconds)
+
+    def someone_waits_for_a_lock(self) -> bool:
+        """Whether a session of this database is blocked by another one's lock."""
+        return self._eye.someone_waits()
+
+    # --- the end ---------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close and remove everything; then fail if anything had been left behind."""
+        try:
+            leaks = list(self._leaks())
+        finally:
+            for engine in self._engines:
+                engine.dispose()
+            self._eye.end_sessions()
+            if self._eye.empty():
+                self._spare.append(self._eye.database)
+        if leaks:
+            pytest.fail(f"left behind on {self.name}: {'; '.join(leaks)}", pytrace=False)
+
+    def _leaks(self) -> Iterator[str]:
+        for queue in self._queues:
+            queue.close()
+        for engine in self._engines:
+            if isinstance(engine.pool, sa.QueuePool) and (out := engine.pool.checkedout()):
+                yield f"{out} connections not given back to their pool"
+        if not self.may_leave_owners and (owners := self._owners()):
+            yield f"owners {owners}"
+        for engine in self._engines:
+            engine.dispose()
+        with contextlib.suppress(TimeoutError):
+            poll(lambda: not self.sessions(), 10)
+        yield from (f"session {session}" for session in self.sessions())
+
+    def _owners(self) -> list[int]:
+        with self.engine.connect() as connection:
+            if not sa.inspect(connection).has_table(OWNER_TABLE):
+                return []
+            return list(connection.scalars(sa.text(f"SELECT id FROM {OWNER_TABLE}")))
+
+
+def poll(condition: Callable[[], Any], seconds: float) -> None:
+    """Return when `condition()` is true; raise TimeoutError when it is not within `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.01)
+
+
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
+    """Return when `condition()` is true; fail the test when it is not within `seconds`."""
+    try:
+        poll(condition, seconds)
+    except TimeoutError:
+        pytest.fail(f"not within {seconds:g} s: {what}")
+
+
+# --- what only a family can tell -----------------------------------------------------------------------------
+
+
+class _Eye:
+    """Looks at a server from outside the test's database."""
+
+    def __init__(self, family: Family, url: str, database: str) -> None:
+        self._family = family
+        self._url = sa.make_url(url)
+        self.database = database
+
+    def create(self) -> None:
+        self._run(f"CREATE DATABASE {self.database}")
+
+    def drop(self) -> None:
+        self._run(f"DROP DATABASE {self.database}")
+
+    def end_sessions(self) -> None:
+        """End those that a test left behind: they would hold the tables."""
+        if self._family == "postgres":
+            self._ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :database")
+            return
+        for session in self._ask("SELECT id FROM information_schema.processlist WHERE db = :database"):
+            with contextlib.suppress(sa.exc.DBAPIError):
+                self._run(f"KILL {session.id}")
+
+    def empty(self) -> bool:
+        """Remove everything in the database; whether the database itself is there still, for the next test.
+
+        Postgres takes a tenth of a second and more to make one, the others a thousandth.
+        """
+        if self._family != "postgres":
+            self.drop()
+            return False
+        ours = "SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'"
+        with self._connect(self.database) as connection:
+            for schema in connection.scalars(sa.text(ours)).all():
+                connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE").close()
+            connection.exec_driver_sql("CREATE SCHEMA public").close()
+        return True
+
+    def sessions(self) -> list[str]:
+        if self._family == "postgres":
+            asked = "SELECT pid, state, query FROM pg_stat_activity WHERE datname = :database"
+        else:
+            asked = "SELECT id, command, info FROM information_schema.processlist WHERE db = :database"
+        return [" ".join(str(value) for value in row) for row in self._ask(asked)]
+
+    def someone_waits(self) -> bool:
+        if self._family == "postgres":
+            asked = "SELECT 1 FROM pg_stat_activity WHERE datname = :database AND wait_event_type = 'Lock'"
+        else:
+            asked = (
+                "SELECT 1 FROM information_schema.innodb_trx JOIN information_schema.processlist "
+                "ON id = trx_mysql_thread_id WHERE db = :database AND trx_state = 'LOCK WAIT'"
+            )
+        return bool(self._ask(asked))
+
+    def row_locks(self) -> list[tuple[str, str]]:
+        asked = (
+            "SELECT index_name, lock_mode FROM performance_schema.data_locks "
+            "WHERE object_schema = :database AND lock_type = 'RECORD'"
+        )
+        return [(row[0], row[1]) for row in self._ask(asked)]
+
+    def _ask(self, statement: str) -> list[Any]:
+        with self._connect() as connection:
+            return list(connection.execute(sa.text(statement), {"database": self.database}))
+
+    def _run(self, statement: str) -> None:
+        with self._connect() as connection:
+            connection.exec_driver_sql(statement).close()
+
+    @contextlib.contextmanager
+    def _connect(self, database: str | None = None) -> Iterator[sa.Connection]:
+        url = self._url.set(database=database) if database else self._url
+        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            yield connection
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a statement is run: the indexes it goes through, and whether it sorts rows of the table."""
+
+    indexes: tuple[str, ...]
+    sorts: bool
+    scans: bool
+    """Whether it reads a whole table."""
+    text: str
+
+
+def _explain(family: Family, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> Plan:
+    if family == "postgres":
+        explained = connection.execute(_prefixed(statement, "EXPLAIN (FORMAT JSON)", connection, values))
+        nodes = list(_nodes(explained.scalar_one()))
+        kinds = [node.get("Node Type", "") for node in nodes]
+        return Plan(
+            indexes=tuple(node["Index Name"] for node in nodes if "Index Name" in node),
+            sorts="Sort" in kinds,
+            scans="Seq Scan" in kinds,
+            text=json.dumps(nodes, indent=1, default=str),
+        )
+    rows = connection.execute(_prefixed(statement, "EXPLAIN", connection, values)).mappings().all()
+    real = [row for row in rows if row["table"] not in (None, "candidate")]
+    return Plan(
+        indexes=tuple(row["key"] or "" for row in real),
+        sorts=any("filesort" in (row["Extra"] or "") for row in rows),
+        scans=any(row["type"] in ("ALL", "index") and not row["key"] for row in real),
+        text="\n".join(str(dict(row)) for row in rows),
+    )
+
+
+def _prefixed(statement: Any, explain: str, connection: sa.Connection, values: dict[str, Any]) -> sa.TextClause:
+    """EXPLAIN of a statement with its values written out, as the server would be sent it."""
+    bound = statement.params(**values) if values else statement
+    sql = str(bound.compile(connection, compile_kwargs={"literal_binds": True}))
+    return sa.text(f"{explain} {sql}".replace(":", r"\:"))
+
+
+def _nodes(plan: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(plan, list):
+        for part in plan:
+            yield from _nodes(part)
+    elif isinstance(plan, dict):
+        yield plan
+        for part in plan.values():
+            if isinstance(part, list | dict):
+                yield from _nodes(part)
