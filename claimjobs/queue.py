@@ -176,6 +176,11 @@ class Queue:
         with connected(self.engine) as connection:
             return statistics.read(connection, backend.roles, backend.owners, self._now)
 
+    @property
+    def payload(self) -> tuple[str, ...]:
+        """The names of the table's columns that are the user's own."""
+        return tuple(column.name for column in self._ready().roles.payload)
+
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns and predicate. Claims nothing."""
         backend = self._ready()
