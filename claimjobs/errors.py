@@ -85,6 +85,10 @@ class NoPrimaryKey(UnfitTable):
         super().__init__(f"table {table!r} has no primary key to name a job by: add one, or choose another table")
 
 
+class BadTable(UnfitTable):
+    """The table is a queue, but not one for what was asked."""
+
+
 class BadPredicate(ClaimjobsError):
     """The database does not understand a `where` or an `order_by`."""
 

@@ -6,7 +6,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Final
 
 TAKE_BACK: Final = signal.SIGUSR1
@@ -42,14 +41,9 @@ def _raise_if_pending() -> None:
         raise TakenBack
 
 
-def _on_take_back(_number: int, _frame: FrameType | None) -> None:
-    _shield.pending = True
-    _raise_if_pending()
-
-
 def can_be_taken_back() -> None:
     """From here on `take_back` raises `TakenBack` in the main thread of this process. Call it there."""
-    signal.signal(TAKE_BACK, _on_take_back)
+    signal.signal(TAKE_BACK, lambda _number, _frame: take_back_here())
 
 
 def take_back() -> None:
@@ -70,9 +64,15 @@ def on_signals(react: Callable[[int], None], *numbers: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+def take_back_here() -> None:
+    """Raise `TakenBack`, now or when the shield is lifted. For a signal handler in the main thread."""
+    _shield.pending = True
+    _raise_if_pending()
+
+
 @contextmanager
-def graceful(stop: Callable[[], None]) -> Iterator[None]:
-    """First SIGINT or SIGTERM: `stop()`, which lets the batch in hand finish. Second: `TakenBack`, at once."""
+def graceful(stop: Callable[[], None], force: Callable[[], None] = take_back_here) -> Iterator[None]:
+    """First SIGINT or SIGTERM: `stop()`, which lets the batch in hand finish. Every further one: `force()`."""
     seen: list[int] = []
 
     def react(number: int) -> None:
@@ -80,7 +80,7 @@ def graceful(stop: Callable[[], None]) -> Iterator[None]:
         if len(seen) == 1:
             stop()
         else:
-            _on_take_back(number, None)
+            force()
 
     with on_signals(react, signal.SIGINT, signal.SIGTERM):
         yield

@@ -88,8 +88,7 @@ class Supervisor:
 
     def run(self) -> Summary:
         """Run to the end. Raises ClaimjobsError before anything is started where nothing could work."""
-        self._queue.check()
-        self._plan.load_handler()
+        self._plan.check(self._run.generators)
         before = self._queue.stats().left
         self._began = time.monotonic()
         with Gauge(self._queue) as self._gauge, self._never_an_orphan():

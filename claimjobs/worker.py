@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs.batch import Batch
 from claimjobs.consumer import consume
-from claimjobs.errors import ClaimjobsError
+from claimjobs.errors import BadTable, ClaimjobsError
 from claimjobs.handlers import Handler, Per, handler_of
 from claimjobs.lifeline import Lifeline, LogToSupervisor, Progress, Registered
 from claimjobs.producer import article_rows, produce
@@ -26,6 +26,9 @@ from claimjobs.signals import TakenBack, can_be_taken_back
 from claimjobs.translate import reason
 
 log = logging.getLogger("claimjobs.worker")
+
+ARTICLE_PAYLOAD = {"d", "e"}
+"""The payload of the article's jobs: what generators make and the demonstration may consume."""
 
 DEMONSTRATION_PAUSE = 0.1
 """Seconds that the article's consumers spend on a batch."""
@@ -48,6 +51,20 @@ class Plan:
         """A Queue of this process's own."""
         table = load(self.table) if is_reference(self.table) else self.table
         return Queue(sa.make_url(self.url), table, where=predicate(self.where))
+
+    def check(self, generators: int) -> None:
+        """Find out whether processes could work at all, before one is started. Raises ClaimjobsError."""
+        with self.queue() as queue:
+            queue.check()
+            self.load_handler()
+            payload = set(queue.payload)
+        if generators and not payload >= ARTICLE_PAYLOAD:
+            raise BadTable(f"generators fill columns d and e, which table {self.table!r} has not: --generators 0")
+        if self.handler is None and payload != ARTICLE_PAYLOAD:
+            raise BadTable(
+                f"table {self.table!r} is not the demonstration's, whose jobs are thrown away after 0.1 s: "
+                "name the MODULE:FUNCTION that handles its jobs"
+            )
 
     def load_handler(self) -> Handler:
         """The user's function, or the article's demonstration."""

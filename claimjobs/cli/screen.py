@@ -1,0 +1,199 @@
+"""What a run looks like while it lasts: a live table, a line now and then, or JSON lines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from dataclasses import asdict
+from types import TracebackType
+from typing import Protocol, Self
+
+import click
+from rich.console import Console, Group
+from rich.live import Live
+from rich.logging import RichHandler
+from rich.table import Table
+from rich.text import Text
+
+from claimjobs.report import Report
+from claimjobs.snapshot import Line, Snapshot, Summary
+
+EVERY = 2.0
+"""Seconds between two lines where there is no terminal."""
+
+WIDTH = 92
+"""Columns of the picture: fits a README."""
+
+
+class Screen(Protocol):
+    """Shows a run: a context manager, called with each snapshot."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def __call__(self, snapshot: Snapshot) -> None: ...
+
+
+class LiveTable:
+    """A table on the terminal, redrawn in place; log lines scroll above it."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
+
+    def __enter__(self) -> Self:
+        handler = RichHandler(console=self._console, show_path=False, show_time=False, markup=False)
+        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
+        self._live.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.__exit__(kind, error, trace)
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        self._live.update(drawn(snapshot))
+
+
+class Lines:
+    """One line every few seconds, for a log."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", force=True)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        if snapshot.elapsed >= self._next or snapshot.phase == "ended":
+            self._next = snapshot.elapsed + EVERY
+            click.echo(_line(snapshot), err=True)
+
+
+class JsonLines(Lines):
+    """One JSON object a line on standard output."""
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        if snapshot.elapsed >= self._next or snapshot.phase == "ended":
+            self._next = snapshot.elapsed + EVERY
+            click.echo(json.dumps({"event": "progress", **asdict(snapshot)}))
+
+
+class Remembered:
+    """Another screen, and the last table in which somebody worked."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self.last: Snapshot | None = None
+
+    def __enter__(self) -> Self:
+        self._screen.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._screen.__exit__(*error)
+
+    def __call__(self, snapshot: Snapshot) -> None:
+        self._screen(snapshot)
+        if self.last is None or snapshot.phase == "running":
+            self.last = snapshot
+
+
+def screen_for(as_json: bool) -> Screen:
+    """The screen that fits: JSON when asked for, else a live table where standard error is a terminal."""
+    if as_json:
+        return JsonLines()
+    console = Console(stderr=True)
+    return LiveTable(console) if console.is_terminal else Lines()
+
+
+def drawn(snapshot: Snapshot) -> Group:
+    """The live table."""
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
+    table.add_column("consumer", justify="right")
+    for title in ("pid", "batch", "jobs", "jobs/s", "restarts"):
+        table.add_column(title, justify="right", min_width=9)
+    for line in snapshot.consumers:
+        table.add_row(*_cells(line))
+    return Group(_headline(snapshot), Text(), table, Text(), _totals(snapshot))
+
+
+def picture(snapshot: Snapshot) -> str:
+    """The live table as an SVG."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(drawn(snapshot))
+    return console.export_svg(title="claimjobs start-processing")
+
+
+def summary_text(summary: Summary) -> str:
+    """The closing summary: what came in is what went out."""
+    into = f"{summary.generated:,} generated + {summary.before:,} there before"
+    out = f"{summary.done:,} done + {summary.failed:,} failed + {summary.left:,} left"
+    sign = "=" if not summary.unaccounted else "≠"
+    lines = [
+        f"{into} {sign} {out}",
+        f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s; {_effort(summary.total)}",
+    ]
+    if summary.unaccounted:
+        lines.append(
+            f"off by {summary.unaccounted:,}: another program works on this table, or a process was killed "
+            "between a commit and its report"
+        )
+    if summary.replaced:
+        lines.append(f"{summary.replaced} processes died and were replaced; {summary.handed_back:,} jobs handed back")
+    return "\n".join(lines)
+
+
+def summary_json(summary: Summary) -> str:
+    """The closing summary as one JSON object."""
+    return json.dumps({"event": "summary", **asdict(summary), "unaccounted": summary.unaccounted, "rate": summary.rate})
+
+
+def _headline(snapshot: Snapshot) -> Text:
+    waiting = "…" if snapshot.waiting is None else f"{snapshot.waiting:,}"
+    return Text.assemble(
+        (f"{snapshot.phase} ", "bold cyan"),
+        f"{snapshot.elapsed:.0f} s   ",
+        (f"{snapshot.rate:,.0f} jobs/s", "bold green"),
+        f"   queue length {waiting}",
+    )
+
+
+def _totals(snapshot: Snapshot) -> Text:
+    total = snapshot.total
+    words = (
+        ("generated", total.enqueued),
+        ("claimed", total.claimed),
+        ("done", total.done),
+        ("failed", total.dead),
+        ("retried", total.retried),
+        ("empty claims", total.empty_claims),
+        ("collisions", total.collisions),
+    )
+    shown = [part for name, count in words for part in (f"{name} ", (f"{count:,}   ", "bold"))]
+    return Text.assemble(*shown, no_wrap=False)
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    pid = "replaced" if line.pid is None else str(line.pid)
+    return (str(line.number), pid, f"{line.batch:,}", f"{line.jobs:,}", f"{line.rate:,.0f}", str(line.restarts))
+
+
+def _line(snapshot: Snapshot) -> str:
+    waiting = "?" if snapshot.waiting is None else f"{snapshot.waiting:,}"
+    total = snapshot.total
+    return (
+        f"{snapshot.phase} {snapshot.elapsed:.0f} s: {snapshot.rate:,.0f} jobs/s, generated {total.enqueued:,}, "
+        f"claimed {total.claimed:,}, done {total.done:,}, failed {total.dead:,}, queue length {waiting}, "
+        f"{_effort(total)}"
+    )
+
+
+def _effort(total: Report) -> str:
+    again = "".join(f", {count:,} x {kind}" for kind, count in sorted(total.transients.items()))
+    return f"{total.claims:,} claims, {total.empty_claims:,} empty, {total.collisions:,} collisions{again}"

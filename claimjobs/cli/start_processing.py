@@ -1,0 +1,85 @@
+"""`claimjobs start-processing`: generators and consumers as processes, on a screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from claimjobs.cli import exits
+from claimjobs.cli.options import database, table_option, url_option
+from claimjobs.cli.screen import Remembered, picture, screen_for, summary_json, summary_text
+from claimjobs.handlers import Per
+from claimjobs.signals import graceful
+from claimjobs.snapshot import Summary
+from claimjobs.supervisor import Run, Supervisor
+from claimjobs.worker import Plan
+
+GENERATORS = 2
+"""Of the demonstration; with a handler of one's own there are none unless asked for."""
+
+
+@click.command()
+@click.argument("handler", required=False, metavar="[MODULE:FUNCTION]")
+@click.option("--generators", type=click.IntRange(0), help="Processes that enqueue.  [default: 2; with a handler: 0]")
+@click.option("--consumers", type=click.IntRange(1), default=10, show_default=True, help="Processes that claim.")
+@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Jobs of one claim.")
+@click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
+@click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if its signature is silent.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Jobs per second to generate, all together.")
+@click.option("--jobs", type=click.IntRange(0), help="Jobs to generate, all together.")
+@click.option("--duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this time.")
+@click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
+@click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
+@click.option("--picture", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as an SVG.")
+@url_option
+@table_option
+@click.pass_context
+def start_processing(
+    context: click.Context,
+    handler: str | None,
+    generators: int | None,
+    consumers: int,
+    batch_size: int,
+    where: str | None,
+    per: Per | None,
+    rate: float | None,
+    jobs: int | None,
+    duration: float | None,
+    drain: bool,
+    as_json: bool,
+    file: Path | None,
+    url: str | None,
+    table: str,
+) -> None:
+    """Run consumers, and generators, until Ctrl-C, --duration or --drain ends them.
+
+    MODULE:FUNCTION takes a batch, or a job at a time: its parameter's name or type tells. Without one this is a
+    demonstration: generators enqueue random jobs into a table of their own kind, consumers take 0.1 s for a batch.
+
+    The first Ctrl-C or SIGTERM lets every consumer finish the batch in hand, the second gives the batches back.
+
+    \b
+    Examples:
+      claimjobs start-processing --duration 20
+      claimjobs start-processing --jobs 50000 --drain
+      claimjobs start-processing shop.mail:send --table emails --consumers 4 --where "address like '%.org'"
+    """
+    if generators is None:
+        generators = 0 if handler else GENERATORS
+    run = Run(consumers, generators, jobs=jobs, rate=rate, duration=duration, drain=drain)
+    with database(url) as reached:
+        plan = Plan(reached, table, handler=handler, per=per, where=where, size=batch_size)
+        summary, taken_back = _supervised(plan, run, as_json, file)
+    click.echo(summary_json(summary) if as_json else summary_text(summary))
+    context.exit(exits.TAKEN_BACK if taken_back else exits.OK)
+
+
+def _supervised(plan: Plan, run: Run, as_json: bool, file: Path | None) -> tuple[Summary, bool]:
+    screen = Remembered(screen_for(as_json))
+    supervisor = Supervisor(plan, run, screen)
+    with screen, graceful(supervisor.stop, supervisor.take_back):
+        summary = supervisor.run()
+    if file is not None and screen.last is not None:
+        file.write_text(picture(screen.last), encoding="utf-8")
+    return summary, supervisor.taken_back
