@@ -3,14 +3,41 @@
 `Queue` is the front door; `job_table` makes a table of jobs with a payload of your own.
 """
 
-from claimjobs.batch import Batch
-from claimjobs.errors import ClaimjobsError
-from claimjobs.job import Job
-from claimjobs.queue import Queue
-from claimjobs.retry import Retry
-from claimjobs.schema import job_table
-from claimjobs.setup import make, tables_for
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from claimjobs.batch import Batch
+    from claimjobs.errors import ClaimjobsError
+    from claimjobs.job import Job
+    from claimjobs.queue import Queue
+    from claimjobs.retry import Retry
+    from claimjobs.schema import job_table
+    from claimjobs.setup import make, tables_for
 
 __version__ = "0.1.0"
 
 __all__ = ["Batch", "ClaimjobsError", "Job", "Queue", "Retry", "job_table", "make", "tables_for"]
+
+_MODULES = {
+    "Batch": "batch",
+    "ClaimjobsError": "errors",
+    "Job": "job",
+    "Queue": "queue",
+    "Retry": "retry",
+    "job_table": "schema",
+    "make": "setup",
+    "tables_for": "setup",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names, imported when first used: `claimjobs --help` would wait half a second for SQLAlchemy."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -84,7 +84,7 @@ def _release(programs: Path) -> int:
 def _kept(folder: Path, programs: Path) -> Iterator[str]:
     """The folder of the server's socket. The keeper lives in a session of its own: Ctrl-C is not for the server."""
     settings = {"folder": str(folder), "programs": str(programs), "account": _account()}
-    with subprocess.Popen(
+    with subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-I", "-S", keeper.__file__, json.dumps(settings)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

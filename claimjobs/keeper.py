@@ -124,7 +124,7 @@ class Keeper:
 
     def _program(self, name: str, *words: str, data: Path | None = None, say: str = "") -> None:
         """Run a program of Postgres's to its end. Folders are not on its command line: pg_ctl quotes badly."""
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - the wheel's own programs
             [self.programs / name, *words],
             input=say,
             capture_output=True,

@@ -7,8 +7,16 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.backend import look_at
 from claimjobs.connect import connected, dialect_for
-from claimjobs.schema import article_table, owner_table
+from claimjobs.dialects import Dialect
+from claimjobs.errors import AccessDenied, ColumnMissing, UnfitTable
+from claimjobs.roles import OPTIONAL, REQUIRED, Roles
+from claimjobs.schema import OWNER_TABLE, article_table, owner_table
+from claimjobs.statements import count
+from claimjobs.translate import reason
+
+TableLike = str | sa.Table | type[Any]
 
 
 @dataclass(frozen=True)
@@ -18,9 +26,23 @@ class Made:
     created: tuple[str, ...]
     existing: tuple[str, ...]
     dropped: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    """Indexes that existing tables lacked, and have now."""
 
 
-def tables_for(table: str | sa.Table | type[Any]) -> list[sa.Table]:
+@dataclass(frozen=True)
+class Doomed:
+    """What `make` with `recreate` would drop: a table, its rows, and how many owners are at work on it."""
+
+    table: str
+    rows: int
+    owners: int
+
+
+# --- which tables --------------------------------------------------------------------------------------------
+
+
+def tables_for(table: TableLike) -> list[sa.Table]:
     """The tables a queue needs: its jobs (a mere name means the article's columns) and the owners."""
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
@@ -32,22 +54,78 @@ def tables_for(table: str | sa.Table | type[Any]) -> list[sa.Table]:
     return [jobs, owner_table()]
 
 
+def checked_table(found: Any, name: str) -> sa.Table | type[Any]:
+    """`found` if it is a Table or a mapped class; raises UnfitTable, which calls it `name`."""
+    if isinstance(found, sa.Table) or isinstance(getattr(found, "__table__", None), sa.Table):
+        table: sa.Table | type[Any] = found
+        return table
+    raise UnfitTable(f"{name!r} is {type(found).__name__}: name a sqlalchemy.Table or a class mapped to one")
+
+
+# --- making them ---------------------------------------------------------------------------------------------
+
+
 def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> Made:
-    """Make the tables that are missing; with `recreate` drop those that are there first, with all their rows.
+    """Make the tables that are missing; with `recreate` drop the jobs first, with all rows.
+
+    The table of owners is never dropped: all queues of the database share it, and its ids must not be given
+    out a second time, for a consumer that was thought dead may still come back and settle under its own. An
+    existing table of jobs that lost the index it is claimed by gets it back.
 
     Raises ConnectionFailed, or ServerTooOld before anything is made on a server that could not claim.
     """
-    dialect_for(engine)
+    dialect = dialect_for(engine)
+    try:
+        return _make(engine, tables, recreate)
+    except sa.exc.DBAPIError as error:
+        _explain_refusal(dialect, error)
+        if recreate or not _all_exist(engine, tables):
+            raise
+        return _make(engine, tables, recreate=False)  # somebody else made them at the same moment
+
+
+def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool) -> Made:
     with connected(engine) as connection, connection.begin():
         there = [table for table in tables if exists(connection, table)]
-        dropped = there if recreate else []
+        dropped = [table for table in there if recreate and table.name != OWNER_TABLE]
         for table in dropped:
             table.drop(connection)
-        created = [table for table in tables if recreate or table not in there]
+        kept = [table for table in there if table not in dropped]
+        indexes = [index for table in kept for index in _lost(connection, table)]
+        for index in indexes:
+            index.create(connection)
+        created = [table for table in tables if table not in kept]
         for table in created:
             table.create(connection)
-    kept = [] if recreate else there
-    return Made(created=_names(created), existing=_names(kept), dropped=_names(dropped))
+    return Made(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
+
+
+def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
+    """The index to claim by, if it is described but not there, although its columns are."""
+    inspector = sa.inspect(connection)
+    there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
+    found = inspector.get_indexes(table.name, schema=table.schema)
+    described = [index for index in table.indexes if index.name == f"{table.name}_claim"]
+    return [index for index in described if there >= set(index.columns.keys()) and not _covered(index, found)]
+
+
+def _covered(index: sa.Index, found: list[Any]) -> bool:
+    """Whether an index of this name or beginning with these columns is there."""
+    columns = index.columns.keys()
+    return any(other["name"] == index.name or other["column_names"][: len(columns)] == columns for other in found)
+
+
+def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
+    with connected(engine) as connection:
+        return all(exists(connection, table) for table in tables)
+
+
+def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
+    if dialect.refused(error):
+        raise AccessDenied(
+            f"this user may not make tables ({reason(error)}): ask for the right to, "
+            "or hand what `claimjobs setup-tables --sql` prints to somebody who may"
+        ) from error
 
 
 def exists(connection: sa.Connection, table: sa.Table) -> bool:
@@ -55,11 +133,71 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
     return sa.inspect(connection).has_table(table.name, schema=table.schema)
 
 
-def ddl(engine: sa.Engine, tables: list[sa.Table]) -> str:
-    """The statements that `make` would run on an empty database, for a DBA to read or a migration to hold."""
+def doomed(engine: sa.Engine, table: TableLike) -> Doomed | None:
+    """What `recreate` would drop; None where there is nothing to drop.
+
+    Raises UnfitTable for a name that stands for a table with other columns than the one to be made in its place.
+    """
+    jobs, owners = tables_for(table)
+    with connected(engine) as connection:
+        if not exists(connection, jobs):
+            return None
+        if isinstance(table, str):
+            _must_be_ours(connection, jobs)
+        rows = connection.execute(count.rows(jobs)).scalar_one()
+        at_work = exists(connection, owners) and connection.execute(count.owners(owners), {"claims": jobs.fullname})
+        return Doomed(jobs.fullname, rows, at_work.scalar_one() if at_work else 0)
+
+
+def _must_be_ours(connection: sa.Connection, jobs: sa.Table) -> None:
+    there = [column["name"] for column in sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)]
+    if others := [name for name in there if name not in jobs.columns]:
+        raise UnfitTable(
+            f"table {jobs.fullname!r} would come back without {', '.join(others)}: give its description, "
+            "--table MODULE:ATTRIBUTE, or drop it yourself"
+        )
+
+
+# --- looking at them -----------------------------------------------------------------------------------------
+
+
+def check(engine: sa.Engine, table: TableLike) -> Roles:
+    """The roles of the columns, once all that a queue needs is there.
+
+    Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE that is to be run.
+    """
+    try:
+        return look_at(engine, table, None).roles
+    except ColumnMissing as first:
+        missing = _missing(engine, table)
+        if len(missing) < 2:
+            raise
+        raise UnfitTable("\n".join(str(column) for column in missing)) from first
+
+
+def _missing(engine: sa.Engine, table: TableLike) -> list[ColumnMissing]:
+    jobs = tables_for(table)[0]
+    wanted = REQUIRED if isinstance(table, str) else jobs.columns.keys()
+    with connected(engine) as connection:
+        there = {column["name"] for column in sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)}
+    return [ColumnMissing(jobs.fullname, name, "a queue") for name in wanted if name not in there]
+
+
+def absent(roles: Roles) -> tuple[str, ...]:
+    """The optional columns that a queue does without."""
+    return tuple(name for name in OPTIONAL if getattr(roles, name) is None)
+
+
+def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:
+    """The statements that `make` would run on an empty database, for a DBA to read or a migration to hold.
+
+    With `recreate` the jobs are dropped first. Needs no connection.
+    """
     statements: list[str] = []
     printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(_text(sql, engine)))
     for table in tables:
+        if recreate and table.name != OWNER_TABLE:
+            table.drop(printer, checkfirst=False)
         table.create(printer, checkfirst=False)
     return "\n\n".join(statements) + "\n"
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import importlib
+import sys
+import traceback
 from typing import Any
 
 import click
 
 from claimjobs import __version__, errors
 from claimjobs.cli import exits
+from claimjobs.cli.console import say, without_passwords
+from claimjobs.cli.options import urls_of
 
 COMMANDS = {
-    "setup-tables": "claimjobs.cli.setup_tables:setup_tables",
-    "start-processing": "claimjobs.cli.start_processing:start_processing",
-    "enqueue": "claimjobs.cli.enqueue:enqueue",
-    "status": "claimjobs.cli.status:status",
+    "setup-tables": ("claimjobs.cli.setup_tables:setup_tables", "Make the tables of a queue, or print their DDL."),
+    "start-processing": ("claimjobs.cli.start_processing:start_processing", "Run consumers and generators."),
+    "enqueue": ("claimjobs.cli.enqueue:enqueue", "Enqueue the rows of a file: JSON lines or CSV."),
+    "status": ("claimjobs.cli.status:status", "Count the jobs, and show who holds them."),
 }
-"""Each command's module is imported when it is called or its help is shown, not before."""
+"""Where each command is, and what it is for: its module is imported when it is called, not before."""
 
 CODES: dict[type[BaseException], int] = {
     errors.ConnectionFailed: exits.CONNECTION,
@@ -25,11 +29,14 @@ CODES: dict[type[BaseException], int] = {
     errors.BadRow: exits.INPUT,
     errors.ReferenceNotFound: exits.INPUT,
     errors.BadHandler: exits.INPUT,
+    KeyboardInterrupt: exits.INTERRUPTED,
 }
+
+EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
 
 
 class Commands(click.Group):
-    """Commands loaded when wanted, and errors of ours as one line with an exit code."""
+    """Commands loaded when wanted, and errors as one line with an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -37,24 +44,63 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name].partition(":")
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, purpose) for name, (_, purpose) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except errors.ClaimjobsError as error:
-            click.echo(f"claimjobs: {error}", err=True)
+        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            hidden = urls_of(ctx)
+            if ctx.params["verbose"]:
+                click.echo(without_passwords("".join(traceback.format_exception(error)), hidden), err=True, nl=False)
+            say(without_passwords(message(error), hidden))
             ctx.exit(exit_code(error))
+
+
+def message(error: BaseException) -> str:
+    """An error in one line, without statements and values: what happened and the next step."""
+    if isinstance(error, errors.ClaimjobsError):
+        return str(error)
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted"
+    return f"{_said(error)}; `claimjobs --verbose ...` shows where"
+
+
+def _said(error: BaseException) -> str:
+    if _is_databases(error):
+        from claimjobs.translate import reason  # noqa: PLC0415
+
+        return f"the database refused ({reason(error)})"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def exit_code(error: BaseException) -> int:
     """The exit code of an error."""
+    if getattr(error, "connection_invalidated", False):  # SQLAlchemy's word for a connection that broke
+        return exits.CONNECTION
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), exits.FAILURE)
 
 
-@click.command(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def _is_databases(error: BaseException) -> bool:
+    """Without importing SQLAlchemy: what was not imported cannot have raised this."""
+    alchemy = sys.modules.get("sqlalchemy.exc")
+    return alchemy is not None and isinstance(error, alchemy.SQLAlchemyError)
+
+
+@click.command(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=EPILOG,
+)
+@click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__, prog_name="claimjobs")
-def main() -> None:
+def main(verbose: bool) -> None:
     """Claim jobs in batches from the table you already have, on MySQL 8+ and Postgres."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
+from claimjobs import references
+from claimjobs.cli.console import say
+
 Command = Callable[..., Any]
+
+URLS = "claimjobs.urls"
+"""Under this name all contexts of a command line share what was given."""
 
 
 def url_option(command: Command) -> Command:
@@ -16,9 +23,21 @@ def url_option(command: Command) -> Command:
         "--url",
         envvar="CLAIMJOBS_URL",
         metavar="URL",
-        help="mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL. "
-        "Without one: an embedded Postgres.",
+        callback=_remember,
+        help="mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL, which other users of the "
+        "machine cannot read. Without one: an embedded Postgres.",
     )(command)
+
+
+def _remember(context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+    if url:
+        context.meta.setdefault(URLS, []).append(url)
+    return url
+
+
+def urls_of(context: click.Context) -> list[str]:
+    """The URLs that were given, whose passwords must not be shown."""
+    return list(context.meta.get(URLS, ()))
 
 
 def table_option(command: Command) -> Command:
@@ -30,3 +49,27 @@ def table_option(command: Command) -> Command:
         metavar="NAME | MODULE:ATTRIBUTE",
         help="The table of jobs: its name, or where its Table or mapped class is found in Python.",
     )(command)
+
+
+@contextmanager
+def database(url: str | None) -> Iterator[str]:
+    """The URL to work with: the one given, or that of the embedded Postgres, which runs until the block is left.
+
+    Raises EmbeddedFailed.
+    """
+    if url:
+        yield url
+        return
+    from claimjobs import embedded  # noqa: PLC0415 - only who needs it pays for it
+
+    with embedded.running(say) as own:
+        yield own
+
+
+def table_of(option: str) -> Any:
+    """What `--table` stands for: a name, a `Table` or a mapped class. Raises ReferenceNotFound or NoTable."""
+    if not references.is_reference(option):
+        return option
+    from claimjobs.setup import checked_table  # noqa: PLC0415
+
+    return checked_table(references.load(option), option)

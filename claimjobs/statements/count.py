@@ -21,3 +21,13 @@ def by_owner(roles: Roles) -> sa.Select[Any]:
     """One row an owner that holds something: `owner_id`, `jobs`."""
     columns: tuple[Any, ...] = (roles.owner_id.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.status == CLAIMED).group_by(roles.owner_id)
+
+
+def rows(table: sa.Table) -> sa.Select[Any]:
+    """How many rows a table has."""
+    return sa.select(sa.func.count()).select_from(table)
+
+
+def owners(table: sa.Table) -> sa.Select[Any]:
+    """How many owners are registered for jobs of the table `claims`."""
+    return rows(table).where(table.c.claims == sa.bindparam("claims", type_=sa.String))

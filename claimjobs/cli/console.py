@@ -1,0 +1,56 @@
+"""What a person reads: messages, numbers and ages."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable
+
+import click
+
+
+def say(message: str) -> None:
+    """A message, on standard error: standard output is for data."""
+    click.echo(f"claimjobs: {message}", err=True)
+
+
+def on_terminal() -> bool:
+    """Whether a person sees standard output."""
+    return sys.stdout.isatty()
+
+
+def asks() -> bool:
+    """Whether a person can be asked: both a question and its answer have a terminal."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def number(count: int, thing: str) -> str:
+    """`1 row`, `2,000 rows`."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def age(seconds: float) -> str:
+    """`3 s`, `2 min 3 s`, `5 h 2 min`, `12 d 4 h`: the two largest units."""
+    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+    rest = round(seconds)
+    parts: list[str] = []
+    for unit, length in units:
+        count, rest = divmod(rest, length)
+        parts.append(f"{count} {unit}" if count or parts else "")
+    shown = [part for part in parts if part][:2]
+    return " ".join(part for part in shown if not part.startswith("0 ")) or "0 s"
+
+
+def without_passwords(text: str, urls: Iterable[str] = ()) -> str:
+    """The text with every password in it hidden: those of the URLs given, and of any URL that stands in it."""
+    for password in {found for url in urls for found in _passwords(url)}:
+        text = text.replace(password, "***")
+    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
+
+
+def _passwords(url: str) -> list[str]:
+    """As it is written in the URL, and as it is sent. The last @ ends it, also where it should have been quoted."""
+    from urllib.parse import unquote, unquote_plus  # noqa: PLC0415
+
+    found = re.match(r"[^:]*://[^:/@]*:(.*)@", url)
+    return [p for p in (found[1], unquote(found[1]), unquote_plus(found[1])) if p] if found else []
