@@ -21,7 +21,7 @@ from claimjobs.claim import Algorithm, Selection, algorithm
 from claimjobs.connect import connected, engine_of
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
-from claimjobs.enqueue import Row, enqueue
+from claimjobs.enqueue import OnBad, Row, enqueue
 from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork
 from claimjobs.hand import Hand, hand_back
 from claimjobs.owner import Connector
@@ -86,17 +86,27 @@ class Queue:
 
     # --- producing -------------------------------------------------------------------------------------
 
-    def enqueue(self, rows: Row | Iterable[Row], connection: sa.Connection | Session | None = None) -> int:
+    def enqueue(
+        self,
+        rows: Row | Iterable[Row],
+        connection: sa.Connection | Session | None = None,
+        *,
+        on_bad: OnBad | None = None,
+    ) -> int:
         """Insert jobs, given as one mapping of columns or any number of them; return how many.
 
         With a Connection or Session they become part of its transaction, and its caller commits; without one
-        they are committed here, all or none. Raises BadRow with the number of the first row that does not fit.
+        they are committed here, all or none. Raises BadRow with the number of the first row that does not fit; with
+        `on_bad` that is called with each of them instead, and all others are enqueued.
         """
         backend = self._ready()
-        insert = partial(enqueue, roles=backend.roles, dialect=backend.dialect, rows=rows)
+        insert = partial(enqueue, roles=backend.roles, dialect=backend.dialect, rows=rows, on_bad=on_bad)
         if connection is None:
-            with connected(self.engine) as own, own.begin():
-                count = insert(own)
+            with connected(self.engine) as own:
+                # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
+                own.execution_options(isolation_level=backend.dialect.isolation)
+                with own.begin():
+                    count = insert(own)
         else:
             count = insert(connection.connection() if isinstance(connection, Session) else connection)
         self.report.enqueued += count
@@ -169,6 +179,11 @@ class Queue:
         return self._ready_hand().owner.id
 
     # --- looking ---------------------------------------------------------------------------------------
+
+    @property
+    def table(self) -> sa.Table:
+        """The table as it is in the database."""
+        return self._ready().roles.table
 
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners."""
