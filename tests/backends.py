@@ -373,7 +373,8 @@ def _explain(family: Family, connection: sa.Connection, statement: Any, values: 
             scans="Seq Scan" in kinds,
             text=json.dumps(nodes, indent=1, default=str),
         )
-    rows = connection.execute(_prefixed(statement, "EXPLAIN", connection, values)).mappings().all()
+    explain = "EXPLAIN FORMAT=TRADITIONAL" if family == "mysql" else "EXPLAIN"
+    rows = connection.execute(_prefixed(statement, explain, connection, values)).mappings().all()
     real = [row for row in rows if row["table"] not in (None, "candidate")]
     return Plan(
         indexes=tuple(row["key"] or "" for row in real),

@@ -1,9 +1,12 @@
-"""Jobs for tests: numbered, so that an assertion can say which."""
+"""Jobs for tests: numbered, so that an assertion can say which. And what was sent to the database for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
+
+import sqlalchemy as sa
 
 from claimjobs import Job
 
@@ -14,5 +17,23 @@ def jobs(count: int, **columns: Any) -> list[dict[str, Any]]:
 
 
 def names(found: Iterable[Job]) -> list[str]:
-    """`d` of each. Given a batch it says nothing about the jobs: read them as `batch.jobs` inside a block."""
+    """`d` of each. Of a batch too, without deciding anything about its jobs."""
     return [job.d for job in getattr(found, "jobs", found)]
+
+
+@contextmanager
+def counted(engine: sa.Engine) -> Iterator[list[str]]:
+    """The statements and the ends of transactions ("COMMIT", "ROLLBACK") that an engine sends in the block."""
+    sent: list[str] = []
+    listeners = {
+        "before_cursor_execute": lambda _c, _cursor, statement, *_: sent.append(statement),
+        "commit": lambda _c: sent.append("COMMIT"),
+        "rollback": lambda _c: sent.append("ROLLBACK"),
+    }
+    for event, listener in listeners.items():
+        sa.event.listen(engine, event, listener)
+    try:
+        yield sent
+    finally:
+        for event, listener in listeners.items():
+            sa.event.remove(engine, event, listener)

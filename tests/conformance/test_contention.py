@@ -1,0 +1,245 @@
+"""Claims beside other claims: each job in one hand, and everyone finds work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.claim import Overfetch, Selection, TwoPhases
+from claimjobs.dialects import Key
+from claimjobs.hand import TRIES
+from claimjobs.roles import roles_of
+from claimjobs.schema import article_table
+from claimjobs.statements.find import find
+from claimjobs.statements.lock import lock
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+
+JOBS = article_table()
+
+
+@contextmanager
+def lock_held(backend: Backend, *those: str) -> Iterator[None]:
+    """Another session holds the locks of these jobs, as one in the middle of its claim does."""
+    with backend.engine.connect().execution_options(isolation_level="READ COMMITTED") as other, other.begin():
+        for id_ in other.scalars(sa.select(JOBS.c.id).where(JOBS.c.d.in_(those))).all():
+            # One at a time: given several, a planner may read (and so lock) the whole of a small table.
+            other.execute(sa.select(JOBS).where(JOBS.c.id == id_).with_for_update()).all()
+        yield
+
+
+def test_two_queues_in_turn_share_no_job(backend: Backend) -> None:
+    one, other = backend.queue(), backend.queue()
+    one.enqueue(jobs(6))
+    with one.claim(2) as a, other.claim(2) as b, one.claim(2) as c:
+        assert [names(a), names(b), names(c)] == [["0000", "0001"], ["0002", "0003"], ["0004", "0005"]]
+        assert not other.claim()
+        assert one.owner_id != other.owner_id
+
+
+def test_locked_jobs_are_passed_over_without_waiting(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(5))
+    with lock_held(backend, "0000", "0002"), queue.claim(5) as batch:
+        assert names(batch) == ["0001", "0003", "0004"]
+    assert queue.report.collisions == 2
+
+
+def test_an_empty_batch_tells_all_in_other_hands_from_nothing_there(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(3))
+    with lock_held(backend, "0000", "0001", "0002"):
+        batch = queue.claim(2)
+        assert not batch
+        assert batch.contended
+        assert queue.report.claims == queue.report.empty_claims == TRIES
+    with queue.claim() as batch:
+        assert len(batch) == 3
+    assert not queue.claim().contended
+
+
+def test_a_drain_outlasts_jobs_that_are_locked(backend: Backend) -> None:
+    """A job that another session merely has locked may come free: a drain must not end without it."""
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    found: list[str] = []
+
+    def drain() -> None:
+        for batch in queue.batches(drain=True):
+            with batch:
+                found.extend(job.d for job in batch)
+
+    with lock_held(backend, "0000"):
+        drainer = threading.Thread(target=drain)
+        drainer.start()
+        backend.wait_for(lambda: queue.report.claims > 2 * TRIES, "the drain looks again")
+        assert drainer.is_alive()
+        assert not found
+    drainer.join(10)
+    assert found == ["0000"]
+
+
+# --- between the two phases --------------------------------------------------------------------------------
+
+
+def two_phases(backend: Backend, connection: sa.Connection) -> tuple[list[Key], sa.Select[tuple[int]]]:
+    """Phase 1 as `TwoPhases` sends it, and phase 2 to be sent when the test has come between."""
+    roles = roles_of(JOBS)
+    ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.status == "unclaimed"
+    found = connection.execute(find(roles, ready, roles.default_order), {"limit": 10})
+    return [row[0] for row in found], lock(roles, backend.dialect, ready, roles.default_order)
+
+
+@contextmanager
+def at_dialects_isolation(backend: Backend) -> Iterator[sa.Connection]:
+    with backend.engine.connect() as connection:
+        connection.execution_options(isolation_level=backend.dialect.isolation)
+        with connection.begin():
+            yield connection
+
+
+def test_what_was_claimed_between_the_phases_is_left_alone(backend: Backend) -> None:
+    other = backend.queue()
+    other.enqueue(jobs(6))
+    with at_dialects_isolation(backend) as connection:
+        candidates, phase_2 = two_phases(backend, connection)
+        with other.claim(2) as taken:
+            given = {"candidates": backend.dialect.candidates(candidates), "size": 3}
+            locked = connection.execute(phase_2, given).mappings().all()
+            assert names(taken) == ["0000", "0001"]
+            assert [row["d"] for row in locked] == ["0002", "0003", "0004"]
+            connection.rollback()
+
+
+def test_what_was_done_between_the_phases_is_not_there_any_more(backend: Backend) -> None:
+    other = backend.queue()
+    other.enqueue(jobs(3))
+    with at_dialects_isolation(backend) as connection:
+        candidates, phase_2 = two_phases(backend, connection)
+        with other.claim(2) as taken:
+            taken.done()
+        given = {"candidates": backend.dialect.candidates(candidates), "size": 3}
+        assert [row["d"] for row in connection.execute(phase_2, given).mappings()] == ["0002"]
+
+
+def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Backend) -> None:
+    """The recheck is of the whole predicate, not of the status alone."""
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(3))
+    roles = roles_of(JOBS)
+    ready = sa.and_(roles.status == "unclaimed", JOBS.c.e == "")
+    claim = TwoPhases(roles, backend.dialect, Selection(ready, roles.default_order), sa.func.now())
+    with at_dialects_isolation(backend) as connection:
+        candidates = claim._candidates(connection, 10)
+        backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
+        assert names(claim._locked(connection, candidates, 10)) == ["0000", "0002"]
+
+
+def test_a_claim_of_one_statement_rechecks_what_changed_while_it_ran(backend: Backend) -> None:
+    """A job that is claimed and let go between the snapshot and the lock is not claimed a second time."""
+    backend.requires("one statement")
+    queue, other = backend.queue(), backend.queue()
+    queue.enqueue(jobs(2_000))
+    stop = threading.Event()
+    taken: list[str] = []
+
+    def beside() -> None:
+        while not stop.is_set():
+            with other.claim(3) as batch:
+                taken.extend(job.d for job in batch)
+
+    neighbour = threading.Thread(target=beside)
+    neighbour.start()
+    mine: list[str] = []
+    try:
+        for batch in queue.batches(3, drain=True):
+            with batch:
+                mine.extend(job.d for job in batch)
+    finally:
+        stop.set()
+        neighbour.join()
+    assert sorted(mine + taken) == [job["d"] for job in jobs(2_000)]
+    assert taken
+
+
+# --- everyone finds work -----------------------------------------------------------------------------------
+
+
+def test_ten_queues_on_one_head_all_find_work(backend: Backend) -> None:
+    """Each claims while the claims of those before it are still uncommitted: the worst that can happen."""
+    queues = [backend.queue(JOBS) for _ in range(10)]
+    queues[0].enqueue(jobs(200))
+    held: list[list[str]] = []
+    with in_the_middle_of_claims(backend, queues, held), backend.queue(JOBS).claim(5) as batch:
+        assert names(batch) == [f"{n:04}" for n in range(50, 55)]
+    assert [name for batch in held for name in batch] == [f"{n:04}" for n in range(50)]
+
+
+@contextmanager
+def in_the_middle_of_claims(backend: Backend, queues: list[Queue], held: list[list[str]]) -> Iterator[None]:
+    """Each queue has locked its five jobs and has not yet committed."""
+    connections = []
+    try:
+        for queue in queues:
+            connection = backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation)
+            connections.append(connection)
+            connection.begin()
+            algorithm = queue._algorithm(None)
+            claimed = algorithm(connection, me=queue.owner_id, size=5, limit=100)
+            assert len(claimed.jobs) == 5
+            held.append(names(claimed.jobs))
+        yield
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_a_claim_that_meets_only_other_hands_looks_further(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(40))
+    with lock_held(backend, *(f"{n:04}" for n in range(30))):
+        with queue.claim(2) as batch:
+            assert names(batch) == ["0030", "0031"]
+        assert 1 < queue.report.claims <= TRIES
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> None:
+    """Counted alike by every algorithm: candidates before the last job taken that were in other hands."""
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(20))
+    algorithm = queue._algorithm(None)
+    with lock_held(backend, "0000", "0001", "0003", "0015"), at_dialects_isolation(backend) as connection:
+        claimed = algorithm(connection, me=queue.owner_id, size=size, limit=12)
+        assert claimed.found == 12
+        assert claimed.reach == {1: 3, 4: 7}[size]
+        assert claimed.collisions == {1: 2, 4: 3}[size]
+        connection.rollback()
+
+
+def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None:
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(5))
+    algorithm = queue._algorithm(None)
+    with lock_held(backend, "0001", "0004"), at_dialects_isolation(backend) as connection:
+        claimed = algorithm(connection, me=queue.owner_id, size=5, limit=10)
+        assert names(claimed.jobs) == ["0000", "0002", "0003"]
+        assert (claimed.found, claimed.reach, claimed.collisions) == (5, 5, 2)
+        connection.rollback()
+
+
+def test_over_fetch_grows_where_claims_collide_and_goes_back_where_they_do_not(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(300))
+    overfetch: Overfetch = queue._ready_hand()._overfetch
+    with lock_held(backend, *(f"{n:04}" for n in range(30))):
+        queue.claim(4).settle()
+        assert overfetch.factor > 4
+    for _ in range(40):
+        queue.claim(4).settle()
+    assert overfetch.limit(4) == 4
