@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,69 +15,108 @@ from claimjobs.translate import reason
 
 Row = Mapping[str, Any]
 Numbered = tuple[int, Row]
+OnBad = Callable[[BadRow], None]
 
 AT_ONCE = 1_000
 """Rows of one statement: large enough that its cost is that of the rows, small enough for any packet limit."""
 
+UNSENDABLE = (TypeError, ValueError, OverflowError)
+"""What drivers raise for a value that they cannot send at all."""
 
-def enqueue(connection: sa.Connection, roles: Roles, dialect: Dialect, rows: Row | Iterable[Row]) -> int:
+
+def enqueue(
+    connection: sa.Connection,
+    roles: Roles,
+    dialect: Dialect,
+    rows: Row | Iterable[Row],
+    *,
+    on_bad: OnBad | None = None,
+) -> int:
     """Insert rows in the transaction of `connection`; return how many.
 
     Raises BadRow, with the number of the row, for the first one that does not fit; what was inserted before it
-    stays in the transaction, for the caller to commit or not.
+    stays in the transaction, for the caller to commit or not. With `on_bad` that is called instead, for each row
+    that does not fit, and all others are inserted.
     """
     several = [rows] if isinstance(rows, Mapping) else rows
-    numbered = ((number, _checked(number, row, roles)) for number, row in enumerate(several, 1))
-    insert = _Insert(connection, roles, dialect)
-    return sum(insert(chunk) for chunk in _chunks(numbered))
+    insert = _Insert(connection, roles, dialect, on_bad or _give_up)
+    return sum(insert(chunk) for chunk in _chunks(_checked(several, roles, on_bad or _give_up)))
 
 
-def _checked(number: int, row: Any, roles: Roles) -> Row:
+def _give_up(bad: BadRow) -> None:
+    raise bad
+
+
+def _checked(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Numbered]:
+    for number, row in enumerate(rows, 1):
+        if misfit := _misfit(row, roles):
+            on_bad(BadRow(number, misfit, row))
+        else:
+            yield number, row
+
+
+def _misfit(row: Any, roles: Roles) -> str | None:
+    """What can be known without asking the database."""
     if not isinstance(row, Mapping):
-        raise BadRow(number, f"{row!r} is no mapping of column names to values")
+        return f"{row!r} is no mapping of column names to values"
     unknown = [name for name in row if name not in roles.table.c]
     if unknown:
-        raise BadRow(number, f"table {roles.name!r} has no column {unknown[0]!r}: it has {', '.join(roles.columns)}")
-    return row
+        return f"table {roles.name!r} has no column {unknown[0]!r}: it has {', '.join(roles.columns)}"
+    return None
 
 
 def _chunks(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
     """Rows in their order, cut where their shape changes: one statement inserts rows of one shape."""
-    for _, alike in groupby(numbered, key=lambda item: frozenset(item[1])):
-        while chunk := list(islice(alike, AT_ONCE)):
+    chunk: list[Numbered] = []
+    try:
+        for item in numbered:
+            if chunk and (len(chunk) == AT_ONCE or item[1].keys() != chunk[0][1].keys()):
+                yield chunk
+                chunk = []
+            chunk.append(item)
+    except BadRow:
+        if chunk:  # rows before a bad one are tried before it is told: one of them may be the first
             yield chunk
+        raise
+    if chunk:
+        yield chunk
 
 
 class _Insert:
-    """Inserts chunks; finds the row that a refused chunk was refused for."""
+    """Inserts chunks; finds the rows that a refused chunk was refused for."""
 
-    def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect) -> None:
+    def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect, on_bad: OnBad) -> None:
         self._connection = connection
         self._statement = produce(roles)
         self._dialect = dialect
+        self._on_bad = on_bad
 
     def __call__(self, chunk: list[Numbered]) -> int:
+        """Insert a chunk, or if it is refused its halves; one row that is refused is bad."""
         refusal = self._refusal(chunk)
-        if refusal is not None:
-            raise self._first_bad(chunk, refusal) from refusal
-        return len(chunk)
+        if refusal is None:
+            return len(chunk)
+        if len(chunk) > 1:
+            half = len(chunk) // 2
+            return self(chunk[:half]) + self(chunk[half:])
+        bad = BadRow(chunk[0][0], reason(refusal), chunk[0][1])
+        bad.__cause__ = refusal
+        self._on_bad(bad)
+        return 0
 
-    def _refusal(self, chunk: list[Numbered]) -> sa.exc.StatementError | None:
+    def _refusal(self, chunk: list[Numbered]) -> Exception | None:
         """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
         try:
             # The savepoint keeps the caller's transaction usable after a row that does not fit.
             with self._connection.begin_nested():
                 self._connection.execute(self._statement, [dict(row) for _, row in chunk])
-        except sa.exc.StatementError as error:
-            if isinstance(error, sa.exc.DBAPIError) and self._dialect.error_code(error) not in self._dialect.bad_row:
+        except (sa.exc.StatementError, *UNSENDABLE) as error:
+            if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
                 raise
-            return error  # refused by the database, or (no DBAPIError) a value that could not even be sent
+            return error
         return None
 
-    def _first_bad(self, chunk: list[Numbered], refusal: sa.exc.StatementError) -> BadRow:
-        """Insert halves until one row is left: that one. The good rows before it stay inserted."""
-        while len(chunk) > 1:
-            first, second = chunk[: len(chunk) // 2], chunk[len(chunk) // 2 :]
-            refused = self._refusal(first)
-            chunk, refusal = (second, refusal) if refused is None else (first, refused)
-        return BadRow(chunk[0][0], reason(refusal))
+    def _is_rows_fault(self, error: sa.exc.DBAPIError) -> bool:
+        code = self._dialect.error_code(error)
+        never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
+        return code in self._dialect.bad_row or never_sent

@@ -162,9 +162,10 @@ class BadHandler(ClaimjobsError):
 
 
 class BadRow(ClaimjobsError, ValueError):
-    """A row to enqueue does not fit the table. `line` counts from 1."""
+    """A row to enqueue does not fit the table. `line` counts from 1; `row` is what was given."""
 
-    def __init__(self, line: int, reason: str) -> None:
+    def __init__(self, line: int, reason: str, row: Any = None) -> None:
         super().__init__(f"row {line}: {reason}")
         self.line = line
         self.reason = reason
+        self.row = row
