@@ -185,11 +185,6 @@ class Queue:
         """The table as it is in the database."""
         return self._ready().roles.table
 
-    @property
-    def table(self) -> sa.Table:
-        """The table as it is in the database."""
-        return self._ready().roles.table
-
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners."""
         backend = self._ready()

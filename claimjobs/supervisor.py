@@ -24,6 +24,13 @@ from claimjobs.worker import Plan, run_consumer, run_generator
 TICK: Final = 0.1
 """Seconds between two looks at the clock; everything else wakes the supervisor at once."""
 
+PHASES: Final[dict[Order, tuple[str, str]]] = {
+    "drain": ("draining", "the generators have ended; consumers go on while a job is due"),
+    "stop": ("stopping", "consumers finish the batch in hand; another Ctrl-C or SIGTERM gives it back"),
+    "take back": ("taking back", "consumers give back the batch in hand"),
+}
+"""What each order means for the run, in the order they come."""
+
 log = logging.getLogger("claimjobs.supervisor")
 
 
@@ -185,11 +192,12 @@ class Supervisor:
                 self._tell([child], "stop")
 
     def _pass_on(self) -> None:
-        for order in ("drain", "stop", "take back"):
+        for order, (phase, words) in PHASES.items():
             if order in self._wanted and order not in self._told:
                 self._told.add(order)
-                self._phase = {"drain": "draining", "stop": "stopping", "take back": "taking back"}[order]
+                self._phase = phase
                 self._tell(self._children(), order)
+                log.info("%s: %s", phase, words)
         if "take back" in self._told:
             self._kill_late()
 

@@ -6,7 +6,6 @@ import io
 import json
 import logging
 from dataclasses import asdict
-from types import TracebackType
 from typing import Protocol, Self
 
 import click
@@ -44,13 +43,11 @@ class LiveTable:
     def __enter__(self) -> Self:
         handler = RichHandler(console=self._console, show_path=False, show_time=False, markup=False)
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
-        self._live.__enter__()
+        self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._live.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
 
     def __call__(self, snapshot: Snapshot) -> None:
         self._live.update(drawn(snapshot))

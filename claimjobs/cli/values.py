@@ -1,0 +1,229 @@
+"""From what a file can say to what a column holds. A ValueError's text is the reason that a person is told."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.types import Instant
+
+Read = Callable[[Any], Any]
+
+TRUE = frozenset({"true", "t", "yes", "y", "1"})
+FALSE = frozenset({"false", "f", "no", "n", "0"})
+
+
+class Values:
+    """Reads rows for a table. The columns that must be given are checked here, before the database is asked."""
+
+    def __init__(self, table: sa.Table, *, text: bool) -> None:
+        """`text`: the file knows no types (CSV), so that every value comes as text, and nothing as an empty one."""
+        self._columns = {column.name: _Column(column, text) for column in table.columns}
+        self._required = {column.name for column in table.columns if _must_be_given(column)}
+
+    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with Python's values. Names that are no columns stay as they are. Raises ValueError."""
+        values = {name: self._value(name, value) for name, value in row.items()}
+        given = {name: value for name, value in values.items() if value is not DEFAULT}
+        if missing := self._required - given.keys():
+            raise ValueError(f"column {min(missing)!r} is missing, and has no default")
+        return given
+
+    def _value(self, name: str, value: Any) -> Any:
+        column = self._columns.get(name)
+        try:
+            return value if column is None else column.read(value)
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            raise ValueError(f"column {name!r}: {error}") from error
+
+
+class _Default:
+    """An empty field of a column with a default: it is left out."""
+
+
+DEFAULT = _Default()
+
+
+class _Column:
+    """How one column reads a value."""
+
+    def __init__(self, column: sa.Column[Any], text: bool) -> None:
+        self._column = column
+        self._text = text
+        self._read = _reader(column.type, text)
+
+    def read(self, value: Any) -> Any:
+        if value is None or (self._text and value == ""):
+            return self._nothing(value)
+        return self._read(value)
+
+    def _nothing(self, value: Any) -> Any:
+        """An empty field is the default, NULL, or an empty text: the first that the column allows."""
+        if self._text and not _must_be_given(self._column) and not self._column.nullable:
+            return DEFAULT
+        if self._column.nullable:
+            return None
+        if value == "" and isinstance(self._column.type, sa.String):
+            return value
+        raise ValueError("must not be null")
+
+
+def _must_be_given(column: sa.Column[Any]) -> bool:
+    has_default = column.default or column.server_default or column.identity or column.computed
+    return not (column.nullable or has_default is not None or column is column.table.autoincrement_column)
+
+
+# --- by type -------------------------------------------------------------------------------------------------
+
+
+def _reader(type_: sa.types.TypeEngine[Any], text: bool) -> Read:
+    """How a value of this type is read. What a user's own type wants is not ours to know: it gets the value as it is."""
+    if isinstance(type_, sa.TypeDecorator) and not isinstance(type_, Instant):
+        return _as_it_is
+    if isinstance(type_, (sa.JSON, sa.ARRAY)):
+        return _json if text else _as_it_is
+    if isinstance(type_, sa.Enum):
+        return _one_of(type_.enums)
+    if isinstance(type_, (sa.DateTime, Instant)):
+        return _instant(isinstance(type_, Instant) or bool(type_.timezone))
+    if isinstance(type_, sa.String):
+        return _text_up_to(type_.length)
+    return (FROM_TEXT if text else FROM_JSON).get(_python_type(type_), _as_it_is)
+
+
+def _python_type(type_: sa.types.TypeEngine[Any]) -> type[Any]:
+    try:
+        return type_.python_type
+    except NotImplementedError:
+        return object
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def _must_be_text(value: Any, wanted: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{_shown(value)} is no {wanted}: put it in quotes")
+    return value
+
+
+def _json(value: str) -> Any:
+    try:
+        return json.loads(value)
+    except ValueError as error:
+        raise ValueError(f"{_shown(value)} is no JSON ({error})") from None
+
+
+def _one_of(allowed: list[str]) -> Read:
+    def read(value: Any) -> Any:
+        if value not in allowed:
+            raise ValueError(f"{_shown(value)} is none of {', '.join(allowed)}")
+        return value
+
+    return read
+
+
+def _text_up_to(length: int | None) -> Read:
+    def read(value: Any) -> str:
+        text = _must_be_text(value, "text")
+        if length is not None and len(text) > length:
+            raise ValueError(f"{len(text)} characters are too long for it, it holds {length}")
+        return text
+
+    return read
+
+
+def _instant(has_zone: bool) -> Read:
+    def read(value: Any) -> datetime:
+        instant: datetime = _iso(datetime, "2026-01-31T12:00:00Z")(value)
+        if has_zone and instant.tzinfo is None:
+            raise ValueError(f"{_shown(value)} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
+        # A column without zones holds UTC, as those of claimjobs do.
+        return instant if has_zone or instant.tzinfo is None else instant.astimezone(UTC).replace(tzinfo=None)
+
+    return read
+
+
+def _iso(kind: Any, example: str) -> Read:
+    def read(value: Any) -> Any:
+        try:
+            return kind.fromisoformat(_must_be_text(value, kind.__name__))
+        except ValueError:
+            raise ValueError(f"{_shown(value)} is no {kind.__name__}: write it as {example}") from None
+
+    return read
+
+
+def _parsed(parse: Read, wanted: str) -> Read:
+    def read(value: Any) -> Any:
+        try:
+            return parse(value)
+        except (ValueError, ArithmeticError):
+            raise ValueError(f"{_shown(value)} is no {wanted}") from None
+
+    return read
+
+
+def _number(kind: Read, accepted: tuple[type[Any], ...], wanted: str) -> Read:
+    """A number in JSON; a truth value is none, although Python thinks so."""
+
+    def read(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, accepted):
+            raise ValueError(f"{_shown(value)} is no {wanted}")
+        return kind(value)
+
+    return read
+
+
+def _decimal(value: Any) -> Decimal:
+    return Decimal(str(value))
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{_shown(value)} is neither true nor false")
+    return value
+
+
+def _boolean_word(value: str) -> bool:
+    if value.lower() not in TRUE | FALSE:
+        raise ValueError(f"{_shown(value)} is neither true nor false")
+    return value.lower() in TRUE
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+WRITTEN: dict[Any, Read] = {
+    date: _iso(date, "2026-01-31"),
+    time: _iso(time, "12:00:00"),
+    UUID: _parsed(lambda value: UUID(_must_be_text(value, "UUID")), "UUID"),
+    bytes: _parsed(lambda value: base64.b64decode(_must_be_text(value, "base64"), validate=True), "base64"),
+}
+"""Types that JSON and CSV alike write as text."""
+
+FROM_TEXT: dict[Any, Read] = {
+    **WRITTEN,
+    int: _parsed(int, "whole number"),
+    float: _parsed(float, "number"),
+    Decimal: _parsed(Decimal, "number"),
+    bool: _boolean_word,
+}
+
+FROM_JSON: dict[Any, Read] = {
+    **WRITTEN,
+    int: _number(int, (int,), "whole number"),
+    float: _number(float, (int, float), "number"),
+    Decimal: _parsed(_number(_decimal, (int, float, str), "number"), "number"),
+    bool: _boolean,
+}

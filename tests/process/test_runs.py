@@ -1,0 +1,127 @@
+"""Runs that end of themselves: what came in is what went out."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+from tests.backends import Backend
+from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
+
+
+def test_the_demonstration_drains_and_adds_up(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue(rows(50))
+    options = ("--jobs", "1203", "--generators", "2", "--consumers", "3", "--drain", "--json")
+    with started(database, tmp_path, *options) as command:
+        code, out, _ = command.end()
+    found = summary(out)
+    assert code == 0
+    assert (found["before"], found["generated"], found["done"], found["left"]) == (50, 1203, 1253, 0)
+    assert adds_up(found)
+    assert statuses(database) == []
+
+
+def test_a_batch_handler_has_every_job_once(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue(rows(530))
+    options = (f"{HANDLERS}:note_batch", "--consumers", "4", "--batch-size", "50", "--drain", "--json")
+    with started(database, tmp_path, *options) as command:
+        code, out, _ = command.end()
+    assert code == 0
+    assert adds_up(summary(out))
+    assert sorted(noted(database, "done")) == sorted(set(noted(database, "done")))
+    assert len(noted(database, "done")) == 530
+
+
+def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path) -> None:
+    queue = database.queue()
+    queue.enqueue([*rows(20), *rows(1, d="bad"), *rows(1, d="bad", attempts=4), *rows(20)])
+    options = (f"{HANDLERS}:note_job", "--consumers", "2", "--drain", "--json")
+    with started(database, tmp_path, *options) as command:
+        _, out, err = command.end()
+    found = summary(out)
+    assert (found["done"], found["failed"], found["left"]) == (40, 1, 1)
+    assert adds_up(found)
+    retried, dead = database.rows()
+    assert (retried["status"], retried["attempts"], retried["last_error"]) == (
+        "unclaimed",
+        1,
+        "ValueError: bad payload",
+    )
+    assert (dead["status"], dead["attempts"]) == ("dead", 5)
+    assert "failed: ValueError: bad payload" in err
+
+
+def test_only_jobs_of_the_predicate_are_taken(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue([*rows(5, d="100%"), *rows(5, d="b")])
+    options = (
+        f"{HANDLERS}:note_batch",
+        "--where",
+        "d like '%\\%' or d = 'x:y'",
+        "--consumers",
+        "1",
+        "--drain",
+        "--json",
+    )
+    with started(database, tmp_path, *options) as command:
+        assert summary(command.end()[1])["done"] == 5
+    assert {row["d"] for row in database.rows()} == {"b"}
+
+
+def test_duration_ends_a_run_and_nothing_is_in_hand(anywhere: Backend, tmp_path: Path) -> None:
+    options = ("--duration", "2", "--consumers", "2", "--generators", "1", "--rate", "100", "--json")
+    with started(anywhere, tmp_path, *options) as command:
+        code, out, _ = command.end()
+    found = summary(out)
+    assert code == 0
+    assert adds_up(found)
+    assert 0 < found["generated"] <= 300
+    assert "claimed" not in statuses(anywhere)
+
+
+def test_progress_is_one_json_object_a_line(anywhere: Backend, tmp_path: Path) -> None:
+    with started(anywhere, tmp_path, "--jobs", "100", "--consumers", "2", "--drain", "--json") as command:
+        _, out, err = command.end()
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [line["event"] for line in lines[:-1]] == ["progress"] * (len(lines) - 1)
+    assert lines[0]["consumers"][0].keys() >= {"number", "pid", "batch", "jobs", "rate"}
+    assert "queue length" not in err
+
+
+def test_without_a_terminal_progress_is_lines_and_the_summary_is_data(anywhere: Backend, tmp_path: Path) -> None:
+    with started(anywhere, tmp_path, "--jobs", "100", "--consumers", "2", "--drain") as command:
+        _, out, err = command.end()
+    assert out.startswith("100 generated + 0 there before = 100 done + 0 failed + 0 left\n")
+    assert "queue length" in err
+    assert "\x1b" not in out + err
+
+
+def test_the_picture_is_an_svg_of_the_table(anywhere: Backend, tmp_path: Path) -> None:
+    picture = tmp_path / "run.svg"
+    options = ("--jobs", "200", "--consumers", "2", "--drain", "--picture", str(picture))
+    with started(anywhere, tmp_path, *options) as command:
+        command.end()
+    text = "".join(ET.parse(picture).getroot().itertext())
+    assert "consumer" in text
+    assert "collisions" in text
+
+
+def test_a_handler_that_breaks_down_is_told_of_and_loses_nothing(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue(rows(30))
+    options = (f"{HANDLERS}:break_down", "--consumers", "1", "--drain", "--json")
+    with started(anywhere, tmp_path, *options) as command:
+        code, out, err = command.end()
+    assert code == 0
+    assert summary(out)["done"] == 30
+    assert "30 of 30 jobs are released" in err
+    assert "RuntimeError: broken down" in err
+    assert len(noted(anywhere, "begun")) == 60
+
+
+def test_a_handler_that_decides_nothing_is_told_of(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue(rows(3))
+    options = (f"{HANDLERS}:forget", "--consumers", "1", "--duration", "3")
+    with started(anywhere, tmp_path, *options) as command:
+        _, _, err = command.end()
+    assert "call `batch.done()`" in err
+    assert statuses(anywhere) == ["unclaimed"] * 3

@@ -1,0 +1,103 @@
+"""Being told to stop, and being killed: nothing is lost, nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from claimjobs.lifeline import GRACE, LAST_GRACE
+from tests.backends import Backend
+from tests.process.command import HANDLERS, Command, noted, rows, started, statuses, summary
+
+GATED = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10", "--json")
+
+
+def _both_have_begun(command: Command) -> None:
+    command.backend.wait_for(lambda: len(noted(command.backend, "begun")) == 20, "both consumers have begun", 30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("to_all", [False, True], ids=["to the command", "to the whole group"])
+def test_the_first_signal_lets_the_batch_in_hand_finish(
+    anywhere: Backend, tmp_path: Path, number: signal.Signals, to_all: bool
+) -> None:
+    anywhere.queue().enqueue(rows(100))
+    with started(anywhere, tmp_path, *GATED) as command:
+        _both_have_begun(command)
+        (command.signal_group if to_all else command.signal)(number)
+        command.wait_until_it_says("stopping")
+        command.gate.touch()
+        code, out, _ = command.end()
+        command.wait_until_all_is_gone()
+    assert code == 0
+    done = len(noted(anywhere, "done"))
+    assert summary(out)["done"] == done
+    # The word may reach a consumer just after it has taken its next batch.
+    assert done in {20, 30, 40}
+    assert Counter(statuses(anywhere)) == {"unclaimed": 100 - done}
+
+
+def test_the_second_signal_gives_the_batch_back(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue(rows(100))
+    with started(database, tmp_path, *GATED) as command:
+        _both_have_begun(command)
+        command.signal(signal.SIGINT)
+        command.wait_until_it_says("stopping")
+        command.signal(signal.SIGINT)
+        code, out, err = command.end()
+        command.wait_until_all_is_gone()
+    assert code == 130
+    assert summary(out)["total"]["released"] == 20
+    assert "given back" in err
+    assert Counter(statuses(database)) == {"unclaimed": 100}
+    assert noted(database, "done") == []
+
+
+def test_a_handler_that_does_not_let_go_is_ended_with_its_process(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue(rows(10))
+    with started(anywhere, tmp_path, f"{HANDLERS}:hold_on", "--consumers", "1", "--json") as command:
+        anywhere.wait_for(lambda: noted(anywhere, "begun"), "the consumer has begun", 30)
+        command.signal(signal.SIGTERM)
+        command.wait_until_it_says("stopping")
+        command.signal(signal.SIGTERM)
+        code, out, _ = command.end()
+    assert code == 130
+    assert summary(out)["handed_back"] == 10
+    assert statuses(anywhere) == ["unclaimed"] * 10
+
+
+def test_a_killed_consumer_is_replaced_and_its_batch_done_by_another(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue(rows(200))
+    options = (f"{HANDLERS}:die_once", "--consumers", "2", "--batch-size", "20", "--drain", "--json")
+    with started(database, tmp_path, *options) as command:
+        code, out, err = command.end()
+    found = summary(out)
+    assert code == 0
+    assert (found["replaced"], found["handed_back"], found["unaccounted"]) == (1, 20, 0)
+    assert sorted(noted(database, "done")) == sorted(set(noted(database, "begun")))
+    assert len(noted(database, "done")) == 200
+    assert "by signal 9" in err
+
+
+def test_no_process_is_left_when_the_command_is_killed(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue(rows(100))
+    with started(database, tmp_path, *GATED, "--generators", "1", "--rate", "10") as command:
+        _both_have_begun(command)
+        command.process.kill()
+        command.gate.touch()
+        command.wait_until_all_is_gone()
+    assert len(noted(database, "done")) in {20, 30, 40}
+    assert "claimed" not in statuses(database)
+
+
+def test_orphans_give_back_a_batch_that_does_not_end(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue(rows(100))
+    with started(anywhere, tmp_path, *GATED) as command:
+        _both_have_begun(command)
+        command.process.kill()
+        command.wait_until_all_is_gone(GRACE + LAST_GRACE + 5)
+    assert Counter(statuses(anywhere)) == {"unclaimed": 100}
+    assert noted(anywhere, "done") == []

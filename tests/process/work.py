@@ -1,0 +1,92 @@
+"""Handlers for the process tests. Each says in the table `audit` what it did, so that a test can see it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from functools import cache
+
+import sqlalchemy as sa
+
+from claimjobs import Batch, Job
+
+AUDIT = sa.Table(
+    "audit",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("job", sa.Integer, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("what", sa.String(20), nullable=False),
+)
+
+
+@cache
+def _engine() -> sa.Engine:
+    return sa.create_engine(os.environ["CLAIMJOBS_URL"], isolation_level="AUTOCOMMIT")
+
+
+def _note(what: str, *jobs: Job) -> None:
+    rows = [{"job": job.key, "pid": os.getpid(), "what": what} for job in jobs]
+    with _engine().connect() as connection:
+        connection.execute(sa.insert(AUDIT), rows)
+
+
+def note_batch(batch: Batch) -> None:
+    """Do the whole batch at once."""
+    _note("done", *batch.jobs)
+    batch.done()
+
+
+def note_job(job: Job) -> None:
+    """Do one job; those of `d = 'bad'` fail."""
+    if job.d == "bad":
+        raise ValueError("bad payload")
+    _note("done", job)
+
+
+def wait_for_file(batch: Batch) -> None:
+    """Begin, and end when the file named by GATE is there."""
+    _note("begun", *batch.jobs)
+    while not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.01)
+    _note("done", *batch.jobs)
+    batch.done()
+
+
+def die_once(batch: Batch) -> None:
+    """The first process to get here dies by kill -9 with its batch in hand."""
+    _note("begun", *batch.jobs)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(os.environ["GATE"], os.O_CREAT | os.O_EXCL))
+        os.kill(os.getpid(), 9)
+    note_batch(batch)
+
+
+def hold_on(batch: Batch) -> None:
+    """Begin, and never let go, whatever is raised."""
+    _note("begun", *batch.jobs)
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(60)
+
+
+def break_down(batch: Batch) -> None:
+    """Raise at the first batch; do the second."""
+    _note("begun", *batch.jobs)
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(os.environ["GATE"], os.O_CREAT | os.O_EXCL))
+        raise RuntimeError("broken down")
+    note_batch(batch)
+
+
+def forget(batch: Batch) -> None:
+    """Say nothing about any job."""
+    _note("begun", *batch.jobs)
+
+
+def whatever(thing: object) -> None:
+    """A parameter that tells nothing."""
+
+
+NUMBER = 42
