@@ -56,40 +56,49 @@ class Source:
 
 Reader = Callable[[Source, sa.Table, int, OnBad], Iterator[FileRow]]
 
+BAD = (ValueError, csv.Error, RecursionError)
+"""What reading one row may raise."""
+
 
 def json_lines(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> Iterator[FileRow]:
-    """The rows of JSON lines from line `first` on; `on_bad` is told what is no row for this table."""
+    """The rows of JSON lines from line `first` on; `on_bad` is told what is no row of this table."""
     values = Values(table, text=False)
     source.skip_to(first)
     for raw in source:
-        if raw.strip():
-            yield from _row(source.line, raw, lambda raw=raw: values(_object(raw)), on_bad)
+        if not raw.strip():
+            continue
+        try:
+            row = FileRow(values(_object(raw)), source.line, raw)
+        except BAD as error:
+            on_bad(_bad(error, source.line, raw))
+        else:
+            yield row
 
 
 def csv_rows(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> Iterator[FileRow]:
-    """The same for CSV with a header. A row may be several lines."""
+    """The same for CSV with a header. A row of it may be several lines.
+
+    Raises BadRow for a header that does not fit, whatever `on_bad` thinks of rows.
+    """
     values = Values(table, text=True)
-    csv.field_size_limit(LONGEST_FIELD)
     header = _header(source, table)
     source.skip_to(first)
-    lines = _Lines(source)
-    reader = csv.reader(lines, strict=True)
-    while lines.more():
-        yield from _row(source.line + 1, lines, lambda: values(_fields(header, next(reader))), on_bad)
+    records = _Records(source)
+    while True:
+        try:
+            fields = next(records)
+            row = FileRow(values(_named(header, fields)), records.line, records.raw) if fields else None
+        except StopIteration:
+            return
+        except BAD as error:
+            on_bad(_bad(error, records.line, records.raw))
+        else:
+            if row:
+                yield row
 
 
-def _row(line: int, raw: Any, read: Callable[[], dict[str, Any]], on_bad: OnBad) -> Iterator[FileRow]:
-    """What `read` returns as a row; nothing, and a word to `on_bad`, where it raises."""
-    try:
-        yield FileRow(read(), line, bytes(raw))
-    except _Blank:
-        pass
-    except (ValueError, csv.Error, RecursionError) as error:
-        on_bad(BadRow(line, _reason(error), FileRow({}, line, bytes(raw))))
-
-
-class _Blank(Exception):  # ends one row, is never seen
-    """A line without anything on it."""
+def _bad(error: Exception, line: int, raw: bytes) -> BadRow:
+    return BadRow(line, _reason(error), FileRow({}, line, raw))
 
 
 def _reason(error: Exception) -> str:
@@ -122,26 +131,64 @@ def _no_number(name: str) -> Any:
 # --- CSV -----------------------------------------------------------------------------------------------------
 
 
-class _Lines:
-    """Lines for the csv module, which asks for as many as a row has; `bytes()` of it are those of the row."""
+class _Records:
+    """Records of CSV, each with the lines it was read from: the csv module asks for as many as it needs."""
 
     def __init__(self, source: Source) -> None:
+        csv.field_size_limit(LONGEST_FIELD)
         self._source = source
         self._taken: list[bytes] = []
-        self._next: bytes | None = None
+        self._reader = csv.reader(_Texts(source, self._taken), strict=True)
+        self.line = 0
+        """Where the last record began."""
 
-    def more(self) -> bool:
-        """Whether another row can be read; forgets the lines of the last one."""
+    def __next__(self) -> list[str]:
         self._taken.clear()
-        return True
+        self.line = self._source.line + 1
+        return next(self._reader)
+
+    @property
+    def raw(self) -> bytes:
+        return b"".join(self._taken)
+
+
+class _Texts:
+    """The lines as text, kept in `taken`: an iterator that goes on after an error, as a generator would not."""
+
+    def __init__(self, source: Source, taken: list[bytes]) -> None:
+        self._source = source
+        self._taken = taken
 
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        raw = next(self._source)
-        self._taken.append(raw)
-        return raw.decode()
+        self._taken.append(next(self._source))
+        return self._taken[-1].decode()
 
-    def __bytes__(self) -> bytes:
-        return b"".join(self._taken)
+
+def _header(source: Source, table: sa.Table) -> list[str]:
+    records = _Records(source)
+    try:
+        header = [name.strip() for name in next(records)]
+    except StopIteration:
+        raise _bad(ValueError("the file is empty: its first line names the columns"), 1, b"") from None
+    except BAD as error:
+        raise _bad(error, 1, records.raw) from None
+    for place, name in enumerate(header):
+        if name not in table.columns or name in header[:place]:
+            raise _bad(ValueError(_misfit(name, table)), 1, records.raw)
+    return header
+
+
+def _misfit(name: str, table: sa.Table) -> str:
+    if name in table.columns:
+        return f"the header names column {name!r} twice"
+    columns = ", ".join(table.columns.keys())
+    return f"the header names {name!r}, which is no column of table {table.fullname!r}: it has {columns}"
+
+
+def _named(header: list[str], fields: list[str]) -> dict[str, str]:
+    if len(fields) != len(header):
+        raise ValueError(f"has {len(fields)} fields, and the header has {len(header)}")
+    return dict(zip(header, fields, strict=True))

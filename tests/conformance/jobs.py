@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ def names(found: Iterable[Job]) -> list[str]:
 def counted(engine: sa.Engine) -> Iterator[list[str]]:
     """The statements and the ends of transactions ("COMMIT", "ROLLBACK") that an engine sends in the block."""
     sent: list[str] = []
-    listeners = {
+    listeners: dict[str, Callable[..., Any]] = {
         "before_cursor_execute": lambda _c, _cursor, statement, *_: sent.append(statement),
         "commit": lambda _c: sent.append("COMMIT"),
         "rollback": lambda _c: sent.append("ROLLBACK"),

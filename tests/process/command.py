@@ -50,11 +50,11 @@ class Command:
         assert self.process.stderr is not None
         assert any(word in line for line in self.process.stderr), f"it ended without a word of {word!r}"
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Signal the command's own process."""
         self.process.send_signal(number)
 
-    def signal_group(self, number: signal.Signals) -> None:
+    def send_to_group(self, number: signal.Signals) -> None:
         """Signal the command and all its children, as a terminal or a service manager does."""
         os.killpg(self.process.pid, number)
 

@@ -27,7 +27,7 @@ def test_the_first_signal_lets_the_batch_in_hand_finish(
     anywhere.queue().enqueue(rows(100))
     with started(anywhere, tmp_path, *GATED) as command:
         _both_have_begun(command)
-        (command.signal_group if to_all else command.signal)(number)
+        (command.send_to_group if to_all else command.send)(number)
         command.wait_until_it_says("stopping")
         command.gate.touch()
         code, out, _ = command.end()
@@ -44,9 +44,9 @@ def test_the_second_signal_gives_the_batch_back(database: Backend, tmp_path: Pat
     database.queue().enqueue(rows(100))
     with started(database, tmp_path, *GATED) as command:
         _both_have_begun(command)
-        command.signal(signal.SIGINT)
+        command.send(signal.SIGINT)
         command.wait_until_it_says("stopping")
-        command.signal(signal.SIGINT)
+        command.send(signal.SIGINT)
         code, out, err = command.end()
         command.wait_until_all_is_gone()
     assert code == 130
@@ -60,9 +60,9 @@ def test_a_handler_that_does_not_let_go_is_ended_with_its_process(anywhere: Back
     anywhere.queue().enqueue(rows(10))
     with started(anywhere, tmp_path, f"{HANDLERS}:hold_on", "--consumers", "1", "--json") as command:
         anywhere.wait_for(lambda: noted(anywhere, "begun"), "the consumer has begun", 30)
-        command.signal(signal.SIGTERM)
+        command.send(signal.SIGTERM)
         command.wait_until_it_says("stopping")
-        command.signal(signal.SIGTERM)
+        command.send(signal.SIGTERM)
         code, out, _ = command.end()
     assert code == 130
     assert summary(out)["handed_back"] == 10
