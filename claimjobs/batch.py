@@ -139,4 +139,6 @@ class Batch:
 
 def _text(error: BaseException | str) -> str:
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    # Postgres holds no NUL, and nothing sends half a surrogate pair: neither may keep a batch from being settled.
+    text = text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
     return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…"
