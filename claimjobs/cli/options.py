@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from claimjobs import references
 from claimjobs.cli.console import say
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
+
+    from claimjobs.queue import Queue
 
 Command = Callable[..., Any]
 
@@ -64,6 +69,28 @@ def database(url: str | None) -> Iterator[str]:
 
     with embedded.running(say) as own:
         yield own
+
+
+@contextmanager
+def engine_for(url: str | None) -> Iterator[sa.Engine]:
+    """An engine for the database to work with, its connections closed when the block is left."""
+    from claimjobs.connect import engine_of  # noqa: PLC0415 - SQLAlchemy is slow to import, and --help needs none
+
+    with database(url) as reached:
+        engine = engine_of(reached)
+        try:
+            yield engine
+        finally:
+            engine.dispose()
+
+
+@contextmanager
+def queue_for(url: str | None, table: Any) -> Iterator[Queue]:
+    """The queue to work with."""
+    from claimjobs.queue import Queue  # noqa: PLC0415
+
+    with engine_for(url) as engine, Queue(engine, table) as queue:
+        yield queue
 
 
 def table_of(option: str) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.cli.values import Values
+from claimjobs.cli.values import Misfit, Values
 from claimjobs.enqueue import OnBad
 from claimjobs.errors import BadRow
 
@@ -38,6 +38,8 @@ class Source:
         """The number of the last line that was read."""
         self.position = 0
         """Bytes that were read."""
+        self.header = b""
+        """The lines that name the columns, where the format has any."""
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -118,14 +120,14 @@ def _object(raw: bytes) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         hint = "; is the file one array? `jq -c '.[]'` makes lines of it" if text.lstrip().startswith("[") else ""
-        raise ValueError(f"is no JSON ({error.msg} at character {error.pos + 1}){hint}") from None
+        raise Misfit(f"is no JSON ({error.msg} at character {error.pos + 1}){hint}") from None
     if not isinstance(found, dict):
-        raise ValueError('is no JSON object: write a row as {"column": value, ...}')
+        raise Misfit('is no JSON object: write a row as {"column": value, ...}')
     return found
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"is no JSON ({name} is no number)")
+    raise Misfit(f"is no JSON ({name} is no number)")
 
 
 # --- CSV -----------------------------------------------------------------------------------------------------
@@ -172,12 +174,13 @@ def _header(source: Source, table: sa.Table) -> list[str]:
     try:
         header = [name.strip() for name in next(records)]
     except StopIteration:
-        raise _bad(ValueError("the file is empty: its first line names the columns"), 1, b"") from None
+        raise _bad(Misfit("the file is empty: its first line names the columns"), 1, b"") from None
     except BAD as error:
         raise _bad(error, 1, records.raw) from None
+    source.header = records.raw
     for place, name in enumerate(header):
         if name not in table.columns or name in header[:place]:
-            raise _bad(ValueError(_misfit(name, table)), 1, records.raw)
+            raise _bad(Misfit(_misfit(name, table)), 1, records.raw)
     return header
 
 
@@ -190,5 +193,5 @@ def _misfit(name: str, table: sa.Table) -> str:
 
 def _named(header: list[str], fields: list[str]) -> dict[str, str]:
     if len(fields) != len(header):
-        raise ValueError(f"has {len(fields)} fields, and the header has {len(header)}")
+        raise Misfit(f"has {len(fields)} fields, and the header has {len(header)}")
     return dict(zip(header, fields, strict=True))

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs import setup
 from claimjobs.cli.console import asks, number, say
-from claimjobs.cli.options import database, table_of, table_option, url_option
+from claimjobs.cli.options import engine_for, table_of, table_option, url_option
 from claimjobs.connect import engine_of
 
 DDL_WITHOUT_URL = "postgresql://"
@@ -45,8 +45,8 @@ def setup_tables(recreate: bool, yes: bool, sql: bool, url: str | None, table: s
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
-    with database(url) as reached:
-        _set_up(engine_of(reached), wanted, recreate, yes)
+    with engine_for(url) as engine:
+        _set_up(engine, wanted, recreate, yes)
 
 
 def _set_up(engine: sa.Engine, table: Any, recreate: bool, yes: bool) -> None:

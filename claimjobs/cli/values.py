@@ -1,4 +1,4 @@
-"""From what a file can say to what a column holds. A ValueError's text is the reason that a person is told."""
+"""From what a file can say to what a column holds."""
 
 from __future__ import annotations
 
@@ -20,6 +20,10 @@ TRUE = frozenset({"true", "t", "yes", "y", "1"})
 FALSE = frozenset({"false", "f", "no", "n", "0"})
 
 
+class Misfit(ValueError):
+    """What a file says is nothing for this table; the reason is for a person."""
+
+
 class Values:
     """Reads rows for a table. The columns that must be given are checked here, before the database is asked."""
 
@@ -29,11 +33,11 @@ class Values:
         self._required = {column.name for column in table.columns if _must_be_given(column)}
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with Python's values. Names that are no columns stay as they are. Raises ValueError."""
+        """The row with Python's values. Names that are no columns stay as they are. Raises Misfit."""
         values = {name: self._value(name, value) for name, value in row.items()}
         given = {name: value for name, value in values.items() if value is not DEFAULT}
         if missing := self._required - given.keys():
-            raise ValueError(f"column {min(missing)!r} is missing, and has no default")
+            raise Misfit(f"column {min(missing)!r} is missing, and has no default")
         return given
 
     def _value(self, name: str, value: Any) -> Any:
@@ -41,7 +45,7 @@ class Values:
         try:
             return value if column is None else column.read(value)
         except (ValueError, ArithmeticError, RecursionError) as error:
-            raise ValueError(f"column {name!r}: {error}") from error
+            raise Misfit(f"column {name!r}: {error}") from error
 
 
 class _Default:
@@ -66,25 +70,29 @@ class _Column:
 
     def _nothing(self, value: Any) -> Any:
         """An empty field is the default, NULL, or an empty text: the first that the column allows."""
-        if self._text and not _must_be_given(self._column) and not self._column.nullable:
+        if self._text and _has_default(self._column):
             return DEFAULT
         if self._column.nullable:
             return None
         if value == "" and isinstance(self._column.type, sa.String):
             return value
-        raise ValueError("must not be null")
+        raise Misfit("must not be null")
 
 
 def _must_be_given(column: sa.Column[Any]) -> bool:
-    has_default = column.default or column.server_default or column.identity or column.computed
-    return not (column.nullable or has_default is not None or column is column.table.autoincrement_column)
+    return not (column.nullable or _has_default(column))
+
+
+def _has_default(column: sa.Column[Any]) -> bool:
+    defaults = (column.default, column.server_default, column.identity, column.computed)
+    return any(default is not None for default in defaults) or column is column.table.autoincrement_column
 
 
 # --- by type -------------------------------------------------------------------------------------------------
 
 
 def _reader(type_: sa.types.TypeEngine[Any], text: bool) -> Read:
-    """How a value of this type is read. What a user's own type wants is not ours to know: it gets the value as it is."""
+    """How a value of this type is read. A user's own type gets it as it is: what it wants we cannot know."""
     if isinstance(type_, sa.TypeDecorator) and not isinstance(type_, Instant):
         return _as_it_is
     if isinstance(type_, (sa.JSON, sa.ARRAY)):
@@ -111,7 +119,7 @@ def _as_it_is(value: Any) -> Any:
 
 def _must_be_text(value: Any, wanted: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{_shown(value)} is no {wanted}: put it in quotes")
+        raise Misfit(f"{_shown(value)} is no {wanted}: put it in quotes")
     return value
 
 
@@ -119,13 +127,13 @@ def _json(value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise ValueError(f"{_shown(value)} is no JSON ({error})") from None
+        raise Misfit(f"{_shown(value)} is no JSON ({error})") from None
 
 
 def _one_of(allowed: list[str]) -> Read:
     def read(value: Any) -> Any:
         if value not in allowed:
-            raise ValueError(f"{_shown(value)} is none of {', '.join(allowed)}")
+            raise Misfit(f"{_shown(value)} is none of {', '.join(allowed)}")
         return value
 
     return read
@@ -135,7 +143,7 @@ def _text_up_to(length: int | None) -> Read:
     def read(value: Any) -> str:
         text = _must_be_text(value, "text")
         if length is not None and len(text) > length:
-            raise ValueError(f"{len(text)} characters are too long for it, it holds {length}")
+            raise Misfit(f"{len(text)} characters are too long for it, it holds {length}")
         return text
 
     return read
@@ -145,7 +153,7 @@ def _instant(has_zone: bool) -> Read:
     def read(value: Any) -> datetime:
         instant: datetime = _iso(datetime, "2026-01-31T12:00:00Z")(value)
         if has_zone and instant.tzinfo is None:
-            raise ValueError(f"{_shown(value)} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
+            raise Misfit(f"{_shown(value)} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
         # A column without zones holds UTC, as those of claimjobs do.
         return instant if has_zone or instant.tzinfo is None else instant.astimezone(UTC).replace(tzinfo=None)
 
@@ -157,7 +165,7 @@ def _iso(kind: Any, example: str) -> Read:
         try:
             return kind.fromisoformat(_must_be_text(value, kind.__name__))
         except ValueError:
-            raise ValueError(f"{_shown(value)} is no {kind.__name__}: write it as {example}") from None
+            raise Misfit(f"{_shown(value)} is no {kind.__name__}: write it as {example}") from None
 
     return read
 
@@ -167,7 +175,7 @@ def _parsed(parse: Read, wanted: str) -> Read:
         try:
             return parse(value)
         except (ValueError, ArithmeticError):
-            raise ValueError(f"{_shown(value)} is no {wanted}") from None
+            raise Misfit(f"{_shown(value)} is no {wanted}") from None
 
     return read
 
@@ -177,7 +185,7 @@ def _number(kind: Read, accepted: tuple[type[Any], ...], wanted: str) -> Read:
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, accepted):
-            raise ValueError(f"{_shown(value)} is no {wanted}")
+            raise Misfit(f"{_shown(value)} is no {wanted}")
         return kind(value)
 
     return read
@@ -189,13 +197,13 @@ def _decimal(value: Any) -> Decimal:
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise ValueError(f"{_shown(value)} is neither true nor false")
+        raise Misfit(f"{_shown(value)} is neither true nor false")
     return value
 
 
 def _boolean_word(value: str) -> bool:
     if value.lower() not in TRUE | FALSE:
-        raise ValueError(f"{_shown(value)} is neither true nor false")
+        raise Misfit(f"{_shown(value)} is neither true nor false")
     return value.lower() in TRUE
 
 

@@ -1,0 +1,168 @@
+"""`claimjobs enqueue`: the rows of a file become jobs."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from claimjobs.cli import exits
+from claimjobs.cli.console import number, say
+from claimjobs.cli.options import queue_for, table_of, table_option, url_option
+from claimjobs.cli.progress import Watch, watch
+from claimjobs.cli.rejects import Rejects
+from claimjobs.cli.rows import FileRow, Reader, Source, csv_rows, json_lines
+from claimjobs.errors import BadRow
+from claimjobs.queue import Queue
+
+READERS: dict[str, Reader] = {"jsonl": json_lines, "csv": csv_rows}
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
+WATCH_EVERY = 1_000
+"""Rows between two looks at the clock."""
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option("--format", "format_", type=click.Choice(list(READERS)), help="Else the name of FILE tells; - is jsonl.")
+@click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="Commit each time after so many rows.")
+@click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
+@click.option("--from-line", type=click.IntRange(1), default=1, help="Begin at this line of FILE.")
+@url_option
+@table_option
+@click.pass_context
+def enqueue(
+    context: click.Context,
+    file: BinaryIO,
+    format_: str | None,
+    chunk: int | None,
+    rejects: Path | None,
+    from_line: int,
+    url: str | None,
+    table: str,
+) -> None:
+    """Enqueue each row of FILE (- is standard input) as a job, and print how many there were.
+
+    A row is a JSON object on a line of its own, {"column": value, ...}, or a line of CSV under a header of column
+    names. Instants are written as 2026-01-31T12:00:00Z, bytes in base64. An empty field of CSV is the column's
+    default, NULL, or an empty text: the first of them that the column allows.
+
+    All rows are one transaction: if one does not fit, none is enqueued, and its line and the reason are told. With
+    --chunk what was committed before stays, and --from-line goes on there. With --rejects lines that do not
+    fit are copied to a file, and all others are enqueued (exit code 5 if there were any).
+
+    \b
+    Examples:
+      claimjobs enqueue jobs.jsonl
+      claimjobs enqueue jobs.csv --chunk 10000 --rejects bad.csv
+      grep urgent jobs.jsonl | claimjobs enqueue -
+    """
+    reader = READERS[format_ or _format_of(file.name)]
+    wanted = table_of(table)
+    began = time.monotonic()
+    with (
+        Rejects(rejects) if rejects else nullcontext() as bad,
+        queue_for(url, wanted) as queue,
+        watch(_size(file)) as eye,
+    ):
+        enqueued = Enqueuing(queue, Source(file), reader, bad, eye).run(chunk, from_line)
+    say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s")
+    click.echo(enqueued)
+    if bad is not None and bad.count:
+        say(f"{number(bad.count, 'row')} did not fit: correct {rejects} and enqueue it")
+        context.exit(exits.INPUT)
+
+
+def _format_of(name: str) -> str:
+    suffix = Path(name).suffix.lower()
+    if name in ("-", "<stdin>"):
+        return "jsonl"
+    if suffix not in SUFFIXES:
+        raise click.UsageError(f"the name {name!r} does not tell the format of the file: give --format jsonl or csv")
+    return SUFFIXES[suffix]
+
+
+def _size(file: BinaryIO) -> int | None:
+    """Bytes; None for what has no size, such as a pipe."""
+    try:
+        status = os.fstat(file.fileno())
+    except OSError:
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+class BadLine(BadRow):
+    """A row that does not fit, by its line in the file."""
+
+    def __init__(self, bad: BadRow, stands: str, advice: str) -> None:
+        super().__init__(bad.row.line, bad.reason, bad.row)
+        self.args = (f"line {self.line}: {bad.reason}; {stands}: correct the line and {advice}",)
+
+
+class Enqueuing:
+    """One file on its way into a queue, and how far that is committed."""
+
+    def __init__(self, queue: Queue, source: Source, reader: Reader, rejects: Rejects | None, eye: Watch) -> None:
+        self._queue = queue
+        self._source = source
+        self._reader = reader
+        self._rejects = rejects
+        self._watch = eye
+        self._enqueued = 0
+        self._committed = 0
+        """The last line of the last transaction."""
+
+    def run(self, chunk: int | None, first: int) -> int:
+        """Enqueue from line `first` on; return how many rows. What ends it early is told with what stands."""
+        try:
+            self._transactions(chunk, first)
+        except BadRow as bad:
+            raise BadLine(bad, self._stands(), self._advice()) from bad
+        except BaseException as error:
+            self._watch.say(self._unsure() if getattr(error, "connection_invalidated", False) else self._stands())
+            raise
+        return self._enqueued
+
+    def _transactions(self, chunk: int | None, first: int) -> None:
+        on_bad = None if self._rejects is None else self._reject
+        rows = self._watched(self._reader(self._source, self._queue.table, first, on_bad or _give_up))
+        for row in rows:
+            part = chain([row], islice(rows, chunk and chunk - 1))
+            self._enqueued += self._queue.enqueue(part, on_bad=on_bad)
+            self._committed = self._source.line
+
+    def _watched(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
+        for count, row in enumerate(rows, 1):
+            if count % WATCH_EVERY == 0:
+                self._watch.at(count, self._source.position)
+            yield row
+
+    def _reject(self, bad: BadRow) -> None:
+        if self._rejects is not None:
+            self._rejects.add(self._source.header, bad.row.raw)
+            self._watch.say(f"line {bad.row.line}: {bad.reason}")
+
+    # --- what is told when it ends early ---------------------------------------------------------------
+
+    def _stands(self) -> str:
+        if not self._enqueued:
+            return "nothing is enqueued"
+        return f"{number(self._enqueued, 'row')} up to line {self._committed} stay enqueued, nothing after it"
+
+    def _advice(self) -> str:
+        again = f"go on with --from-line {self._committed + 1}" if self._enqueued else "run this again"
+        return f"{again}, or give --rejects FILE to enqueue all others"
+
+    def _unsure(self) -> str:
+        """A connection that breaks during a commit leaves open which way it went."""
+        return f"{self._stands()}, unless the connection broke in a commit: look with `claimjobs status`"
+
+
+def _give_up(bad: BadRow) -> None:
+    raise bad

@@ -1,0 +1,74 @@
+"""How far a file is: a bar on a terminal, a line every few seconds elsewhere; on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Protocol, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from claimjobs.cli.console import number, say
+
+EVERY = 5.0
+"""Seconds between two lines."""
+
+
+class Watch(Protocol):
+    """Is told how far we are, and says what has to be said meanwhile."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def at(self, rows: int, position: int) -> None: ...
+    def say(self, message: str) -> None: ...
+
+
+class Bar:
+    """A bar by bytes, with the rows; for a file whose size nobody knows it only moves."""
+
+    def __init__(self, size: int | None) -> None:
+        columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._task = self._bar.add_task("enqueue", total=size, rows="")
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def at(self, rows: int, position: int) -> None:
+        self._bar.update(self._task, completed=position, rows=number(rows, "row"))
+
+    def say(self, message: str) -> None:
+        self._bar.console.print(f"claimjobs: {message}", markup=False, highlight=False, soft_wrap=True)
+
+
+class Lines:
+    """A line now and then, for a log."""
+
+    def __init__(self, size: int | None) -> None:
+        self._size = size
+        self._next = time.monotonic() + EVERY
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def at(self, rows: int, position: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + EVERY
+            share = f", {position / self._size:.0%} of the file" if self._size else ""
+            say(f"{number(rows, 'row')} read{share}")
+
+    def say(self, message: str) -> None:
+        say(message)
+
+
+def watch(size: int | None) -> Watch:
+    """What suits standard error."""
+    return Bar(size) if sys.stderr.isatty() else Lines(size)

@@ -1,0 +1,92 @@
+"""`claimjobs status`: what a queue holds, and who holds it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from claimjobs.cli.console import age, on_terminal
+from claimjobs.cli.options import queue_for, table_of, table_option, url_option
+from claimjobs.stats import OwnerStats, Stats
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are told above.")
+@url_option
+@table_option
+def status(as_json: bool, url: str | None, table: str) -> None:
+    """Count the jobs by status, tell how long the oldest has been due, and list the owners.
+
+    An owner is a consumer that is at work, or was killed at work. Jobs that are done are counted where they are
+    kept; by default they are deleted.
+
+    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "oldest_due_seconds" (null if no job is
+    due); "owners", each with "id", "host", "pid", "age_seconds" (since it began) and "jobs" (that it holds).
+
+    \b
+    Examples:
+      claimjobs status
+      claimjobs status --json
+      claimjobs status --table emails
+    """
+    wanted = table_of(table)
+    with queue_for(url, wanted) as queue:
+        name, stats = queue.table.fullname, queue.stats()
+    if as_json:
+        click.echo(json.dumps(_object(name, stats)))
+    elif on_terminal():
+        Console().print(*_tables(name, stats), sep="\n")
+    else:
+        click.echo("\n".join(_lines(name, stats)))
+
+
+def _object(name: str, stats: Stats) -> dict[str, object]:
+    return {
+        "table": name,
+        **_counts(stats),
+        "oldest_due_seconds": stats.oldest,
+        "owners": [_renamed(asdict(owner)) for owner in stats.owners],
+    }
+
+
+def _renamed(owner: dict[str, object]) -> dict[str, object]:
+    return {"age_seconds" if key == "age" else key: value for key, value in owner.items()}
+
+
+def _counts(stats: Stats) -> dict[str, int]:
+    return {"unclaimed": stats.unclaimed, "claimed": stats.claimed, "done": stats.done, "dead": stats.dead}
+
+
+def _lines(name: str, stats: Stats) -> list[str]:
+    counts = [f"{name}: {count} {state}" for state, count in _counts(stats).items()]
+    owners = [f"{name}: owner {' '.join(_owner(owner))}" for owner in stats.owners]
+    return [*counts, f"{name}: {_oldest(stats)}", *owners]
+
+
+def _oldest(stats: Stats) -> str:
+    return "no job is due" if stats.oldest is None else f"the oldest job has been due for {age(stats.oldest)}"
+
+
+def _owner(owner: OwnerStats) -> tuple[str, ...]:
+    return (str(owner.id), f"{owner.host}:{owner.pid}", f"since {age(owner.age)}", f"holds {owner.jobs}")
+
+
+def _tables(name: str, stats: Stats) -> list[Table | str]:
+    jobs = Table("status", title=name, box=box.SIMPLE, title_justify="left", caption=_oldest(stats))
+    jobs.add_column("jobs", justify="right")
+    for state, count in _counts(stats).items():
+        jobs.add_row(state, f"{count:,}")
+    return [jobs, _owners(stats)] if stats.owners else [jobs]
+
+
+def _owners(stats: Stats) -> Table:
+    owners = Table("owner", "host", "pid", "for", box=box.SIMPLE)
+    owners.add_column("jobs held", justify="right")
+    for owner in stats.owners:
+        owners.add_row(str(owner.id), owner.host, str(owner.pid), age(owner.age), f"{owner.jobs:,}")
+    return owners
