@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect, Key
+from claimjobs.backend import Backend
+from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.roles import Roles
 from claimjobs.statements.claim import claim
@@ -48,8 +49,16 @@ class Claimed:
 NOTHING = Claimed([], 0, 0)
 
 
+class OwnerDead(Exception):  # noqa: N818 - a claim's way back to its hand
+    """The owner in whose name this was to be claimed was declared dead; nothing was claimed."""
+
+
 class Algorithm(Protocol):
-    """A way to claim: `size` jobs for owner `me`, out of `limit` candidates, in the caller's transaction."""
+    """A way to claim: `size` jobs for owner `me`, out of `limit` candidates, in the caller's transaction.
+
+    Suspects, jobs that were in hand when something went wrong that names none of them, are taken with their like
+    alone, and half as many at most as they were, until the one that spoils its batch is alone. Raises OwnerDead.
+    """
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed: ...
 
@@ -57,50 +66,55 @@ class Algorithm(Protocol):
 class TwoPhases:
     """Find, lock and mark as three statements: for any database with SKIP LOCKED."""
 
-    def __init__(self, roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+        roles, dialect = backend.roles, backend.dialect
         self._roles = roles
         self._dialect = dialect
         self._find = find(roles, selection.ready, selection.order)
         self._lock = lock(roles, dialect, selection.ready, selection.order)
-        self._mark = mark(roles, dialect, now)
+        self._mark = mark(roles, dialect, now, backend.owners)
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
-        candidates = self._candidates(connection, limit)
-        if not candidates:
+        rows = connection.execute(self._find, {"limit": limit}).all()
+        if not rows:
             return NOTHING
+        candidates, size = _alike(rows, size)
         jobs = self._locked(connection, candidates, size)
         if jobs:
-            connection.execute(self._mark, {"keys": [job.key for job in jobs], "me": me})
-        return Claimed(jobs, len(candidates), _reach(candidates, jobs, size))
-
-    def _candidates(self, connection: sa.Connection, limit: int) -> list[Key]:
-        rows = connection.execute(self._find, {"limit": limit})
-        return [row[0] if len(row) == 1 else tuple(row) for row in rows]
+            self._mark_all(connection, me, jobs)
+        return Claimed(jobs, len(rows), _reach(candidates, jobs, size))
 
     def _locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Job]:
-        given = {"candidates": self._dialect.candidates(candidates), "size": size}
+        given = {"candidates": self._dialect.candidates(candidates, self._roles.key), "size": size}
         return [job_of(self._roles, row) for row in connection.execute(self._lock, given)]
+
+    def _mark_all(self, connection: sa.Connection, me: int, jobs: list[Job]) -> None:
+        marked = connection.execute(self._mark, {"keys": [job.key for job in jobs], "me": me})
+        if marked.rowcount != len(jobs):
+            raise OwnerDead
 
 
 class OneStatement:
     """Find, lock and mark in a single statement, for a database that can return what it updates."""
 
-    def __init__(self, roles: Roles, _dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]) -> None:
-        self._roles = roles
-        self._claim = claim(roles, selection.ready, selection.order, now)
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+        self._roles = backend.roles
+        self._claim = claim(backend.roles, selection.ready, selection.order, now=now, owners=backend.owners)
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
         rows = connection.execute(self._claim, {"me": me, "size": size, "limit": limit}).all()
-        found = rows[0][0]
+        found, alive = rows[0][:2]
+        if not alive:
+            raise OwnerDead
         taken = [row for row in rows if row[-1] is not None]
         reach = taken[-1][-1] if len(taken) == size else found
-        return Claimed([job_of(self._roles, row[1:-1]) for row in taken], found, reach)
+        return Claimed([job_of(self._roles, row[2:-1]) for row in taken], found, reach)
 
 
-def algorithm(roles: Roles, dialect: Dialect, selection: Selection, now: sa.ColumnElement[Any]) -> Algorithm:
+def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> Algorithm:
     """The shortest way to claim that the database is capable of."""
-    chosen = OneStatement if dialect.claims_in_one_statement else TwoPhases
-    return chosen(roles, dialect, selection, now)
+    chosen = OneStatement if backend.dialect.claims_in_one_statement else TwoPhases
+    return chosen(backend, selection, now)
 
 
 class Overfetch:
@@ -139,6 +153,13 @@ def job_of(roles: Roles, values: Sequence[Any]) -> Job:
     names = [column.name for column in roles.key]
     key = columns[names[0]] if len(names) == 1 else tuple(columns[name] for name in names)
     return Job(key, columns)
+
+
+def _alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
+    """The keys of those candidates that are as suspect as the first, and how many of them to take at most."""
+    company = rows[0][-1]
+    keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == company]
+    return keys, (min(size, max(1, company // 2)) if company else size)
 
 
 def _reach(candidates: list[Key], jobs: list[Job], size: int) -> int:

@@ -69,6 +69,7 @@ class ColumnMissing(UnfitTable):
         "run_at": "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
         "attempts": "INTEGER NOT NULL DEFAULT 0",
         "last_error": "TEXT",
+        "suspect": "INTEGER NOT NULL DEFAULT 0",
     }
 
     def __init__(self, table: str, column: str, purpose: str) -> None:

@@ -16,7 +16,7 @@ from claimjobs.schema import CLAIMED, UNCLAIMED
 Column = sa.Column[Any]
 
 REQUIRED = ("status", "owner_id")
-OPTIONAL = ("owner_date", "priority", "run_at", "attempts", "last_error")
+OPTIONAL = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect")
 INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
 
 
@@ -33,6 +33,7 @@ class Roles:
     run_at: Column | None
     attempts: Column | None
     last_error: Column | None
+    suspect: Column | None
 
     @cached_property
     def name(self) -> str:

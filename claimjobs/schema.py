@@ -27,7 +27,8 @@ def job_table(name: str, metadata: sa.MetaData, *payload: sa.schema.SchemaItem, 
     """A table of jobs whose payload is the columns given (and constraints, and indexes), any of them.
 
     The columns around it have defaults, so that a plain INSERT of the payload enqueues a job:
-    `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it) and `attempts`.
+    `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it), `attempts`, and `suspect` (how many jobs it was in hand
+    with when something went wrong that names none of them).
     `options` go to `sqlalchemy.Table`. A payload column of the name `id` takes the place of ours, as the key.
     """
     own_key = any(isinstance(item, sa.Column) and item.primary_key for item in payload)
@@ -63,6 +64,10 @@ def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("pid", sa.Integer, nullable=False),
         sa.Column("claims", sa.String(255), nullable=False, comment="the table it takes jobs from"),
         sa.Column("started", Instant, nullable=False, server_default=database_now()),
+        sa.Column("beat", Instant, nullable=False, server_default=database_now(), comment="last sign of life"),
+        sa.Column("lease", sa.Float, nullable=False, comment="seconds without a beat after which it is dead"),
+        sa.Column("server_since", Instant, comment="the server run it holds its session lock on; NULL: lease only"),
+        sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
         **table_options(auto_increment=FIRST_OWNER),
     )
 
@@ -76,10 +81,12 @@ def _job_columns(name: str) -> tuple[sa.Column[Any], ...]:
         sa.Column("run_at", Instant, nullable=False, server_default=database_now()),
         sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
         sa.Column("last_error", sa.Text),
+        sa.Column("suspect", sa.Integer, nullable=False, server_default="0"),
     )
 
 
 def _claim_index(table: sa.Table) -> None:
     """What phase 1 reads: waiting jobs in their order, from the index alone, ending in the key (no sort)."""
     columns = table.c
-    sa.Index(f"{table.name}_claim", columns.status, columns.priority, *table.primary_key, columns.run_at)
+    found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
+    sa.Index(f"{table.name}_claim", *found)

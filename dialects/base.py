@@ -6,7 +6,11 @@ SQLAlchemy Core expressions; no module outside this folder knows which database 
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
@@ -37,6 +41,9 @@ class Dialect:
     transient: ClassVar[dict[Any, str]] = {}
     """Error codes after which the same transaction may succeed when run again, with the kind to count."""
 
+    broken: ClassVar[dict[Any, str]] = {}
+    """Error codes after which it may succeed on a new connection, perhaps to another server, with the kind to count."""
+
     missing_table: ClassVar[frozenset[Any]] = frozenset()
     bad_predicate: ClassVar[frozenset[Any]] = frozenset()
     bad_row: ClassVar[frozenset[Any]] = frozenset()
@@ -50,6 +57,11 @@ class Dialect:
         """`deadlock`, `lock timeout` or `serialization` for an error worth another try, else None."""
         code = self.error_code(error)
         return None if code is None else self.transient.get(code)
+
+    def broken_kind(self, error: BaseException) -> str | None:
+        """`connection lost` and the like for an error worth another connection, else None."""
+        kind = self.broken.get(self.error_code(error))
+        return kind or ("connection lost" if getattr(error, "connection_invalidated", False) else None)
 
     def refused(self, error: BaseException) -> bool:
         """Whether a connection failed because the server does not want this user, password or address."""
@@ -78,6 +90,54 @@ class Dialect:
     def candidates(self, keys: Sequence[Key]) -> Any:
         """The keys found in phase 1 as the value that `pick` expects in its parameter."""
         return list(keys)
+
+    # --- sessions: what an owner does with its connection ----------------------------------------------
+
+    def settings(self, lock_timeout: float) -> Sequence[str]:
+        """What a new connection of an owner is set to. `lock_timeout` is in seconds.
+
+        Without a bound a settle could wait for a stranger's row lock until the owner's lease is over.
+        """
+        raise NotImplementedError
+
+    def sessions_are_ours(self, connection: sa.Connection) -> bool:
+        """Whether this session, and a lock that it takes, is ours alone and seen by every other session.
+
+        Not so behind a pooler (who answers is not who greeted us), nor in a group with several primaries.
+        """
+        raise NotImplementedError
+
+    def hold(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Take the session lock of this number, if it is free: true or false at once, until the session ends."""
+        raise NotImplementedError
+
+    def hold_named(self, name: str) -> sa.ColumnElement[bool]:
+        """The same for a lock with a name of its own, apart from the numbered ones."""
+        raise NotImplementedError
+
+    def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        """The session that holds the lock of this number; NULL where none does."""
+        raise NotImplementedError
+
+    def end_session(self, session: int) -> sa.Executable:
+        """End another session of the same user: its transaction is rolled back, its locks are free."""
+        raise NotImplementedError
+
+    def server_since(self, connection: sa.Connection) -> datetime:
+        """When this server was started, by its own clock, give or take two seconds."""
+        raise NotImplementedError
+
+    def cut(self, driver_connection: Any) -> None:
+        """Break a connection that another thread waits for, so that it stops waiting."""
+        with contextlib.suppress(OSError, AttributeError):
+            with socket.socket(fileno=os.dup(self.descriptor(driver_connection))) as line:
+                line.shutdown(socket.SHUT_RDWR)
+
+    def descriptor(self, driver_connection: Any) -> int:
+        """The file descriptor of a driver's connection."""
+        return int(driver_connection.fileno())
+
+    # --- writing ---------------------------------------------------------------------------------------
 
     def by_primary_key(self, write: Write) -> Write:
         """Make an UPDATE or DELETE of known keys reach them through the primary key."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from claimjobs.dialects.base import Dialect, Key, Write
+from claimjobs.dialects.types import database_now
 
 
 class MySQL(Dialect):
@@ -23,6 +26,15 @@ class MySQL(Dialect):
         3572: "lock timeout",  # NOWAIT met a lock
         3101: "serialization",  # a group refused the commit at certification
         1180: "serialization",  # the same, reported by the commit
+        1317: "interrupted",  # KILL QUERY
+        1021: "disk full",
+        1114: "disk full",
+    }
+    broken: ClassVar[dict[Any, str]] = {
+        **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
+        **dict.fromkeys((2002, 2003, 1053), "server unavailable"),
+        **dict.fromkeys((1040, 1203, 1226), "too many connections"),
+        **dict.fromkeys((1290, 1792, 1836), "read only"),
     }
     missing_table: ClassVar[frozenset[Any]] = frozenset({1146})
     bad_predicate: ClassVar[frozenset[Any]] = frozenset({1054, 1064, 1109, 1111, 1305, 1582})
@@ -65,6 +77,39 @@ class MySQL(Dialect):
     def candidates(self, keys: Sequence[Key]) -> str:
         return json.dumps([key if isinstance(key, tuple) else (key,) for key in keys], default=str)
 
+    # --- sessions ------------------------------------------------------------------------------------------
+
+    def settings(self, lock_timeout: float) -> Sequence[str]:
+        return (f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}",)
+
+    def sessions_are_ours(self, connection: sa.Connection) -> bool:
+        greeted_by = connection.connection.dbapi_connection.thread_id()  # type: ignore[union-attr]
+        return bool(connection.scalar(sa.select(sa.func.connection_id())) == greeted_by) and not _several_primaries(
+            connection
+        )
+
+    def hold(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.get_lock(_lock_name(lock), 0, type_=sa.Boolean)
+
+    def hold_named(self, name: str) -> sa.ColumnElement[bool]:
+        return self.hold(sa.literal(f"{zlib.crc32(name.encode())}.named"))
+
+    def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.func.is_used_lock(_lock_name(lock), type_=sa.Integer)
+
+    def end_session(self, session: int) -> sa.Executable:
+        return sa.text("KILL :session").bindparams(session=session)
+
+    def server_since(self, connection: sa.Connection) -> datetime:
+        uptime = connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Uptime'")).one()[1]
+        now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+        return now - timedelta(seconds=int(uptime))
+
+    def descriptor(self, driver_connection: Any) -> int:
+        return int(getattr(driver_connection, "_sock", driver_connection).fileno())
+
+    # --- writing -------------------------------------------------------------------------------------------
+
     def by_primary_key(self, write: Write) -> Write:
         """Force the primary key: through a secondary index InnoDB locks other consumers' rows on the way."""
         if isinstance(write, sa.Delete):
@@ -80,6 +125,20 @@ class MySQL(Dialect):
         shape = sa.text(f"'$[*]' columns ({columns})")
         keys = sa.bindparam("candidates", type_=sa.Text)
         return sa.func.json_table(keys, shape).table_valued(*names, name="candidate")
+
+
+def _lock_name(lock: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """Named locks are the server's: the database is part of the name, which is at most 64 characters long."""
+    return sa.func.concat("claimjobs.", sa.func.crc32(sa.func.database()), ".", lock)
+
+
+def _several_primaries(connection: sa.Connection) -> bool:
+    """A group or a Galera cluster where each member knows only its own locks."""
+    variables = sa.text(
+        "SHOW GLOBAL VARIABLES WHERE (variable_name = 'wsrep_on' AND value = 'ON') "
+        "OR (variable_name = 'group_replication_single_primary_mode' AND value = 'OFF')"
+    )
+    return connection.execute(variables).first() is not None
 
 
 def _type(column: sa.Column[Any]) -> str:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+import zlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects.base import Dialect
+
+_OWNERS: Final = 0x636A6F
+_NAMES: Final = 0x636A6E
+"""The first halves of our advisory locks' numbers, "cjo" and "cjn": other programs of the database use others."""
+
+_PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted")
 
 
 class Postgres(Dialect):
@@ -21,6 +30,15 @@ class Postgres(Dialect):
         "40P01": "deadlock",
         "55P03": "lock timeout",
         "40001": "serialization",
+        "57014": "interrupted",
+        "53100": "disk full",
+        "53200": "out of memory",
+    }
+    broken: ClassVar[dict[Any, str]] = {
+        **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "08000", "08003", "08006", "08007"), "connection lost"),
+        **dict.fromkeys(("57P03", "08001", "08004"), "server unavailable"),
+        "53300": "too many connections",
+        "25006": "read only",
     }
     missing_table: ClassVar[frozenset[Any]] = frozenset({"42P01"})
     # Class 42 is "syntax error or access rule violation"; 22 and 0A: an operand or a feature that cannot be.
@@ -65,6 +83,39 @@ class Postgres(Dialect):
 
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return now + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=sa.Interval)
+
+    # --- sessions ------------------------------------------------------------------------------------------
+
+    def settings(self, lock_timeout: float) -> Sequence[str]:
+        return (f"SET lock_timeout = {round(lock_timeout * 1000)}",)
+
+    def sessions_are_ours(self, connection: sa.Connection) -> bool:
+        greeted_by = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
+        return bool(connection.scalar(sa.select(sa.func.pg_backend_pid())) == greeted_by)
+
+    def hold(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.pg_try_advisory_lock(_OWNERS, lock, type_=sa.Boolean)
+
+    def hold_named(self, name: str) -> sa.ColumnElement[bool]:
+        return sa.func.pg_try_advisory_lock(_NAMES, zlib.crc32(name.encode()) >> 1, type_=sa.Boolean)
+
+    def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        held = sa.table("pg_locks", *(sa.column(name) for name in _PG_LOCKS))
+        here = sa.select(sa.column("oid")).select_from(sa.text("pg_database WHERE datname = current_database()"))
+        return (
+            sa.select(held.c.pid)
+            .where(held.c.locktype == "advisory", held.c.granted, held.c.database == here.scalar_subquery())
+            .where(sa.cast(held.c.classid, sa.BigInteger) == _OWNERS, sa.cast(held.c.objid, sa.BigInteger) == lock)
+            .limit(1)
+            .scalar_subquery()
+        )
+
+    def end_session(self, session: int) -> sa.Executable:
+        return sa.select(sa.func.pg_terminate_backend(session))
+
+    def server_since(self, connection: sa.Connection) -> datetime:
+        since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
+        return since
 
 
 class PortablePostgres(Postgres):

@@ -8,11 +8,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.roles import Roles
-from claimjobs.statements.find import find
+from claimjobs.statements.find import SUSPECT, find
 from claimjobs.statements.mark import ownership
+from claimjobs.statements.owners import alive
 
 FOUND: Final = "claimjobs_found"
-"""How many candidates phase 1 found: the first column of every row, also of the only one of an empty claim."""
+ALIVE: Final = "claimjobs_alive"
+"""How many candidates phase 1 found, and whether `me` was not declared dead: the first two columns of every row,
+also of the only one of an empty claim."""
 PLACE: Final = "claimjobs_place"
 """Where a job stood among the candidates, from 1: the last column; NULL in the only row of an empty claim."""
 
@@ -25,19 +28,26 @@ def claim(
     roles: Roles,
     ready: sa.ColumnElement[bool],
     order: Sequence[sa.ColumnElement[Any]],
+    *,
     now: sa.ColumnElement[Any],
+    owners: sa.Table,
 ) -> sa.Select[Any]:
     """Find `limit` candidates, lock the first `size` that are free, make them claimed by `me`, return them in order.
 
-    Both CTEs are MATERIALIZED: inlined, a planner may run a subquery with a LIMIT more than once, and a second
-    run finds other rows.
+    If the first candidate is a suspect only its like are taken, half as many at most as they were (see
+    claimjobs.claim). If `me` was declared dead nothing is taken.
+
+    The CTEs are MATERIALIZED: inlined, a planner may run a subquery with a LIMIT more than once, and a second run
+    finds other rows.
     """
     candidate = _candidates(roles, ready, order)
-    claimed = _claimed(roles, _locked(roles, candidate, ready), now)
-    found = sa.select(sa.func.count().label(FOUND)).select_from(candidate).subquery("found")
+    kind = _kind(candidate)
+    claimed = _claimed(roles, _locked(roles, candidate, kind, ready=sa.and_(ready, alive(owners))), now)
+    found = sa.select(sa.func.count().label(FOUND), alive(owners).label(ALIVE)).select_from(candidate)
+    told = found.subquery("told")
     return (
-        sa.select(found.c[FOUND], *claimed.c)
-        .select_from(found.outerjoin(claimed, sa.true()))
+        sa.select(*told.c, *claimed.c)
+        .select_from(told.outerjoin(claimed, sa.true()))
         .order_by(claimed.c[PLACE])
     )
 
@@ -45,18 +55,26 @@ def claim(
 def _candidates(roles: Roles, ready: Any, order: Any) -> sa.CTE:
     first = find(roles, ready, order).subquery("first")
     keys = [first.c[column.name].label(KEY.format(i)) for i, column in enumerate(roles.key)]
-    numbered = sa.select(*keys, sa.func.row_number().over().label(PLACE))
+    numbered = sa.select(*keys, first.c[SUSPECT], sa.func.row_number().over().label(PLACE))
     return numbered.cte("candidate").prefix_with("MATERIALIZED")
 
 
-def _locked(roles: Roles, candidate: sa.CTE, ready: Any) -> sa.CTE:
+def _kind(candidate: sa.CTE) -> sa.ScalarSelect[Any]:
+    """How suspect the first candidate is."""
+    return sa.select(candidate.c[SUSPECT]).where(candidate.c[PLACE] == 1).scalar_subquery()
+
+
+def _locked(roles: Roles, candidate: sa.CTE, kind: sa.ScalarSelect[Any], *, ready: Any) -> sa.CTE:
     # The sort runs below the locking: the LIMIT ends both, so `size` rows are locked, not `limit`.
+    size = sa.bindparam("size", type_=sa.Integer)
+    half = sa.func.least(size, sa.func.greatest(kind / 2, 1))
+    keys = [column for column in candidate.c if column.name != SUSPECT]
     return (
-        sa.select(*candidate.c)
+        sa.select(*keys)
         .select_from(candidate.join(roles.table, _same_key(roles, candidate)))
-        .where(ready)
+        .where(ready, candidate.c[SUSPECT] == kind)
         .order_by(candidate.c[PLACE])
-        .limit(sa.bindparam("size", type_=sa.Integer))
+        .limit(sa.case((kind > 0, half), else_=size))
         .with_for_update(skip_locked=True, of=roles.table)
         .cte("locked")
         .prefix_with("MATERIALIZED")

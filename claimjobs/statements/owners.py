@@ -1,4 +1,4 @@
-"""Owners: who may hold jobs, and what they hold."""
+"""Owners: who may hold jobs, what they hold, and who is dead."""
 
 from __future__ import annotations
 
@@ -6,17 +6,54 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import Instant, database_now
 from claimjobs.roles import Roles
+from claimjobs.schema import CLAIMED, FIRST_OWNER
 
 
 def register(owners: sa.Table) -> sa.Insert:
-    """A new owner (`host`, `pid`, `claims`); the database gives it an id that nobody had before."""
+    """A new owner (`host`, `pid`, `claims`, `lease`); the database gives it an id that nobody had before."""
     return sa.insert(owners)
+
+
+def beat(owners: sa.Table) -> sa.Update:
+    """A sign of life of `me`; reaches no row when `me` was declared dead."""
+    return sa.update(owners).where(_me(owners), owners.c.died.is_(None)).values(beat=database_now())
+
+
+def locked(owners: sa.Table) -> sa.Update:
+    """Note `since` when the server runs on which `me` holds its session lock; NULL: it holds none."""
+    return sa.update(owners).where(_me(owners)).values(server_since=sa.bindparam("since", type_=Instant))
+
+
+def alive(owners: sa.Table) -> sa.ColumnElement[bool]:
+    """The predicate that `me` was not declared dead, for a statement that writes in its name."""
+    return sa.exists().where(_me(owners), owners.c.died.is_(None))
 
 
 def leave(owners: sa.Table) -> sa.Delete:
     """The owner `me` is no more."""
-    return sa.delete(owners).where(owners.c.id == sa.bindparam("me", type_=sa.Integer))
+    return sa.delete(owners).where(_me(owners))
+
+
+def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
+    """All owners of jobs of the table `claims`: each with the session that holds its lock, and the clock to read by."""
+    session = dialect.holder(owners.c.id).label("session")
+    claims = sa.bindparam("claims", type_=sa.String)
+    columns = (*owners.columns, session, database_now().label("now"))
+    return sa.select(*columns).where(owners.c.claims == claims).order_by(owners.c.id)
+
+
+def seize(owners: sa.Table) -> sa.Select[Any]:
+    """The row of the owner `me`, locked, for whoever is to declare it dead: one at a time, others pass by."""
+    columns = (*owners.columns, database_now().label("now"))
+    return sa.select(*columns).where(_me(owners)).with_for_update(skip_locked=True)
+
+
+def declare_dead(owners: sa.Table) -> sa.Update:
+    """From now on no claim and no beat of `me` succeeds."""
+    return sa.update(owners).where(_me(owners), owners.c.died.is_(None)).values(died=database_now())
 
 
 def held(roles: Roles) -> sa.Select[Any]:
@@ -24,7 +61,22 @@ def held(roles: Roles) -> sa.Select[Any]:
     return sa.select(*roles.key).where(roles.mine)
 
 
-def everyone(owners: sa.Table, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """All owners of jobs of the table `claims`, with the clock they are to be read by."""
-    claims = sa.bindparam("claims", type_=sa.String)
-    return sa.select(*owners.columns, now.label("now")).where(owners.c.claims == claims).order_by(owners.c.id)
+def left_behind(roles: Roles) -> sa.Select[Any]:
+    """The jobs that `me` holds and nobody has locked: keys, then attempts; locked, to be handed back."""
+    attempts = sa.literal(0) if roles.attempts is None else roles.attempts
+    jobs = sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key)
+    return jobs.with_for_update(skip_locked=True, of=roles.table)
+
+
+def unknown(roles: Roles, owners: sa.Table) -> sa.Select[Any]:
+    """Owners that hold jobs and are in no table: a claim of theirs was committed after they were taken out.
+
+    Numbers below ours belong to other programs, which may claim jobs of the same table.
+    """
+    known = sa.exists().where(owners.c.id == roles.owner_id)
+    ours = sa.and_(roles.status == CLAIMED, roles.owner_id >= FIRST_OWNER)
+    return sa.select(roles.owner_id).where(ours, ~known).distinct()
+
+
+def _me(owners: sa.Table) -> sa.ColumnElement[bool]:
+    return owners.c.id == sa.bindparam("me", type_=sa.Integer)

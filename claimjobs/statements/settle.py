@@ -45,6 +45,27 @@ def retry(
     return _guarded(sa.update(roles.table).values(values), roles, dialect)
 
 
+def suspect(
+    roles: Roles,
+    dialect: Dialect,
+    now: sa.ColumnElement[Any],
+    *,
+    errors: Mapping[Key, str],
+    delays: Mapping[Key, float],
+) -> sa.Update:
+    """Something went wrong that names none of them: anyone's again after `delays[key]` seconds, in smaller company.
+
+    They are marked with how many they were (parameter `company`), and no attempt is charged.
+    """
+    mark = roles.need("suspect", "finding the job that spoils its batch")
+    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("company", type_=sa.Integer)}
+    if roles.run_at is not None:
+        values[roles.run_at] = dialect.later(now, _by_key(roles, delays, sa.Float()))
+    if roles.last_error is not None:
+        values[roles.last_error] = _by_key(roles, errors, sa.Text())
+    return _guarded(sa.update(roles.table).values(values), roles, dialect)
+
+
 def bury(roles: Roles, dialect: Dialect, errors: Mapping[Key, str]) -> sa.Update:
     """Failed for the last time: dead, kept for a person to look at."""
     values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
@@ -72,6 +93,8 @@ def _disowned(roles: Roles, status: str) -> dict[Any, Any]:
 def _failure(roles: Roles, errors: Mapping[Key, str]) -> dict[Any, Any]:
     attempts = roles.need("attempts", "counting a failed attempt")
     values: dict[Any, Any] = {attempts: attempts + 1}
+    if roles.suspect is not None:
+        values[roles.suspect] = 0
     if roles.last_error is not None:
         values[roles.last_error] = _by_key(roles, errors, sa.Text())
     return values

@@ -1,0 +1,185 @@
+"""Connector: one connection for short transactions, that comes through whatever passes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final, TypeVar
+
+import sqlalchemy as sa
+import tenacity
+
+from claimjobs.connect import open_connection
+from claimjobs.dialects import Dialect
+from claimjobs.errors import ServerUnreachable
+from claimjobs.liveness import Liveness
+from claimjobs.report import Report
+from claimjobs.signals import shielded
+from claimjobs.translate import reason
+
+Result = TypeVar("Result")
+
+FIRST_PAUSE: Final = 0.01
+LONGEST_PAUSE: Final = 1.0
+"""Seconds: before its nth try a transaction waits for a random part of the first, doubled n times, up to the longest.
+The losers of a deadlock part ways by that."""
+
+log = logging.getLogger("claimjobs.connection")
+
+
+class Connector:
+    """One connection, kept open. Threads take turns, a transaction each.
+
+    Isolation is the dialect's, whatever the engine's default: a claim at REPEATABLE READ would see a frozen table
+    and, on InnoDB, lock gaps. `greet` is called in a transaction of its own on every new connection.
+    """
+
+    def __init__(self, engine: sa.Engine, dialect: Dialect, liveness: Liveness, report: Report) -> None:
+        self.greet: Callable[[sa.Connection], None] = lambda _: None
+        self.lost = 0
+        """How often a connection was lost in the middle of work: its last commit may have happened, or not."""
+        self.pooled = False
+        """Whether somebody stands between us and the server: a setting would be made in a stranger's session."""
+        self._engine = engine
+        self._dialect = dialect
+        self._liveness = liveness
+        self._report = report
+        self._turn = threading.Lock()
+        self._busy_since = 0.0
+        self._connection: sa.Connection | None = None
+        self._trouble: Trouble | None = None
+        self._giving_up = threading.Event()
+
+    def transaction(self, work: Callable[[sa.Connection], Result], patience: float | None = None) -> Result:
+        """Run `work` in a transaction and commit it; `patience` seconds at most, if it does not succeed at once.
+
+        A deadlock, lock timeout or serialization failure rolls it back and runs it again. A lost connection, a
+        restarting, full or read-only server, too many connections: the same on a new connection. Each is counted,
+        and told of once. Then the error is raised as SQLAlchemy raises it, or ServerUnreachable.
+        """
+        again = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(self._is_passing),
+            wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
+            stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
+            | tenacity.stop_when_event_set(self._giving_up),
+            sleep=tenacity.sleep_using_event(self._giving_up),
+            before_sleep=self._note,
+            reraise=True,
+        )
+        result: Result = again(self._once, work)
+        self._recovered()
+        return result
+
+    def give_up(self) -> None:
+        """Let transactions that cannot succeed now fail rather than try on; the connector is about to be closed."""
+        self._giving_up.set()
+
+    def close(self) -> None:
+        """Close the connection; a later transaction opens another one."""
+        with self._taking_turns():
+            self._drop()
+        self._giving_up.clear()
+
+    # --- a single try ----------------------------------------------------------------------------------
+
+    def _once(self, work: Callable[[sa.Connection], Result]) -> Result:
+        with shielded(), self._taking_turns():
+            connection = self._open()
+            try:
+                with connection.begin():
+                    return work(connection)
+            except sa.exc.DBAPIError as error:
+                if self._dialect.broken_kind(error):
+                    self.lost += 1
+                    self._drop()
+                raise
+
+    @contextlib.contextmanager
+    def _taking_turns(self) -> Iterator[None]:
+        """One thread at a time. Whoever keeps the connection for longer than a lease waits for a dead line: cut it."""
+        while not self._turn.acquire(timeout=self._liveness.lease / 4):
+            if time.monotonic() - self._busy_since > self._liveness.lease:
+                self._cut()
+        self._busy_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    def _cut(self) -> None:
+        connection = self._connection
+        with contextlib.suppress(sa.exc.SQLAlchemyError, AttributeError):
+            if connection is not None and not connection.closed:
+                self._dialect.cut(connection.connection.driver_connection)
+
+    def _open(self) -> sa.Connection:
+        if self._connection is not None and self._connection.invalidated:  # by an exception that is no error of SQL
+            self.lost += 1
+            self._drop()
+        if self._connection is None:
+            connection = open_connection(self._engine)
+            self._connection = connection.execution_options(isolation_level=self._dialect.isolation)
+            try:
+                self._welcome(self._connection)
+            except BaseException:
+                self._drop()
+                raise
+        return self._connection
+
+    def _welcome(self, connection: sa.Connection) -> None:
+        with connection.begin():
+            self.pooled = not self._dialect.sessions_are_ours(connection)
+            if not self.pooled:
+                for setting in self._dialect.settings(self._liveness.lock_timeout):
+                    connection.execute(sa.text(setting))
+        with connection.begin():
+            self.greet(connection)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                # Not back into the pool: our settings and our session lock are on it.
+                connection.invalidate()
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                connection.close()
+
+    # --- trouble ---------------------------------------------------------------------------------------
+
+    def _kind(self, error: BaseException | None) -> str | None:
+        if isinstance(error, ServerUnreachable):
+            return "server unavailable"
+        if not isinstance(error, sa.exc.DBAPIError):
+            return None
+        return self._dialect.broken_kind(error) or self._dialect.transient_kind(error)
+
+    def _is_passing(self, error: BaseException) -> bool:
+        return self._kind(error) is not None
+
+    def _note(self, state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        kind = self._kind(error) or ""
+        self._report.transients[kind] += 1
+        if self._trouble is not None:
+            self._trouble.tries += 1
+        elif kind not in self._dialect.transient.values():
+            self._trouble = Trouble(kind)
+            log.warning("%s (%s): trying again", kind, reason(error) if error else "")
+
+    def _recovered(self) -> None:
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            seconds = time.monotonic() - trouble.since
+            log.warning("%s: over after %.1f s and %d more tries", trouble.kind, seconds, trouble.tries)
+
+
+class Trouble:
+    """An outage, from its first error until the first success."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.since = time.monotonic()
+        self.tries = 0
