@@ -78,7 +78,7 @@ class TwoPhases:
         return [row[0] if len(row) == 1 else tuple(row) for row in rows]
 
     def _locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Job]:
-        given = {"candidates": self._dialect.candidates(candidates), "size": size}
+        given = {"candidates": self._dialect.candidates(candidates, self._roles.key), "size": size}
         return [job_of(self._roles, row) for row in connection.execute(self._lock, given)]
 
 
