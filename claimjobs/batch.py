@@ -22,7 +22,8 @@ class Batch:
 
     Use it once, as a context manager: leaving the block settles the batch. Inside it a job counts as done when a
     loop over the batch has moved past it; `done`, `fail` and `release` say it outright. Whatever has no outcome
-    when the block is left, by its end, a `break`, a `return` or an exception, is released.
+    when the block is left, by its end, a `break` or a `return`, is released. After an exception it is handed back as
+    suspect: see `suspect`.
     """
 
     def __init__(self, jobs: Sequence[Job], roles: Roles, settle: Callable[[Outcomes], set[Key]], retry: Retry) -> None:
@@ -32,6 +33,7 @@ class Batch:
         self._outcomes = Outcomes()
         self._roles = roles
         self._settle = settle
+        self._progress = progress
         self._retry = retry
         self.lost: tuple[Job, ...] = ()
         """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
@@ -95,9 +97,15 @@ class Batch:
         else:
             self._outcomes.retried[key] = self._retry.wait(failures) if retry_in is None else retry_in
 
+    def extend(self) -> None:
+        """Say that the work on this batch goes on, where that takes long and no job passes meanwhile."""
+        self._must_be_open()
+        self._progress()
+
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
         self._must_be_open()
+        self._progress()
         keys = [job.key for job in jobs] or list(self._undecided)
         for key in keys:
             if key not in self._jobs:
@@ -116,8 +124,35 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self.settled:
-            self.settle()
+        if self.settled:
+            return
+        if isinstance(error, Exception) and self._undecided:
+            self._blame(error)
+        self.settle()
+
+    def _blame(self, error: Exception) -> None:
+        """Something failed in here, and any job without an outcome may be why: alone it failed, else all are suspect."""
+        if len(self._undecided) == 1 and self._can_fail():
+            self.fail(next(iter(self._undecided.values())), error)
+        elif self._can_suspect():
+            self.suspect(error)
+
+    def suspect(self, error: BaseException | str) -> None:
+        """One of the jobs without an outcome spoils the batch, nobody knows which: they are handed back, marked.
+
+        After a back-off they are claimed again, half as many at a time as they were, until the bad one is alone. No
+        attempt is charged until then.
+        """
+        jobs = self.undecided
+        for key, job in zip(self._decide(jobs), jobs, strict=True):
+            self._outcomes.errors[key] = _text(error)
+            self._outcomes.suspects[key] = self._retry.wait(job.get("attempts", 0))
+
+    def _can_fail(self) -> bool:
+        return self._roles.attempts is not None and self._roles.run_at is not None
+
+    def _can_suspect(self) -> bool:
+        return self._roles.suspect is not None and self._roles.run_at is not None
 
     def settle(self) -> None:
         """Write the outcomes now, releasing what has none. Raises BatchSettled the second time."""

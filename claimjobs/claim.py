@@ -139,7 +139,9 @@ class Overfetch:
         return max(size, round(size * self.factor))
 
     def learn(self, claimed: Claimed, size: int, limit: int) -> None:
-        """Adapt to a claim of `size` that was allowed `limit` candidates."""
+        """Adapt to a claim of `size` that was allowed `limit` candidates. One of suspects teaches nothing."""
+        if claimed.jobs and claimed.jobs[0].get("suspect"):
+            return
         if len(claimed.jobs) == size:
             need = self.SPARE * claimed.reach / size if claimed.collisions else 1.0
             self.factor = max(1.0, self.MEMORY * self.factor + (1 - self.MEMORY) * need)

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from claimjobs.backend import Backend
 from claimjobs.claim import Algorithm, Claimed, Overfetch
 from claimjobs.dialects import Key
+from claimjobs.errors import CrossedFork
 from claimjobs.owner import Connector, Owner
 from claimjobs.report import Report
 from claimjobs.settle import Outcomes, Settler
@@ -57,6 +58,8 @@ class Hand:
 
     def settle(self, outcomes: Outcomes) -> set[Key]:
         """Write outcomes; return the keys that this owner did not hold any more."""
+        if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
+            raise CrossedFork
         lost = self._settler.settle(self._connector, self.owner.id, outcomes)
         kept = outcomes.only(set(outcomes.keys()) - lost) if lost else outcomes
         self._report.done += len(kept.done)

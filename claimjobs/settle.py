@@ -10,11 +10,12 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
-from claimjobs.owner import Connector
+from claimjobs.connector import Connector
 from claimjobs.roles import Roles
 from claimjobs.statements import settle as statements
 
 OnDone = Literal["delete", "keep"]
+Write = tuple[Any, dict[str, Any]]
 
 
 @dataclass
@@ -26,16 +27,19 @@ class Outcomes:
     retried: dict[Key, float] = field(default_factory=dict)
     """Seconds to wait before each runs again."""
     dead: list[Key] = field(default_factory=list)
+    suspects: dict[Key, float] = field(default_factory=dict)
+    """Something went wrong that names none of them: seconds to wait before each runs again, in smaller company."""
     errors: dict[Key, str] = field(default_factory=dict)
-    """Why each job of `retried` and `dead` failed."""
+    """What went wrong with each job of `retried`, `dead` and `suspects`."""
 
     def keys(self) -> list[Key]:
         """All of them."""
-        return [*self.done, *self.released, *self.retried, *self.dead]
+        return [*self.done, *self.released, *self.retried, *self.dead, *self.suspects]
 
     def forget(self, key: Key) -> None:
         """Take back what was said of a job."""
         self.retried.pop(key, None)
+        self.suspects.pop(key, None)
         self.errors.pop(key, None)
         for decided in (self.done, self.released, self.dead):
             if key in decided:
@@ -48,6 +52,7 @@ class Outcomes:
             released=[key for key in self.released if key in held],
             retried={key: wait for key, wait in self.retried.items() if key in held},
             dead=[key for key in self.dead if key in held],
+            suspects={key: wait for key, wait in self.suspects.items() if key in held},
             errors={key: error for key, error in self.errors.items() if key in held},
         )
 
@@ -70,7 +75,7 @@ class Settler:
     def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes in one transaction; return the keys that `me` no longer held.
 
-        Those are left as they are: somebody else decides about them now.
+        Those are left as they are: somebody else decides about them now. Written twice the outcomes do no harm.
         """
         if self._dialect.returns_what_it_writes:
             return connector.transaction(partial(self._write_and_compare, me=me, outcomes=outcomes))
@@ -79,41 +84,52 @@ class Settler:
         except _SomeAreLost:
             return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes))
 
+    def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> None:
+        """Write outcomes of jobs that this transaction has locked."""
+        for statement, values in self._writes(outcomes):
+            connection.execute(statement, {**values, "me": me})
+
     def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         lost: set[Key] = set()
-        for statement, keys in self._writes(outcomes):
-            rows = connection.execute(statement, {"keys": keys, "me": me})
-            lost.update(set(keys) - {_key(row) for row in rows})
+        for statement, values in self._writes(outcomes):
+            rows = connection.execute(statement, {**values, "me": me})
+            lost.update(set(values["keys"]) - {key_of(row) for row in rows})
         return lost
 
     def _write_and_count(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """The same where nothing is returned. A count says that some are lost, not which: then look first."""
-        for statement, keys in self._writes(outcomes):
-            if connection.execute(statement, {"keys": keys, "me": me}).rowcount != len(keys):
+        for statement, values in self._writes(outcomes):
+            if connection.execute(statement, {**values, "me": me}).rowcount != len(values["keys"]):
                 raise _SomeAreLost
         return set()
 
     def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         keys = outcomes.keys()
-        held = {_key(row) for row in connection.execute(self._still_mine, {"keys": keys, "me": me})}
-        for statement, kept in self._writes(outcomes.only(held)):
-            connection.execute(statement, {"keys": kept, "me": me})
+        held = {key_of(row) for row in connection.execute(self._still_mine, {"keys": keys, "me": me})}
+        self.write(connection, me, outcomes.only(held))
         return set(keys) - held
 
-    def _writes(self, outcomes: Outcomes) -> Iterator[tuple[Any, list[Key]]]:
-        """The statements for those kinds of outcome that there are, each with its keys."""
+    def _writes(self, outcomes: Outcomes) -> Iterator[Write]:
+        """The statements for those kinds of outcome that there are, each with its parameters."""
         errors = outcomes.errors
         if outcomes.done:
-            yield self._done, outcomes.done
+            yield self._done, {"keys": outcomes.done}
         if outcomes.released:
-            yield self._release, outcomes.released
-        if waits := outcomes.retried:
-            chosen = {key: errors[key] for key in waits}
-            statement = statements.retry(self._roles, self._dialect, self._now, errors=chosen, delays=waits)
-            yield statement, list(waits)
+            yield self._release, {"keys": outcomes.released}
+        if outcomes.retried:
+            yield self._again(statements.retry, outcomes.retried, errors)
         if dead := outcomes.dead:
-            yield statements.bury(self._roles, self._dialect, {key: errors[key] for key in dead}), dead
+            yield statements.bury(self._roles, self._dialect, {key: errors[key] for key in dead}), {"keys": dead}
+        if suspects := outcomes.suspects:
+            statement, values = self._again(statements.suspect, suspects, errors)
+            yield statement, {**values, "company": len(suspects)}
+
+    def _again(self, build: Any, delays: dict[Key, float], errors: dict[Key, str]) -> Write:
+        chosen = {key: errors[key] for key in delays}
+        statement = build(self._roles, self._dialect, self._now, errors=chosen, delays=delays)
+        return statement, {"keys": list(delays)}
 
 
-def _key(row: Any) -> Key:
+def key_of(row: Any) -> Key:
+    """The key in a row of key columns."""
     return row[0] if len(row) == 1 else tuple(row)

@@ -87,8 +87,9 @@ class Dialect:
         """
         return jobs.where(among(key, "candidates")).order_by(*order)
 
-    def candidates(self, keys: Sequence[Key]) -> Any:
-        """The keys found in phase 1 as the value that `pick` expects in its parameter."""
+    def candidates(self, keys: Sequence[Key], key: Sequence[sa.Column[Any]]) -> Any:
+        """The keys found in phase 1, of these key columns, as the value that `pick` expects in its parameter."""
+        del key
         return list(keys)
 
     # --- sessions: what an owner does with its connection ----------------------------------------------

@@ -70,12 +70,16 @@ class MySQL(Dialect):
         """
         del order  # the candidates already stand in it
         given = self._candidate_table(key)
-        matches = [column == given.c[f"claimjobs_k{i}"] for i, column in enumerate(key)]
+        matches = [column == _read(column, given.c[f"claimjobs_k{i}"]) for i, column in enumerate(key)]
         walk = given.join(key[0].table, sa.and_(*matches))
         return jobs.select_from(walk).prefix_with("STRAIGHT_JOIN")
 
-    def candidates(self, keys: Sequence[Key]) -> str:
-        return json.dumps([key if isinstance(key, tuple) else (key,) for key in keys], default=str)
+    def candidates(self, keys: Sequence[Key], key: Sequence[sa.Column[Any]]) -> str:
+        rows = [parts if isinstance(parts, tuple) else (parts,) for parts in keys]
+        write = [column.type.dialect_impl(_HERE).bind_processor(_HERE) for column in key]
+        if any(write):
+            rows = [tuple(to(part) if to else part for to, part in zip(write, row, strict=True)) for row in rows]
+        return json.dumps(rows, default=_as_json)
 
     # --- sessions ------------------------------------------------------------------------------------------
 
@@ -127,6 +131,10 @@ class MySQL(Dialect):
         return sa.func.json_table(keys, shape).table_valued(*names, name="candidate")
 
 
+_HERE: sa.Dialect = mysql.dialect()
+_BINARY = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+
+
 def _lock_name(lock: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     """Named locks are the server's: the database is part of the name, which is at most 64 characters long."""
     return sa.func.concat("claimjobs.", sa.func.crc32(sa.func.database()), ".", lock)
@@ -142,7 +150,18 @@ def _several_primaries(connection: sa.Connection) -> bool:
 
 
 def _type(column: sa.Column[Any]) -> str:
-    return str(column.type.compile(dialect=mysql.dialect()))
+    """The type of a key within JSON_TABLE, which has no UUID; JSON holds no bytes, so those come as hex."""
+    if isinstance(column.type, _BINARY):
+        return "text"
+    return "char(32)" if isinstance(column.type, sa.Uuid) else str(column.type.compile(dialect=_HERE))
+
+
+def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.func.unhex(given) if isinstance(column.type, _BINARY) else given
+
+
+def _as_json(part: Any) -> str:
+    return part.hex() if isinstance(part, bytes) else str(part)
 
 
 def _quoted(table: Any) -> sa.TextClause:

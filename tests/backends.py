@@ -50,6 +50,7 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "one statement": ("a claim in one statement", frozenset({"postgres"})),
     "row lock table": ("a view of every row lock", frozenset({"mysql"})),
     "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
+    "table collation": ("a collation for each table", frozenset({"mysql", "mariadb"})),
     "native uuid": ("a UUID type of its own", frozenset({"postgres", "postgres-portable", "mariadb"})),
 }
 """What `backend.requires` knows, and the backends that have it."""
@@ -105,7 +106,8 @@ class Clock:
 
     def __init__(self, now: datetime) -> None:
         self.now = now
-        self.sql: sa.BindParameter[datetime] = sa.bindparam("the_clock", callable_=lambda: self.now, type_=Instant())
+        told: sa.BindParameter[datetime] = sa.bindparam("the_clock", callable_=lambda: self.now, type_=Instant())
+        self.sql = sa.cast(told, Instant())  # typed, as the database's own clock is
 
 
 class Backend:
@@ -138,9 +140,12 @@ class Backend:
 
     def requires(self, capability: str) -> None:
         """Skip the test on a database that lacks a capability (see CAPABILITIES)."""
-        what, who = CAPABILITIES[capability]
-        if self.name not in who:
-            pytest.skip(f"{self.name} lacks {what}")
+        if not self.has(capability):
+            pytest.skip(f"{self.name} lacks {CAPABILITIES[capability][0]}")
+
+    def has(self, capability: str) -> bool:
+        """Whether this database has a capability (see CAPABILITIES)."""
+        return self.name in CAPABILITIES[capability][1]
 
     # --- queues and engines ----------------------------------------------------------------------------
 

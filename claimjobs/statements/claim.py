@@ -67,7 +67,7 @@ def _kind(candidate: sa.CTE) -> sa.ScalarSelect[Any]:
 def _locked(roles: Roles, candidate: sa.CTE, kind: sa.ScalarSelect[Any], *, ready: Any) -> sa.CTE:
     # The sort runs below the locking: the LIMIT ends both, so `size` rows are locked, not `limit`.
     size = sa.bindparam("size", type_=sa.Integer)
-    half = sa.func.least(size, sa.func.greatest(kind / 2, 1))
+    half = sa.func.least(size, sa.func.greatest(kind // 2, 1))
     keys = [column for column in candidate.c if column.name != SUSPECT]
     return (
         sa.select(*keys)

@@ -1,0 +1,314 @@
+"""Write docs/sql.md: what claimjobs sends, from real servers. Run `python -m docs.make_sql` in the repository.
+
+`statements` compiles every statement of a job's way without a server; the tests compare the page with it. `main`
+runs that way on a server of each family and adds plans and locks; it fails where a statement really sent is
+not one of those compiled.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.claim import Selection
+from claimjobs.dialects import DIALECTS, Dialect
+from claimjobs.dialects.types import database_now
+from claimjobs.roles import Roles, roles_of
+from claimjobs.schema import DEFAULT_TABLE, article_table, owner_table
+from claimjobs.setup import ddl, tables_for
+from claimjobs.statements import owners, produce, settle
+from claimjobs.statements.claim import claim
+from claimjobs.statements.find import find
+from claimjobs.statements.lock import lock
+from claimjobs.statements.mark import mark
+from tests.backends import Backend, Servers
+
+PAGE: Final = Path(__file__).with_name("sql.md")
+ROWS: Final = 20_000
+SIZE: Final = 100
+
+URLS: Final = {"postgres": "postgresql+psycopg://", "mysql": "mysql+pymysql://", "mariadb": "mariadb+pymysql://"}
+"""Enough to compile for a database; nothing is connected to."""
+
+EXPLAIN: Final = {"postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN FORMAT=TRADITIONAL", "mariadb": "EXPLAIN"}
+
+TITLES: Final = {
+    "claim": "Claim: find, lock and mark in one statement",
+    "find": "Claim, phase 1: find candidates",
+    "lock": "Claim, phase 2: lock those that are free",
+    "mark": "Claim, phase 2: make them ours",
+    "done": "Settle: done",
+    "kept": 'Settle: done, with `on_done="keep"`',
+    "released": "Settle: released",
+    "retried": "Settle: failed, to be run again",
+    "dead": "Settle: failed for the last time",
+    "still mine": "Settle: which jobs are still ours, where a count fell short",
+    "enqueue": "Enqueue",
+    "register": "A consumer registers",
+    "held": "A consumer leaves: what it still holds is released",
+    "leave": "A consumer leaves: its row",
+}
+NOTES: Final = {
+    "lock": "`:candidates` is what phase 1 found.",
+    "retried": "One WHEN a failed job; here one job.",
+    "dead": "One WHEN a dead job; here one job.",
+}
+NOTES_FOR: Final = {
+    ("mysql", "lock"): "`:candidates` is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
+    ("mariadb", "lock"): "`:candidates` is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
+}
+
+GIVEN: Final = ("me", "size", "limit", "keys", "candidates", "d", "e", "host", "pid", "claims")
+"""Parameters that differ from run to run. All others are constants of the statement."""
+CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
+CLAUSES: Final = r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|RETURNING|VALUES|locked AS|claimed AS)\b"
+
+HEAD: Final = f"""\
+# The SQL that claimjobs sends
+
+Made by `python -m docs.make_sql` from real servers; do not edit. `tests/docs/test_sql_page.py` fails when a
+statement on this page is not the one that the library compiles.
+
+The table is the one that `claimjobs setup-tables` makes, with {ROWS:,} waiting jobs; batches of {SIZE}. `:name` is a
+parameter that changes from run to run; `:keys` stands for a list of them. Constants (`'unclaimed'`) are sent
+as parameters as well, and are shown as their values here. Every transaction is READ COMMITTED, whatever the
+server's default. A claim is one transaction; a settle is another one.
+
+The row locks were counted just before the commit: on MySQL in `performance_schema.data_locks`, on the others by
+a second session that tried to lock every row with SKIP LOCKED.
+
+What a table of your own changes: its name, its columns in place of `d` and `e`, its key in place of `id`, your
+`where` beside the condition on `status`, and your `order_by`.
+"""
+
+
+# --- without a server ----------------------------------------------------------------------------------------
+
+
+def statements(family: str) -> dict[str, str]:
+    """Every statement by its name, as a person reads it."""
+    return {name: readable(statement, family) for name, statement in _built(family).items()}
+
+
+def _built(family: str) -> dict[str, Any]:
+    jobs, now = article_table(), database_now()
+    roles, dialect = roles_of(jobs), _dialect(family)
+    selection = Selection(roles.due(now), roles.default_order)
+    return {
+        **_claims(roles, dialect, selection, now),
+        "done": settle.delete(roles, dialect),
+        "kept": settle.keep(roles, dialect),
+        "released": settle.release(roles, dialect),
+        "retried": settle.retry(roles, dialect, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
+        "dead": settle.bury(roles, dialect, {1: "ValueError: ..."}),
+        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(roles)}),
+        "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
+        "register": owners.register(owner_table()).values(
+            {name: sa.bindparam(name) for name in ("host", "pid", "claims")}
+        ),
+        "held": owners.held(roles),
+        "leave": owners.leave(owner_table()),
+    }
+
+
+def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
+    if dialect.claims_in_one_statement:
+        return {"claim": claim(roles, selection.ready, selection.order, now)}
+    return {
+        "find": find(roles, selection.ready, selection.order),
+        "lock": lock(roles, dialect, selection.ready, selection.order),
+        "mark": mark(roles, dialect, now),
+    }
+
+
+def _dialect(family: str) -> Dialect:
+    return DIALECTS["postgresql" if family == "postgres" else family]()
+
+
+def compiled(statement: Any, family: str) -> Any:
+    """As for a server of the oldest version that is supported, with parameters as `:name`."""
+    dialect: Any = sa.create_engine(URLS[family], paramstyle="named").dialect
+    dialect.server_version_info = _dialect(family).oldest
+    if family == "mysql":
+        dialect.supports_for_update_of = True  # learned from a server's version otherwise
+    many = isinstance(statement, sa.Insert) and statement.table.name == DEFAULT_TABLE
+    return statement.compile(dialect=dialect, for_executemany=many)
+
+
+def readable(statement: Any, family: str) -> str:
+    """SQL with its constants in place, a clause a line."""
+    text = compiled(statement, family)
+    sql = re.sub(r"__\[POSTCOMPILE_(\w+?)(~~[^\]]*)?\]", r":\1", str(text))
+    for name, value in text.params.items():
+        if name not in GIVEN:
+            sql = re.sub(rf"(?<!:):{name}\b({CAST})?", _literal(value), sql)
+    clauses = re.sub(rf"(?<!DELETE)\s+(?={CLAUSES})", "\n", " ".join(sql.split()))
+    return "\n".join(folded for line in clauses.splitlines() for folded in _folded(line))
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, str) else str(value)
+
+
+def _folded(line: str) -> list[str]:
+    return textwrap.wrap(line, 110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+
+
+# --- on a server ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Sent:
+    """What went to the server, and what that did."""
+
+    plans: dict[str, str] = field(default_factory=dict)
+    locks: dict[str, str] = field(default_factory=dict)
+
+
+class Listener:
+    """Recognises each statement that an engine sends; explains it, and counts the locks before the commit."""
+
+    def __init__(self, backend: Backend, engine: sa.Engine) -> None:
+        self.sent = Sent()
+        self._backend = backend
+        self._names = {_shape(str(compiled(s, backend.family))): name for name, s in _built(backend.family).items()}
+        self._last = ""
+        self._asking = backend.new_engine()
+        sa.event.listen(engine, "before_cursor_execute", self._on_statement)
+        sa.event.listen(engine, "commit", self._on_commit)
+
+    def _on_statement(self, _connection: Any, _cursor: Any, statement: str, values: Any, _: Any, many: bool) -> None:
+        if re.match(r"(?i)(SAVEPOINT|RELEASE|ROLLBACK|DESCRIBE|SHOW)\b", statement) or _looks_around(statement):
+            return
+        name = self._names.get(_shape(statement))
+        if name is None:
+            raise SystemExit(f"{self._backend.family}: a statement that is not on the page was sent:\n{statement}")
+        self._last = name
+        if not many and name not in ("register", "leave"):
+            self.sent.plans.setdefault(name, self._plan(statement, values))
+
+    def _plan(self, statement: str, values: Any) -> str:
+        with self._asking.connect() as connection:
+            found = connection.exec_driver_sql(f"{EXPLAIN[self._backend.family]} {statement}", values)
+            plan = _table(found.mappings()) if "table" in found.keys() else "\n".join(row[0] for row in found)  # noqa: SIM118
+        return re.sub(r"\{(\d+,\d+),[\d,]+,(\d+)\}", r"{\1,...,\2}", plan)
+
+    def _on_commit(self, _connection: Any) -> None:
+        if self._last in ("claim", "mark", "done", "kept", "released", "retried", "dead"):
+            self.sent.locks.setdefault(self._last, self._locks())
+
+    def _locks(self) -> str:
+        if self._backend.family != "mysql":
+            return f"{self._backend.locked()} rows"
+        counted = Counter(self._backend.lock_table())
+        return ", ".join(f"{count} in `{index}` ({mode})" for (index, mode), count in sorted(counted.items()))
+
+
+def _looks_around(statement: str) -> bool:
+    return "pg_catalog" in statement or "information_schema" in statement or "@@" in statement
+
+
+def _shape(statement: str) -> str:
+    """A statement without its parameters' names, casts and number, and without its spaces."""
+    shape = re.sub(r"__\[POSTCOMPILE_[^\]]*\]|%\(\w+\)s|%s|(?<!:):\w+", "?", statement)
+    shape = re.sub(rf"\?({CAST})", "?", shape)
+    return " ".join(re.sub(r"\?(, \?)+", "?", shape).split())
+
+
+def _table(rows: Any) -> str:
+    columns = ("table", "type", "key", "rows", "Extra")
+    cells = [columns, *(tuple(str(row.get(column) or "") for column in columns) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in cells)
+
+
+def look(backend: Backend) -> Sent:
+    """Run a job's way with every outcome."""
+    backend.make()
+    engine = backend.new_engine()
+    listener = Listener(backend, engine)
+    with Queue(engine, article_table()) as queue:
+        queue.enqueue({"d": f"{number:064}", "e": "e" * 64} for number in range(ROWS))
+        backend.analyze()
+        for outcome in ("done", "release", "retry", "dead", "lost"):
+            _work(queue, outcome, backend)
+        queue.claim(SIZE)  # held, and released when the queue is closed
+    with Queue(engine, article_table(), on_done="keep") as queue:
+        _work(queue, "done", backend)
+    engine.dispose()
+    return listener.sent
+
+
+def _work(queue: Queue, outcome: str, backend: Backend) -> None:
+    with queue.claim(1 if outcome in ("retry", "dead") else SIZE) as batch:
+        if outcome in ("retry", "dead"):
+            batch.fail(batch[0], ValueError("..."), retry=outcome == "retry")
+        elif outcome == "lost":
+            backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL WHERE id = :id", id=batch[0].key)
+            batch.done()
+        elif outcome == "done":
+            batch.done()
+
+
+# --- the page ------------------------------------------------------------------------------------------------
+
+
+def section(backend: Backend, sent: Sent) -> Iterator[str]:
+    """A database's part of the page."""
+    version = re.match(r"[\d.]+", backend.server.version)
+    yield f"\n## {backend.dialect.title}\n"
+    yield f"Seen on {backend.dialect.title} {version[0] if version else backend.server.version}."
+    for name, sql in statements(backend.family).items():
+        yield f"\n### {TITLES[name]}\n"
+        yield f"```sql\n{sql}\n```"
+        if note := NOTES_FOR.get((backend.family, name), NOTES.get(name)):
+            yield f"\n{note}"
+        if plan := sent.plans.get(name):
+            yield f"\n```text\n{plan}\n```"
+        if locks := sent.locks.get(name):
+            yield f"\nRow locks at the commit: {locks}."
+    yield f"\n### The tables\n\n```sql\n{tables(backend.family)}```"
+
+
+def tables(family: str) -> str:
+    """The DDL, as `claimjobs setup-tables --sql` prints it."""
+    return ddl(sa.create_engine(URLS[family]), tables_for("jobs"))
+
+
+@contextmanager
+def _lent(servers: Servers, family: str) -> Iterator[Backend]:
+    backend = servers.lend(family)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def main() -> None:
+    """Write the page."""
+    servers = Servers()
+    parts = [HEAD]
+    try:
+        for family in URLS:
+            with _lent(servers, family) as backend:
+                parts += section(backend, look(backend))
+    finally:
+        servers.close()
+    PAGE.write_text(re.sub(r"\n{3,}", "\n\n", "\n".join([*parts, ""])), encoding="utf-8")
+    sys.stderr.write(f"{PAGE}: written\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""Owners: who holds jobs, from the first claim to the end of the process."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from claimjobs.errors import CrossedFork
+from claimjobs.schema import FIRST_OWNER, OWNER_TABLE, article_table
+from tests.backends import Backend, Clock
+from tests.conformance.jobs import jobs, names
+
+JOBS = article_table()
+
+
+def owners(backend: Backend) -> list[Any]:
+    return [row["id"] for row in backend.rows(OWNER_TABLE)]
+
+
+def test_an_owner_is_registered_once_at_the_first_claim(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(3))
+    queue.stats()
+    assert owners(backend) == []
+    for _ in range(3):
+        queue.claim(1).settle()
+    assert owners(backend) == [queue.owner_id]
+    [row] = backend.rows(OWNER_TABLE)
+    assert (row["pid"], row["claims"]) == (os.getpid(), "jobs")
+
+
+def test_ids_are_above_any_process_id_and_nobodys_twice(backend: Backend) -> None:
+    first = [backend.queue().owner_id for _ in range(3)]
+    assert min(first) >= FIRST_OWNER == 10_000_000
+    assert len(set(first)) == 3
+    last = backend.queue()
+    gone = last.owner_id
+    last.close()
+    assert backend.queue().owner_id > gone
+
+
+def test_close_hands_back_and_leaves(backend: Backend) -> None:
+    queue, other = backend.queue(), backend.queue()
+    queue.enqueue(jobs(4))
+    taken, theirs = queue.claim(2), other.claim(1)
+    queue.close()
+    assert [row["status"] for row in backend.rows()] == ["unclaimed", "unclaimed", "claimed", "unclaimed"]
+    assert owners(backend) == [other.owner_id]
+    theirs.settle()
+    assert taken
+    queue.close()
+
+
+def test_a_closed_queue_can_be_used_again_as_another_owner(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    before = queue.owner_id
+    queue.close()
+    with queue.claim() as batch:
+        assert names(batch) == ["0000"]
+        assert queue.owner_id != before
+        batch.done()
+    assert backend.rows() == []
+
+
+def test_a_with_block_closes(backend: Backend) -> None:
+    with backend.queue() as queue:
+        assert [queue.owner_id] == owners(backend)
+    assert owners(backend) == []
+
+
+def test_a_queue_that_is_forgotten_leaves(backend: Backend) -> None:
+    backend.make()
+    backend.queue().enqueue(jobs(2))
+    queue = backend.queue()
+    queue.claim(1)
+    backend._queues.remove(queue)
+    del queue
+    gc.collect()
+    assert owners(backend) == []
+    assert {row["status"] for row in backend.rows()} == {"unclaimed"}
+
+
+ENDS = {
+    "falls off its end": ("", 0),
+    "exits in the middle of a batch": ("sys.exit(3)", 3),
+    "dies of an exception": ("raise RuntimeError", 1),
+}
+
+
+@pytest.mark.parametrize("how", ENDS)
+def test_a_process_hands_back_and_leaves_when_it(database: Backend, how: str) -> None:
+    last_line, status = ENDS[how]
+    backend = database
+    backend.queue().enqueue(jobs(3))
+    program = f"""
+import sys
+from claimjobs import Queue
+queue = Queue({backend.url!r})
+batch = queue.claim(2)
+assert len(batch) == 2
+print(queue.owner_id)
+{last_line}
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert ended.returncode == status, ended.stderr
+    assert int(ended.stdout) >= FIRST_OWNER
+    assert owners(backend) == []
+    assert {row["status"] for row in backend.rows()} == {"unclaimed"}
+
+
+def test_what_a_dead_owner_held_is_given_back_in_one_call(backend: Backend) -> None:
+    dead, queue = backend.queue(), backend.queue()
+    queue.enqueue(jobs(5))
+    held, mine = dead.claim(3), queue.claim(1)
+    assert queue.give_back(dead.owner_id) == 3
+    assert owners(backend) == [queue.owner_id]
+    assert [row["status"] for row in backend.rows()] == [*["unclaimed"] * 3, "claimed", "unclaimed"]
+    assert queue.give_back(dead.owner_id) == 0
+    mine.settle()
+    held.settle()
+    assert held.lost == held.jobs
+
+
+def test_giving_back_ends_no_transaction_of_its_own_owner(backend: Backend) -> None:
+    """A supervisor that never claims needs no owner to give back with."""
+    dead, supervisor = backend.queue(), backend.queue()
+    supervisor.enqueue(jobs(1))
+    dead.claim()
+    supervisor.give_back(dead.owner_id)
+    assert owners(backend) == []
+
+
+# --- a fork ------------------------------------------------------------------------------------------------
+
+FORKS = """
+import os, sys
+from claimjobs import Queue
+from claimjobs.errors import CrossedFork
+
+queue = Queue({url!r})
+batch = queue.claim(1)
+assert len(batch) == 1
+child = os.fork()
+if not child:
+    for use in (queue.claim, queue.stats, queue.check, lambda: queue.enqueue([]), lambda: queue.give_back(1),
+                lambda: queue.owner_id, batch.settle, lambda: batch.__exit__(None, None, None)):
+        try:
+            use()
+        except CrossedFork as error:
+            assert "make a Queue in each process" in str(error)
+        else:
+            os._exit(9)
+    sys.exit(5)  # through the finalizers: what the child inherited is not its own to hand back
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 5, status
+assert len(queue.stats().owners) == 1
+with batch:
+    batch.done()
+assert batch.lost == ()
+with queue.claim(1) as batch:
+    assert len(batch) == 1
+    batch.done()
+assert queue.stats().left == 0
+print("unharmed")
+"""
+
+
+def test_a_queue_carried_across_a_fork_is_refused_and_the_parent_goes_on(database: Backend) -> None:
+    database.queue().enqueue(jobs(2))
+    program = FORKS.format(url=database.url)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "unharmed\n", ended.stderr
+    assert issubclass(CrossedFork, Exception)
+
+
+# --- stats -------------------------------------------------------------------------------------------------
+
+
+def test_stats_count_by_status_and_owner(backend: Backend, clock: Clock) -> None:
+    queue, other = backend.queue(JOBS, now=clock.sql, on_done="keep"), backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(10, run_at=clock.now))
+    with queue.claim(2) as batch:
+        batch.done()
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "broken", retry=False)
+    mine, theirs = queue.claim(3), other.claim(1)
+    clock.now += timedelta(seconds=90)
+    stats = queue.stats()
+    assert (stats.unclaimed, stats.claimed, stats.done, stats.dead, stats.left) == (3, 4, 2, 1, 7)
+    assert stats.oldest == 90
+    assert {owner.id: owner.jobs for owner in stats.owners} == {queue.owner_id: 3, other.owner_id: 1}
+    assert {owner.pid for owner in stats.owners} == {os.getpid()}
+    mine.settle()
+    theirs.settle()
+
+
+def test_stats_of_an_empty_queue(backend: Backend) -> None:
+    stats = backend.queue().stats()
+    assert (stats.left, stats.done, stats.dead, stats.oldest, stats.owners) == (0, 0, 0, None, ())
+
+
+def test_the_age_of_a_job_that_is_not_due_is_nothing(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(1, run_at=clock.now + timedelta(hours=1)))
+    assert queue.stats().oldest == 0
+
+
+def test_by_the_databases_clock_ages_are_small_and_not_negative(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    batch = queue.claim(1)
+    batch.release()
+    batch.settle()
+    stats = queue.stats()
+    assert stats.oldest is not None
+    assert 0 <= stats.oldest < 60
+    assert 0 <= stats.owners[0].age < 60
+
+
+def test_owners_of_another_table_are_not_counted(backend: Backend) -> None:
+    queue, elsewhere = backend.queue(), backend.queue("emails")
+    assert queue.owner_id != elsewhere.owner_id
+    assert [owner.id for owner in queue.stats().owners] == [queue.owner_id]
