@@ -26,7 +26,15 @@ class Batch:
     suspect: see `suspect`.
     """
 
-    def __init__(self, jobs: Sequence[Job], roles: Roles, settle: Callable[[Outcomes], set[Key]], retry: Retry) -> None:
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        roles: Roles,
+        settle: Callable[[Outcomes], set[Key]],
+        retry: Retry,
+        *,
+        progress: Callable[[], None] = lambda: None,
+    ) -> None:
         self._jobs = {job.key: job for job in jobs}
         self._order = tuple(jobs)
         self._undecided = dict(self._jobs)
@@ -131,7 +139,7 @@ class Batch:
         self.settle()
 
     def _blame(self, error: Exception) -> None:
-        """Something failed in here, and any job without an outcome may be why: alone it failed, else all are suspect."""
+        """Any job without an outcome may be why this happened: alone it failed, of several all are suspect."""
         if len(self._undecided) == 1 and self._can_fail():
             self.fail(next(iter(self._undecided.values())), error)
         elif self._can_suspect():

@@ -39,6 +39,8 @@ class Claimed:
     """Candidates found in phase 1."""
     reach: int
     """How far down the candidates phase 2 went to take these jobs."""
+    owner: int = 0
+    """In whose name they are claimed."""
 
     @property
     def collisions(self) -> int:
@@ -49,7 +51,7 @@ class Claimed:
 NOTHING = Claimed([], 0, 0)
 
 
-class OwnerDead(Exception):  # noqa: N818 - a claim's way back to its hand
+class OwnerDead(Exception):
     """The owner in whose name this was to be claimed was declared dead; nothing was claimed."""
 
 
@@ -82,7 +84,7 @@ class TwoPhases:
         jobs = self._locked(connection, candidates, size)
         if jobs:
             self._mark_all(connection, me, jobs)
-        return Claimed(jobs, len(rows), _reach(candidates, jobs, size))
+        return Claimed(jobs, len(rows), _reach(candidates, jobs, size), me)
 
     def _locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Job]:
         given = {"candidates": self._dialect.candidates(candidates, self._roles.key), "size": size}
@@ -108,7 +110,7 @@ class OneStatement:
             raise OwnerDead
         taken = [row for row in rows if row[-1] is not None]
         reach = taken[-1][-1] if len(taken) == size else found
-        return Claimed([job_of(self._roles, row[2:-1]) for row in taken], found, reach)
+        return Claimed([job_of(self._roles, row[2:-1]) for row in taken], found, reach, me)
 
 
 def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> Algorithm:

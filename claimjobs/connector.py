@@ -131,7 +131,8 @@ class Connector:
 
     def _welcome(self, connection: sa.Connection) -> None:
         with connection.begin():
-            self.pooled = not self._dialect.sessions_are_ours(connection)
+            declared = self._liveness.session_lock
+            self.pooled = not (self._dialect.sessions_are_ours(connection) if declared is None else declared)
             if not self.pooled:
                 for setting in self._dialect.settings(self._liveness.lock_timeout):
                     connection.execute(sa.text(setting))

@@ -9,12 +9,17 @@ from functools import partial
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.claim import Algorithm, Claimed, Overfetch
+from claimjobs.claim import Algorithm, Claimed, Overfetch, OwnerDead
+from claimjobs.connector import Connector
 from claimjobs.dialects import Key
-from claimjobs.errors import CrossedFork
-from claimjobs.owner import Connector, Owner
+from claimjobs.errors import ClaimjobsError, CrossedFork
+from claimjobs.heart import Heart
+from claimjobs.janitor import Janitor
+from claimjobs.liveness import Liveness
+from claimjobs.owner import Owner
 from claimjobs.report import Report
-from claimjobs.settle import Outcomes, Settler
+from claimjobs.retry import Retry
+from claimjobs.settle import Outcomes, Settler, key_of
 from claimjobs.statements import owners
 
 TRIES = 5
@@ -24,14 +29,24 @@ TRIES = 5
 class Hand:
     """One owner at work. Registers it; `close` hands back what is left and takes the owner out again."""
 
-    def __init__(self, engine: sa.Engine, backend: Backend, settler: Settler, report: Report) -> None:
+    def __init__(
+        self, engine: sa.Engine, backend: Backend, settler: Settler, *, liveness: Liveness, retry: Retry, report: Report
+    ) -> None:
         self._backend = backend
         self._settler = settler
         self._report = report
-        self._connector = Connector(engine, backend.dialect, report)
+        self._connector = Connector(engine, backend.dialect, liveness, report)
         self._overfetch = Overfetch()
         self._process = os.getpid()
-        self.owner = Owner(self._connector, backend.owners, backend.roles.name)
+        self._in_hand: set[Key] = set()
+        self._doubts = 0
+        name = backend.roles.name
+        self.owner = Owner(self._connector, backend.dialect, liveness, table=backend.owners, claims=name)
+        janitor = Janitor(self._connector, backend, settler, retry)
+        self.heart = Heart(self._connector, backend.dialect, liveness, owner=self.owner, janitor=janitor, name=name)
+        self.heart.start()
+
+    # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int, algorithm: Algorithm) -> Claimed:
         """Up to `size` jobs, committed as this owner's."""
@@ -39,15 +54,36 @@ class Hand:
             claimed = self._try(size, algorithm)
             if claimed.jobs or not claimed.found:
                 break
+        self._in_hand.update(job.key for job in claimed.jobs)
+        self.progress()
+        self._dispel_doubts()
         return claimed
 
     def _try(self, size: int, algorithm: Algorithm) -> Claimed:
         limit = self._overfetch.limit(size)
-        take = partial(algorithm, me=self.owner.id, size=size, limit=limit)
-        claimed = self._connector.transaction(take)
+        claimed = self._take(algorithm, size, limit)
         self._overfetch.learn(claimed, size, limit)
         self._count(claimed)
         return claimed
+
+    def _take(self, algorithm: Algorithm, size: int, limit: int) -> Claimed:
+        while True:
+            try:
+                # The id is read at each try: on a new connection it may be a new one.
+                return self._connector.transaction(lambda c: algorithm(c, self.owner.id, size, limit))
+            except OwnerDead:
+                self.owner.beat()
+
+    def _dispel_doubts(self) -> None:
+        """A claim whose commit was not answered may have happened: hand back what we hold and do not know of."""
+        if self._doubts == self._connector.lost:
+            return
+        self._doubts = self._connector.lost
+        me = self.owner.id
+        held = self._connector.transaction(partial(_held, backend=self._backend, me=me))
+        strays = [key for key in held if key not in self._in_hand]
+        if strays:
+            self._settler.settle(self._connector, me, Outcomes(released=strays))
 
     def _count(self, claimed: Claimed) -> None:
         self._report.claims += 1
@@ -56,39 +92,60 @@ class Hand:
         self._report.collisions += claimed.collisions
         self._report.claimed += len(claimed.jobs)
 
-    def settle(self, outcomes: Outcomes) -> set[Key]:
-        """Write outcomes; return the keys that this owner did not hold any more."""
+    # --- settling --------------------------------------------------------------------------------------
+
+    def settle(self, outcomes: Outcomes, owner: int) -> set[Key]:
+        """Write outcomes of jobs claimed under this owner id; return the keys that it did not hold any more."""
         if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
             raise CrossedFork
-        lost = self._settler.settle(self._connector, self.owner.id, outcomes)
-        kept = outcomes.only(set(outcomes.keys()) - lost) if lost else outcomes
+        before = self._connector.lost
+        refused = self._settler.settle(self._connector, owner, outcomes)
+        # Our own commit may have happened although its answer was lost. While nobody declared this owner dead,
+        # nobody else took its jobs, so a job that it does not hold any more was settled by that commit.
+        happened = self._connector.lost != before and self.owner.id == owner
+        lost = set() if happened else refused
+        self._in_hand.difference_update(outcomes.keys())
+        self.progress()
+        self._count_outcomes(outcomes.only(set(outcomes.keys()) - lost) if lost else outcomes, len(lost))
+        return lost
+
+    def _count_outcomes(self, kept: Outcomes, lost: int) -> None:
         self._report.done += len(kept.done)
         self._report.released += len(kept.released)
         self._report.retried += len(kept.retried)
         self._report.dead += len(kept.dead)
-        self._report.lost += len(lost)
-        return lost
+        self._report.suspects += len(kept.suspects)
+        self._report.lost += lost
+
+    # --- living ----------------------------------------------------------------------------------------
+
+    def progress(self) -> None:
+        """The work goes on: a job passed, a batch came or went."""
+        self.heart.working(bool(self._in_hand))
+
+    def give_up(self) -> None:
+        """Do not try on when the database cannot be reached: this hand is about to be closed."""
+        self._connector.give_up()
 
     def close(self) -> None:
         """Hand back, leave, close. In a forked child this does nothing: the connection is its parent's."""
         if self._process != os.getpid():
             return
+        self.heart.stop()
         try:
             # Also run when the interpreter ends, perhaps without a server: then nothing can be handed back.
-            with contextlib.suppress(sa.exc.SQLAlchemyError):
-                hand_back(self._connector, self._backend, self._settler, self.owner.id)
+            with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+                self._hand_back()
         finally:
             self._connector.close()
 
-
-def hand_back(connector: Connector, backend: Backend, settler: Settler, owner_id: int) -> int:
-    """Release all jobs that an owner holds, then take the owner out of the table; return how many jobs."""
-    keys = connector.transaction(partial(_held, backend=backend, me=owner_id))
-    lost = settler.settle(connector, owner_id, Outcomes(released=keys)) if keys else set()
-    connector.transaction(lambda c: c.execute(owners.leave(backend.owners), {"me": owner_id}))
-    return len(keys) - len(lost)
+    def _hand_back(self) -> None:
+        me = self.owner.id
+        keys = self._connector.transaction(partial(_held, backend=self._backend, me=me), patience=1)
+        if keys:
+            self._settler.settle(self._connector, me, Outcomes(released=keys))
+        self.owner.leave()
 
 
 def _held(connection: sa.Connection, backend: Backend, me: int) -> list[Key]:
-    rows = connection.execute(owners.held(backend.roles), {"me": me})
-    return [row[0] if len(row) == 1 else tuple(row) for row in rows]
+    return [key_of(row) for row in connection.execute(owners.held(backend.roles), {"me": me})]

@@ -74,7 +74,7 @@ class Owner:
 
     def _lock_session(self, connection: sa.Connection) -> object:
         """Take the session lock; since when the server that gave it runs, or None where the lease alone counts."""
-        if self._connector.pooled or self._liveness.session_lock is False:
+        if self._connector.pooled:
             return None
         lock = sa.literal(self.id, sa.Integer)
         taken = connection.scalar(sa.select(self._dialect.hold(lock)))

@@ -7,6 +7,7 @@ import random
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
@@ -19,12 +20,14 @@ from claimjobs.backend import Backend, look_at
 from claimjobs.batch import Batch
 from claimjobs.claim import Algorithm, Selection, algorithm
 from claimjobs.connect import connected, engine_of
+from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue import OnBad, Row, enqueue
 from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork
-from claimjobs.hand import Hand, hand_back
-from claimjobs.owner import Connector
+from claimjobs.hand import Hand
+from claimjobs.janitor import Janitor
+from claimjobs.liveness import Liveness
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.roles import Roles
@@ -60,6 +63,7 @@ class Queue:
         where: Where = None,
         order_by: sa.ColumnElement[Any] | Sequence[sa.ColumnElement[Any]] | None = None,
         retry: Retry | None = None,
+        liveness: Liveness | None = None,
         on_done: OnDone = "delete",
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
@@ -72,10 +76,13 @@ class Queue:
         self._where = where
         self._order_by = order_by
         self._retry = retry or Retry()
+        self._liveness = liveness or Liveness()
         self._on_done = on_done
         self._dialect = dialect
         self._now: sa.ColumnElement[Any] = database_now() if now is None else now
         self._process = os.getpid()
+        self.on_hang: Callable[[], None] = lambda: None
+        """Called, in a thread, when a batch makes no progress for longer than `liveness.max_batch_time`."""
         self._stopping = self._draining = False
         self._wake = threading.Event()
         self._preparing = threading.RLock()
@@ -123,7 +130,8 @@ class Queue:
         backend, hand = self._ready(), self._ready_hand()
         with predicate_errors(backend.dialect):
             claimed = hand.claim(size, self._algorithm(where))
-        batch = Batch(claimed.jobs, backend.roles, hand.settle, self._retry)
+        settle = partial(hand.settle, owner=claimed.owner)
+        batch = Batch(claimed.jobs, backend.roles, settle, self._retry, progress=hand.progress)
         batch.contended = bool(claimed.found) and not claimed.jobs
         return batch
 
@@ -189,7 +197,7 @@ class Queue:
         """Jobs by status, the age of the oldest, and the owners."""
         backend = self._ready()
         with connected(self.engine) as connection:
-            return statistics.read(connection, backend.roles, backend.owners, self._now)
+            return statistics.read(connection, backend, self._now)
 
     @property
     def payload(self) -> tuple[str, ...]:
@@ -205,15 +213,28 @@ class Queue:
     # --- handing back ----------------------------------------------------------------------------------
 
     def give_back(self, owner_id: int) -> int:
-        """Release all jobs of an owner that is known to be no more, and take it out of the table; how many.
+        """Reclaim from an owner whose process is known to have ended; how many jobs were handed back.
 
-        Its supervisor calls this after it has seen the process end. For an owner that still lives it would put a
-        job in two hands.
+        A supervisor calls this after it has seen the process end. For an owner that still lives it would put jobs
+        in two hands; its outcomes for them would be refused.
         """
+        with self._janitor() as janitor:
+            return janitor.reclaim_by_id(owner_id)
+
+    def reclaim(self) -> int:
+        """Reclaim from all owners of this table that are dead by now; how many jobs were handed back.
+
+        Every consumer does this all the time; it needs to be called only where none runs.
+        """
+        with self._janitor() as janitor:
+            return janitor.reclaim_dead()
+
+    @contextmanager
+    def _janitor(self) -> Iterator[Janitor]:
         backend = self._ready()
-        connector = Connector(self.engine, backend.dialect, self.report)
+        connector = Connector(self.engine, backend.dialect, self._liveness, self.report)
         try:
-            return hand_back(connector, backend, self._settler(backend), owner_id)
+            yield Janitor(connector, backend, self._settler(backend), self._retry)
         finally:
             connector.close()
 
@@ -243,9 +264,17 @@ class Queue:
         backend = self._ready()
         with self._preparing:
             if self._hand is None:
-                self._hand = Hand(self.engine, backend, self._settler(backend), self.report)
+                self._hand = self._new_hand(backend)
                 self._finalize = weakref.finalize(self, self._hand.close)
             return self._hand
+
+    def _new_hand(self, backend: Backend) -> Hand:
+        settler = self._settler(backend)
+        hand = Hand(self.engine, backend, settler, liveness=self._liveness, retry=self._retry, report=self.report)
+        queue = weakref.ref(self)  # the heart's thread must not keep a queue alive that nobody else knows of
+        hand.heart.on_reclaimed = self._wake.set
+        hand.heart.on_hang = lambda: _hangs(queue())
+        return hand
 
     def _settler(self, backend: Backend) -> Settler:
         return Settler(backend.roles, backend.dialect, self._now, self._on_done)
@@ -261,11 +290,16 @@ class Queue:
     def _build(self, where: Where) -> Algorithm:
         backend = self._ready()
         order = backend.roles.default_order if self._order_by is None else _with_key(self._order_by, backend.roles)
-        return algorithm(backend.roles, backend.dialect, Selection(self._ready_jobs(where), order), self._now)
+        return algorithm(backend, Selection(self._ready_jobs(where), order), self._now)
 
     def _ready_jobs(self, where: Where) -> Predicate:
         own, narrower = _predicate(self._where), _predicate(where)
         return sa.and_(self._ready().roles.due(self._now), *own, *narrower)
+
+
+def _hangs(queue: Queue | None) -> None:
+    if queue is not None:
+        queue.on_hang()
 
 
 def _check_size(size: Any) -> None:

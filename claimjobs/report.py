@@ -22,12 +22,14 @@ class Report:
     done: int = 0
     retried: int = 0
     dead: int = 0
+    suspects: int = 0
+    """Handed back after an error that named none of them, to be claimed again in smaller company."""
     released: int = 0
     lost: int = 0
     """Jobs whose outcome was refused, because this owner did not hold them any more."""
     enqueued: int = 0
     transients: Counter[str] = field(default_factory=Counter)
-    """Transactions run again, by reason: deadlock, lock timeout, serialization."""
+    """Transactions run again, by reason: deadlock, lock timeout, serialization, connection lost, ..."""
 
     def __add__(self, other: Report) -> Report:
         return Report(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})

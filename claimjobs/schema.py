@@ -27,8 +27,8 @@ def job_table(name: str, metadata: sa.MetaData, *payload: sa.schema.SchemaItem, 
     """A table of jobs whose payload is the columns given (and constraints, and indexes), any of them.
 
     The columns around it have defaults, so that a plain INSERT of the payload enqueues a job:
-    `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it), `attempts`, and `suspect` (how many jobs it was in hand
-    with when something went wrong that names none of them).
+    `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it), `attempts`,
+    and `suspect` (how many jobs it was in hand with when something went wrong that names none of them).
     `options` go to `sqlalchemy.Table`. A payload column of the name `id` takes the place of ours, as the key.
     """
     own_key = any(isinstance(item, sa.Column) and item.primary_key for item in payload)

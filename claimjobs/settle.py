@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect, Key
 from claimjobs.connector import Connector
+from claimjobs.dialects import Dialect, Key
 from claimjobs.roles import Roles
 from claimjobs.statements import settle as statements
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.roles import Roles
+from claimjobs.backend import Backend
+from claimjobs.census import Seen, look
 from claimjobs.schema import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
-from claimjobs.statements import count, owners
+from claimjobs.statements import count
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,12 @@ class OwnerStats:
     pid: int
     age: float
     """Seconds since it registered."""
+    silence: float
+    """Seconds since its last sign of life."""
+    lease: float
+    """Seconds of silence after which it is dead."""
+    lock: str
+    """`held`: its session lock tells at once when it dies; `free`: that is gone; `none`: the lease alone tells."""
     jobs: int
 
 
@@ -43,9 +50,9 @@ class Stats:
         return self.unclaimed + self.claimed
 
 
-def read(connection: sa.Connection, roles: Roles, owner_table: sa.Table, now: sa.ColumnElement[Any]) -> Stats:
-    """The statistics of a queue's table, in two or three statements."""
-    by_status = {row.status: row for row in connection.execute(count.by_status(roles, now))}
+def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
+    """The statistics of a queue's table, in three statements."""
+    by_status = {row.status: row for row in connection.execute(count.by_status(backend.roles, now))}
     counts = {status: getattr(by_status.get(status), "jobs", 0) for status in STATES}
     return Stats(
         unclaimed=counts[UNCLAIMED],
@@ -53,28 +60,25 @@ def read(connection: sa.Connection, roles: Roles, owner_table: sa.Table, now: sa
         done=counts[DONE],
         dead=counts[DEAD],
         oldest=_age(by_status.get(UNCLAIMED)),
-        owners=_owners(connection, roles, owner_table, now),
+        owners=_owners(connection, backend),
     )
 
 
 def _age(row: Any) -> float | None:
     if row is None or row.oldest is None:
         return None
-    return max(0.0, _seconds(row.now, row.oldest))
+    return max(0.0, (_aware(row.now) - _aware(row.oldest)).total_seconds())
 
 
-def _owners(
-    connection: sa.Connection, roles: Roles, owner_table: sa.Table, now: sa.ColumnElement[Any]
-) -> tuple[OwnerStats, ...]:
-    held = {row.owner_id: row.jobs for row in connection.execute(count.by_owner(roles))}
-    rows = connection.execute(owners.everyone(owner_table, now), {"claims": roles.name})
-    return tuple(
-        OwnerStats(row.id, row.host, row.pid, _seconds(row.now, row.started), held.get(row.id, 0)) for row in rows
-    )
+def _owners(connection: sa.Connection, backend: Backend) -> tuple[OwnerStats, ...]:
+    held = {row.owner_id: row.jobs for row in connection.execute(count.by_owner(backend.roles))}
+    return tuple(_owner(seen, held.get(seen.id, 0)) for seen in look(connection, backend))
 
 
-def _seconds(later: datetime, earlier: datetime) -> float:
-    return (_aware(later) - _aware(earlier)).total_seconds()
+def _owner(seen: Seen, jobs: int) -> OwnerStats:
+    age = (seen.now - seen.started).total_seconds()
+    lock = "none" if seen.server_since is None else "free" if seen.session is None else "held"
+    return OwnerStats(seen.id, seen.host, seen.pid, age, seen.silence, seen.lease, lock, jobs)
 
 
 def _aware(instant: datetime) -> datetime:

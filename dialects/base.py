@@ -130,9 +130,11 @@ class Dialect:
 
     def cut(self, driver_connection: Any) -> None:
         """Break a connection that another thread waits for, so that it stops waiting."""
-        with contextlib.suppress(OSError, AttributeError):
-            with socket.socket(fileno=os.dup(self.descriptor(driver_connection))) as line:
-                line.shutdown(socket.SHUT_RDWR)
+        with (
+            contextlib.suppress(OSError, AttributeError),
+            socket.socket(fileno=os.dup(self.descriptor(driver_connection))) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
 
     def descriptor(self, driver_connection: Any) -> int:
         """The file descriptor of a driver's connection."""

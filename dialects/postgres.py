@@ -101,7 +101,9 @@ class Postgres(Dialect):
 
     def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         held = sa.table("pg_locks", *(sa.column(name) for name in _PG_LOCKS))
-        here = sa.select(sa.column("oid")).select_from(sa.text("pg_database WHERE datname = current_database()"))
+        here: sa.Select[Any] = sa.select(sa.column("oid")).select_from(
+            sa.text("pg_database WHERE datname = current_database()")
+        )
         return (
             sa.select(held.c.pid)
             .where(held.c.locktype == "advisory", held.c.granted, held.c.database == here.scalar_subquery())

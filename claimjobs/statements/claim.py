@@ -45,11 +45,7 @@ def claim(
     claimed = _claimed(roles, _locked(roles, candidate, kind, ready=sa.and_(ready, alive(owners))), now)
     found = sa.select(sa.func.count().label(FOUND), alive(owners).label(ALIVE)).select_from(candidate)
     told = found.subquery("told")
-    return (
-        sa.select(*told.c, *claimed.c)
-        .select_from(told.outerjoin(claimed, sa.true()))
-        .order_by(claimed.c[PLACE])
-    )
+    return sa.select(*told.c, *claimed.c).select_from(told.outerjoin(claimed, sa.true())).order_by(claimed.c[PLACE])
 
 
 def _candidates(roles: Roles, ready: Any, order: Any) -> sa.CTE:

@@ -16,4 +16,9 @@ SUSPECT: Final = "claimjobs_suspect"
 def find(roles: Roles, ready: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
     """The first `limit` jobs that are ready, in order: their keys, then how suspect each is."""
     suspect = sa.literal(0, sa.Integer) if roles.suspect is None else roles.suspect
-    return sa.select(*roles.key, suspect.label(SUSPECT)).where(ready).order_by(*order).limit(sa.bindparam("limit", type_=sa.Integer))
+    return (
+        sa.select(*roles.key, suspect.label(SUSPECT))
+        .where(ready)
+        .order_by(*order)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )

@@ -1,0 +1,57 @@
+"""Census: the owners of a queue, as the database shows them at one moment, and which of them are dead."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.backend import Backend
+from claimjobs.statements import owners as statements
+
+SAME_RUN: Final = 2.0
+"""Seconds by which two readings of a server's start may differ: one of them counts in whole seconds."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An owner, as the database shows it at one moment."""
+
+    id: int
+    host: str
+    pid: int
+    started: datetime
+    beat: datetime
+    lease: float
+    server_since: datetime | None
+    died: datetime | None
+    session: int | None
+    """The session that holds its lock, if any."""
+    now: datetime
+
+    @property
+    def silence(self) -> float:
+        """Seconds since its last sign of life."""
+        return (self.now - self.beat).total_seconds()
+
+    def is_dead(self, server_since: datetime) -> bool:
+        """Whether its jobs are to be handed back.
+
+        A free session lock tells at once, but only if this server has run since it was taken: after a restart or
+        a failover every lock is free, and owners have what is left of their lease to come back.
+        """
+        if self.died is not None or self.silence > self.lease:
+            return True
+        if self.server_since is None or self.session is not None:
+            return False
+        return abs((self.server_since - server_since).total_seconds()) <= SAME_RUN
+
+
+def look(connection: sa.Connection, backend: Backend) -> list[Seen]:
+    """All owners of a queue's table, as they are now."""
+    names = ("id", "host", "pid", "started", "beat", "lease", "server_since", "died", "session", "now")
+    everyone = statements.everyone(backend.owners, backend.dialect)
+    rows = connection.execute(everyone, {"claims": backend.roles.name}).mappings()
+    return [Seen(**{name: row[name] for name in names}) for row in rows]

@@ -1,0 +1,145 @@
+"""Janitor: finds owners that are dead and hands back what they held. Any process may do it, one at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.backend import Backend
+from claimjobs.census import Seen, look
+from claimjobs.connector import Connector
+from claimjobs.dialects import Key
+from claimjobs.retry import Retry
+from claimjobs.settle import Outcomes, Settler
+from claimjobs.statements import owners as statements
+
+END_OF_SESSION: Final = 2.0
+"""Seconds a dead owner's session has to end before it is ended."""
+
+log = logging.getLogger("claimjobs.janitor")
+
+
+class Janitor:
+    """Looks at the owners of one queue through a connector, and reclaims."""
+
+    def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:
+        self._connector = connector
+        self._backend = backend
+        self._settler = settler
+        self._retry = retry
+        roles, owners = backend.roles, backend.owners
+        self._unknown = statements.unknown(roles, owners)
+        self._left_behind = statements.left_behind(roles)
+        self._held = statements.held(roles)
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    def dead(self) -> list[Seen]:
+        """The owners that are dead by now."""
+        return self._connector.transaction(self._dead, patience=0)
+
+    def unknown(self) -> list[int]:
+        """Owners in no table that hold jobs all the same."""
+        return self._connector.transaction(lambda c: list(c.scalars(self._unknown)), patience=0)
+
+    def _dead(self, connection: sa.Connection) -> list[Seen]:
+        owners = look(connection, self._backend)
+        if not any(seen.session is None or seen.silence > seen.lease or seen.died for seen in owners):
+            return []  # spares the server a question that is rarely needed
+        since = self._backend.dialect.server_since(connection)
+        return [seen for seen in owners if seen.is_dead(since)]
+
+    # --- reclaiming ------------------------------------------------------------------------------------
+
+    def reclaim_dead(self) -> int:
+        """Hand back what all dead owners hold, and what unknown ones do; how many jobs."""
+        return sum(map(self.reclaim, self.dead())) + self.reclaim_unknown()
+
+    def reclaim_unknown(self) -> int:
+        """Hand back what owners hold that are in no table."""
+        return sum(map(self.reclaim_by_id, self.unknown()))
+
+    def reclaim(self, seen: Seen) -> int:
+        """Hand back what a dead owner holds, unless it has come back meanwhile, and take it out; how many jobs.
+
+        Its session is ended first, if it still lasts: a claim or settle under way is rolled back by that, or was
+        committed, and is seen. What somebody else has locked is left for the next look.
+        """
+        if seen.session is not None:
+            self._end(seen.session)
+        return self._reclaim(seen.id, seen.beat)
+
+    def reclaim_by_id(self, owner: int) -> int:
+        """The same for an owner whose process is known to have ended: waits until the server knows it as well."""
+        session = self._wait_for_the_end(owner)
+        if session is not None:
+            self._end(session)
+        return self._reclaim(owner, None)
+
+    def _reclaim(self, owner: int, last_beat: datetime | None) -> int:
+        jobs, ended = self._connector.transaction(
+            partial(self._take_over, owner=owner, last_beat=last_beat), patience=1
+        )
+        if jobs or ended:
+            log.warning("owner %d is dead: %d jobs handed back", owner, jobs)
+        return jobs
+
+    def _wait_for_the_end(self, owner: int) -> int | None:
+        """Wait until the session of an owner whose process has ended is gone; the session, if it does not go."""
+        deadline = time.monotonic() + END_OF_SESSION
+        holder = sa.select(self._backend.dialect.holder(sa.literal(owner, sa.Integer)))
+        while (session := self._connector.transaction(lambda c: c.scalar(holder), patience=1)) is not None:
+            if time.monotonic() > deadline:
+                return int(session)
+            time.sleep(0.01)
+        return None
+
+    def _end(self, session: int) -> None:
+        kill = self._backend.dialect.end_session(session)
+        # Another user's session, or one that has just ended: the owner id alone fences then.
+        with contextlib.suppress(sa.exc.DBAPIError):
+            self._connector.transaction(lambda c: c.execute(kill), patience=0)
+
+    def _take_over(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> tuple[int, bool]:
+        """Declare an owner dead, hand back its jobs, and take it out once it has none: how many, whether taken out."""
+        me, owners = {"me": owner}, self._backend.owners
+        if not self._may_declare(connection, owner, last_beat):
+            return 0, False
+        connection.execute(statements.declare_dead(owners), me)
+        rows = connection.execute(self._left_behind, me).all()
+        if rows:
+            self._settler.write(connection, owner, self._outcomes(rows, owner))
+        if connection.execute(self._held, me).first() is not None:
+            return len(rows), False
+        return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount)
+
+    def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
+        """Seize the owner's row: not when somebody else has it, or when it has given a sign of life meanwhile."""
+        owners = self._backend.owners
+        seized = connection.execute(statements.seize(owners), {"me": owner}).mappings().first()
+        if seized is not None:
+            return last_beat is None or seized["beat"] == last_beat
+        known = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first()
+        return known is None
+
+    def _outcomes(self, rows: Sequence[Any], owner: int) -> Outcomes:
+        """A job that was alone in a dead hand is charged with an attempt; of several, any may be why it died."""
+        found: list[tuple[Key, int]] = [(row[0] if len(row) == 2 else tuple(row[:-1]), row[-1]) for row in rows]
+        roles = self._backend.roles
+        if roles.attempts is None or roles.run_at is None or roles.suspect is None:
+            return Outcomes(released=[key for key, _ in found])
+        errors = {key: f"owner {owner} died with it in hand" for key, _ in found}
+        if len(found) > 1:
+            return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
+        [(key, attempts)] = found
+        if self._retry.is_last(attempts):
+            return Outcomes(dead=[key], errors=errors)
+        # The first death may be the machine's; from the second on the job waits.
+        return Outcomes(retried={key: self._retry.wait(attempts) if attempts else 0.0}, errors=errors)
