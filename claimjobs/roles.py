@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -104,9 +103,16 @@ def resolve(connection: sa.Connection, table: str | sa.Table | type[Any]) -> sa.
 
 
 def _reflect(connection: sa.Connection, name: str) -> sa.Table:
+    _columns(connection, name)
     schema, _, bare = name.rpartition(".")
-    columns = _instants(_columns(connection, name))
-    return sa.Table(bare, sa.MetaData(), *columns, schema=schema or None, autoload_with=connection)
+    known = [("column_reflect", _as_instant)]
+    return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection, listeners=known)
+
+
+def _as_instant(_inspector: Any, _table: sa.Table, column: Any) -> None:
+    """Columns that hold an instant come back aware, also from a type that knows no time zone."""
+    if column["name"] in INSTANTS:
+        column["type"] = INSTANTS[column["name"]]()
 
 
 def _columns(connection: sa.Connection, name: str) -> set[str]:
@@ -115,11 +121,6 @@ def _columns(connection: sa.Connection, name: str) -> set[str]:
         return {column["name"] for column in sa.inspect(connection).get_columns(bare, schema=schema or None)}
     except sa.exc.NoSuchTableError:
         raise TableMissing(name) from None
-
-
-def _instants(known: set[str]) -> Iterator[Column]:
-    """Columns that hold an instant come back aware, also from a type that knows no time zone."""
-    return (sa.Column(name, type_()) for name, type_ in INSTANTS.items() if name in known)
 
 
 def _mapped_table(mapped: type[Any]) -> sa.Table:

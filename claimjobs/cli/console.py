@@ -31,14 +31,13 @@ def number(count: int, thing: str) -> str:
 
 def age(seconds: float) -> str:
     """`3 s`, `2 min 3 s`, `5 h 2 min`, `12 d 4 h`: the two largest units."""
-    units = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
     rest = round(seconds)
-    parts: list[str] = []
-    for unit, length in units:
+    counts: list[tuple[int, str]] = []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1)):
         count, rest = divmod(rest, length)
-        parts.append(f"{count} {unit}" if count or parts else "")
-    shown = [part for part in parts if part][:2]
-    return " ".join(part for part in shown if not part.startswith("0 ")) or "0 s"
+        if count or counts:
+            counts.append((count, unit))
+    return " ".join(f"{count} {unit}" for count, unit in counts[:2] if count) or "0 s"
 
 
 def without_passwords(text: str, urls: Iterable[str] = ()) -> str:

@@ -63,7 +63,7 @@ def enqueue(
       claimjobs enqueue jobs.csv --chunk 10000 --rejects bad.csv
       grep urgent jobs.jsonl | claimjobs enqueue -
     """
-    reader = READERS[format_ or _format_of(file.name)]
+    reader = READERS[format_ or _format_of(getattr(file, "name", "-"))]
     wanted = table_of(table)
     began = time.monotonic()
     with (

@@ -115,7 +115,7 @@ def _reason(error: Exception) -> str:
 
 
 def _object(raw: bytes) -> dict[str, Any]:
-    text = raw.decode()
+    text = raw.decode().rstrip("\r\n")
     try:
         found = json.loads(text, parse_constant=_no_number)
     except json.JSONDecodeError as error:

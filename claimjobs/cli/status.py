@@ -77,11 +77,11 @@ def _owner(owner: OwnerStats) -> tuple[str, ...]:
 
 
 def _tables(name: str, stats: Stats) -> list[Table | str]:
-    jobs = Table("status", title=name, box=box.SIMPLE, title_justify="left", caption=_oldest(stats))
+    jobs = Table("status", title=name, box=box.SIMPLE, title_justify="left")
     jobs.add_column("jobs", justify="right")
     for state, count in _counts(stats).items():
         jobs.add_row(state, f"{count:,}")
-    return [jobs, _owners(stats)] if stats.owners else [jobs]
+    return [jobs, _oldest(stats), *([_owners(stats)] if stats.owners else [])]
 
 
 def _owners(stats: Stats) -> Table:

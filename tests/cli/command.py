@@ -1,0 +1,36 @@
+"""Commands, run in this process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from claimjobs.cli.main import main
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def said(self) -> str:
+        """Everything a person saw."""
+        return self.out + self.err
+
+
+def claimjobs(*words: str | Path, stdin: bytes = b"", env: Mapping[str, str | None] | None = None) -> Ended:
+    """Run a command line; an error that is not handled fails the test."""
+    given = {"CLAIMJOBS_URL": None, **(env or {})}
+    result = CliRunner().invoke(main, [str(word) for word in words], input=stdin, env=given)
+    logging.getLogger().handlers.clear()
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Ended(result.exit_code, result.stdout, result.stderr)

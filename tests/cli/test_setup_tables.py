@@ -1,0 +1,218 @@
+"""`claimjobs setup-tables`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.cli import exits
+from claimjobs.schema import FIRST_OWNER
+from tests.backends import Backend
+from tests.cli.command import claimjobs
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder with a module of one's own."""
+    (tmp_path / "cli_models.py").write_text(
+        "import sqlalchemy as sa\n"
+        "from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column\n"
+        "from claimjobs import job_table\n"
+        "class Base(DeclarativeBase): pass\n"
+        "class Email(Base):\n"
+        "    __table__ = job_table('emails', Base.metadata, sa.Column('address', sa.String(80), nullable=False))\n"
+        "emails = Email.__table__\n"
+        "number = 5\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def indexes(backend: Backend, table: str = "jobs") -> set[str | None]:
+    return {index["name"] for index in sa.inspect(backend.engine).get_indexes(table)}
+
+
+def test_it_makes_what_is_missing_and_says_what_was_there(database: Backend) -> None:
+    first, second = (claimjobs("setup-tables", "--url", database.url) for _ in range(2))
+    assert (first.code, first.out, first.err) == (exits.OK, "jobs: made\nclaimjobs_owners: made\n", "")
+    assert (second.code, second.out) == (exits.OK, "jobs: was there\nclaimjobs_owners: was there\n")
+    assert database.bare_queue().stats().left == 0
+
+
+def test_the_url_comes_from_the_environment_too(anywhere: Backend) -> None:
+    assert claimjobs("setup-tables", env={"CLAIMJOBS_URL": anywhere.url}).code == exits.OK
+    assert anywhere.rows() == []
+
+
+@pytest.mark.parametrize("name", ["emails", "Email"])
+def test_a_table_or_a_mapped_class_of_ones_own(anywhere: Backend, models: Path, name: str) -> None:
+    ended = claimjobs("setup-tables", "--url", anywhere.url, "--table", f"cli_models:{name}")
+    assert (ended.code, ended.out) == (exits.OK, "emails: made\nclaimjobs_owners: made\n")
+    assert anywhere.rows("emails") == []
+
+
+@pytest.mark.parametrize(
+    ("reference", "code", "reason"),
+    [
+        ("cli_models:nothing", exits.INPUT, "module 'cli_models' has no 'nothing'"),
+        ("no_such_module:x", exits.INPUT, "No module named 'no_such_module'"),
+        ("cli_models:", exits.INPUT, "is not of the form MODULE:ATTRIBUTE"),
+        ("cli_models:number", exits.TABLE, "is int: name a sqlalchemy.Table or a class mapped to one"),
+    ],
+)
+def test_a_reference_that_leads_to_no_table(models: Path, reference: str, code: int, reason: str) -> None:
+    ended = claimjobs("setup-tables", "--sql", "--table", reference)
+    assert ended.code == code
+    assert reason in ended.err
+    assert repr(reference) in ended.err
+
+
+# --- recreate ------------------------------------------------------------------------------------------------
+
+
+def test_recreate_drops_the_jobs_and_keeps_the_owners(database: Backend) -> None:
+    queue = database.queue()
+    queue.enqueue({"d": "a", "e": "b"})
+    before = queue.owner_id
+    queue.close()
+    ended = claimjobs("setup-tables", "--recreate", "--yes", "--url", database.url)
+    assert (ended.code, ended.out) == (
+        exits.OK,
+        "jobs: dropped and made anew\nclaimjobs_owners: was there, kept\n",
+    )
+    assert database.rows() == []
+    again = database.bare_queue()
+    assert again.owner_id > before >= FIRST_OWNER  # never given out a second time
+
+
+def test_recreate_leaves_the_owners_of_other_queues_in_place(database: Backend) -> None:
+    other = database.queue("others")
+    mine = other.owner_id
+    assert claimjobs("setup-tables", "--recreate", "--yes", "--url", database.url).code == exits.OK
+    assert [owner.id for owner in other.stats().owners] == [mine]
+
+
+def test_recreate_makes_what_was_never_there(anywhere: Backend) -> None:
+    ended = claimjobs("setup-tables", "--recreate", "--yes", "--url", anywhere.url)
+    assert (ended.code, ended.out) == (exits.OK, "jobs: made\nclaimjobs_owners: made\n")
+
+
+def test_without_a_terminal_recreate_needs_yes(anywhere: Backend) -> None:
+    anywhere.queue().enqueue({"d": "a", "e": "b"})
+    ended = claimjobs("setup-tables", "--recreate", "--url", anywhere.url)
+    assert ended.code == exits.USAGE
+    assert "give --yes" in ended.err
+    assert len(anywhere.rows()) == 1
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("\n", 1)])
+def test_on_a_terminal_it_asks(anywhere: Backend, monkeypatch: pytest.MonkeyPatch, answer: str, left: int) -> None:
+    monkeypatch.setattr("claimjobs.cli.setup_tables.asks", lambda: True)
+    queue = anywhere.queue()
+    queue.enqueue({"d": "a", "e": "b"})
+    assert queue.owner_id
+    ended = claimjobs("setup-tables", "--recreate", "--url", anywhere.url, stdin=answer.encode())
+    assert ended.code == (exits.FAILURE if left else exits.OK)
+    assert "Drop table jobs with 1 row in postgresql" in ended.err
+    assert "1 owner at work on it? [y/N]" in ended.err
+    assert str(anywhere.engine.url.password) not in ended.err.replace(str(anywhere.engine.url.username), "")
+    assert len(anywhere.rows()) == left
+
+
+def test_recreate_does_not_replace_a_table_of_the_users_own(anywhere: Backend) -> None:
+    anywhere.run("CREATE TABLE orders (id int primary key, customer text, status text, owner_id int)")
+    anywhere.run("INSERT INTO orders VALUES (1, 'x')")
+    ended = claimjobs("setup-tables", "--recreate", "--yes", "--table", "orders", "--url", anywhere.url)
+    assert ended.code == exits.TABLE
+    assert "'orders' would come back without customer" in ended.err
+    assert len(anywhere.rows("orders")) == 1
+
+
+# --- what is there but does not fit --------------------------------------------------------------------------
+
+
+def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Backend) -> None:
+    database.run("CREATE TABLE orders (id int primary key, customer varchar(20))")
+    words = ("setup-tables", "--table", "orders", "--url", database.url)
+    ended = claimjobs(*words)
+    assert ended.code == exits.TABLE
+    statements = [line.partition("needs: ")[2] for line in ended.err.splitlines() if "needs: " in line]
+    assert len(statements) == 2
+    for statement in statements:
+        database.run(statement)
+    ended = claimjobs(*words)
+    assert (ended.code, ended.out) == (exits.OK, "orders: was there\nclaimjobs_owners: was there\n")
+    assert "without the column owner_date, priority, run_at, attempts, last_error" in ended.err
+
+
+def test_a_table_without_a_key_is_no_queue(anywhere: Backend) -> None:
+    anywhere.run("CREATE TABLE loose (status text, owner_id int)")
+    ended = claimjobs("setup-tables", "--table", "loose", "--url", anywhere.url)
+    assert ended.code == exits.TABLE
+    assert "no primary key" in ended.err
+
+
+def test_a_lost_index_is_made_again(database: Backend) -> None:
+    database.make()
+    on = "" if database.family == "postgres" else " ON jobs"
+    database.run(f"DROP INDEX jobs_claim{on}")
+    ended = claimjobs("setup-tables", "--url", database.url)
+    assert ended.out == "jobs: was there\nclaimjobs_owners: was there\njobs_claim: index was missing, made\n"
+    assert "jobs_claim" in indexes(database)
+
+
+def test_an_index_of_another_name_that_does_as_well_is_enough(anywhere: Backend) -> None:
+    anywhere.make()
+    anywhere.run("DROP INDEX jobs_claim")
+    anywhere.run("CREATE INDEX mine ON jobs (status, priority, id, run_at)")
+    assert claimjobs("setup-tables", "--url", anywhere.url).out.count("\n") == 2
+    assert indexes(anywhere) == {"mine", "jobs_d"}
+
+
+# --- sql -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "word"),
+    [
+        (None, "SERIAL"),
+        ("postgresql://", "SERIAL"),
+        ("mysql://", "AUTO_INCREMENT"),
+        ("mariadb://app:s3cret@nowhere.invalid/x", "AUTO_INCREMENT"),
+    ],
+)
+def test_sql_connects_to_nothing(url: str | None, word: str) -> None:
+    ended = claimjobs("setup-tables", "--sql", *(["--url", url] if url else []))
+    assert (ended.code, ended.err) == (exits.OK, "")
+    assert word in ended.out
+    assert "CREATE TABLE jobs (" in ended.out
+    assert "DROP" not in ended.out
+
+
+def test_sql_is_what_setup_tables_would_run(database: Backend) -> None:
+    ddl = claimjobs("setup-tables", "--sql", "--recreate", "--url", database.url).out
+    assert "DROP TABLE jobs" in ddl
+    assert "DROP TABLE claimjobs_owners" not in ddl
+    for statement in claimjobs("setup-tables", "--sql", "--url", database.url).out.split(";\n"):
+        if statement.strip():
+            database.run(statement)
+    assert claimjobs("setup-tables", "--url", database.url).out.count("was there") == 2
+    assert database.bare_queue().stats().left == 0
+
+
+def test_without_the_right_to_make_tables_the_way_out_is_told(anywhere: Backend) -> None:
+    name = f"reader_{anywhere.engine.url.database}"
+    anywhere.run(f"CREATE ROLE {name} LOGIN PASSWORD 'geheim5'")
+    anywhere.run(f"GRANT USAGE ON SCHEMA public TO {name}")
+    try:
+        url = sa.make_url(anywhere.url).set(username=name, password="geheim5")
+        ended = claimjobs("setup-tables", "--url", url.render_as_string(hide_password=False))
+    finally:
+        anywhere.run(f"DROP OWNED BY {name}")
+        anywhere.run(f"DROP ROLE {name}")
+    assert ended.code == exits.CONNECTION
+    assert "permission denied" in ended.err
+    assert "claimjobs setup-tables --sql" in ended.err
+    assert "geheim5" not in ended.said
