@@ -23,7 +23,7 @@ class Batch:
     Use it once, as a context manager: leaving the block settles the batch. Inside it a job counts as done when a
     loop over the batch has moved past it; `done`, `fail` and `release` say it outright. Whatever has no outcome
     when the block is left, by its end, a `break` or a `return`, is released. After an exception it is handed back as
-    suspect: see `suspect`.
+    suspect: see `blame`.
     """
 
     def __init__(
@@ -105,6 +105,29 @@ class Batch:
         else:
             self._outcomes.retried[key] = self._retry.wait(failures) if retry_in is None else retry_in
 
+    def blame(self, error: BaseException | str) -> None:
+        """Something went wrong that names no job: any of those without an outcome may be why.
+
+        One alone failed, as by `fail`. Several are handed back as suspects, not charged with an attempt: after a
+        back-off they are claimed again, half as many at a time as they were, until the bad one is alone. An exception
+        that leaves the `with` block is the same. A table that cannot hold the mark has them released.
+        """
+        if len(self._undecided) == 1 and self._can_fail():
+            [job] = self._undecided.values()
+            self.fail(job, error)
+            self._outcomes.loners.add(job.key)
+        elif self._undecided and self._roles.suspect is not None and self._roles.run_at is not None:
+            self._suspect(error)
+
+    def _suspect(self, error: BaseException | str) -> None:
+        jobs = self.undecided
+        for key, job in zip(self._decide(jobs), jobs, strict=True):
+            self._outcomes.errors[key] = _text(error)
+            self._outcomes.suspects[key] = self._retry.wait(job.get("attempts", 0))
+
+    def _can_fail(self) -> bool:
+        return self._roles.attempts is not None and self._roles.run_at is not None
+
     def extend(self) -> None:
         """Say that the work on this batch goes on, where that takes long and no job passes meanwhile."""
         self._must_be_open()
@@ -134,33 +157,14 @@ class Batch:
     ) -> None:
         if self.settled:
             return
-        if isinstance(error, Exception) and self._undecided:
-            self._blame(error)
+        if isinstance(error, Exception):
+            self.blame(error)
         self.settle()
 
-    def _blame(self, error: Exception) -> None:
-        """Any job without an outcome may be why this happened: alone it failed, of several all are suspect."""
-        if len(self._undecided) == 1 and self._can_fail():
-            self.fail(next(iter(self._undecided.values())), error)
-        elif self._can_suspect():
-            self.suspect(error)
-
-    def suspect(self, error: BaseException | str) -> None:
-        """One of the jobs without an outcome spoils the batch, nobody knows which: they are handed back, marked.
-
-        After a back-off they are claimed again, half as many at a time as they were, until the bad one is alone. No
-        attempt is charged until then.
-        """
-        jobs = self.undecided
-        for key, job in zip(self._decide(jobs), jobs, strict=True):
-            self._outcomes.errors[key] = _text(error)
-            self._outcomes.suspects[key] = self._retry.wait(job.get("attempts", 0))
-
-    def _can_fail(self) -> bool:
-        return self._roles.attempts is not None and self._roles.run_at is not None
-
-    def _can_suspect(self) -> bool:
-        return self._roles.suspect is not None and self._roles.run_at is not None
+    @property
+    def outcomes(self) -> Outcomes:
+        """What became of the jobs, as far as it is decided."""
+        return self._outcomes
 
     def settle(self) -> None:
         """Write the outcomes now, releasing what has none. Raises BatchSettled the second time."""

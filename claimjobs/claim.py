@@ -109,8 +109,10 @@ class OneStatement:
         if not alive:
             raise OwnerDead
         taken = [row for row in rows if row[-1] is not None]
-        reach = taken[-1][-1] if len(taken) == size else found
-        return Claimed([job_of(self._roles, row[2:-1]) for row in taken], found, reach, me)
+        jobs = [job_of(self._roles, row[2:-1]) for row in taken]
+        wanted = _at_most(size, jobs[0].get("suspect", 0)) if jobs else size
+        reach = taken[-1][-1] if len(taken) == wanted else found
+        return Claimed(jobs, found, reach, me)
 
 
 def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> Algorithm:
@@ -163,7 +165,12 @@ def _alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
     """The keys of those candidates that are as suspect as the first, and how many of them to take at most."""
     company = rows[0][-1]
     keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == company]
-    return keys, (min(size, max(1, company // 2)) if company else size)
+    return keys, _at_most(size, company)
+
+
+def _at_most(size: int, company: int) -> int:
+    """How many jobs to take that were in hand with so many when something went wrong; 0: nothing did."""
+    return min(size, max(1, company // 2)) if company else size
 
 
 def _reach(candidates: list[Key], jobs: list[Job], size: int) -> int:

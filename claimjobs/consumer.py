@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable
 
 from claimjobs.batch import Batch
+from claimjobs.errors import NothingDecided
 from claimjobs.handlers import Handler
 from claimjobs.queue import Queue, Where
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
-"""Seconds a consumer waits after a handler's error before its next batch; doubled from one error to the next."""
+"""Seconds a consumer waits after a batch that it had to release as it was; doubled from one to the next."""
 
 log = logging.getLogger("claimjobs.consumer")
 
@@ -27,11 +28,12 @@ def consume(
 ) -> None:
     """Handle batches until the queue is told to stop or to drain. `on_batch` is called after each settle.
 
-    A handler's exception releases what it had not decided, is logged, and the loop goes on after a pause.
+    A handler's exception is logged, and the loop goes on: the jobs that it had not decided are suspect, and wait.
+    Where they cannot be marked, or nothing was said about any, they are released, and this consumer waits.
     """
     pause = FIRST_PAUSE
     for batch in queue.batches(size, where, poll=poll):
-        if _handled(batch, handler):
+        if _handled(batch, handler) or not batch.outcomes.released:
             pause = FIRST_PAUSE
         else:
             queue.wait(pause)
@@ -40,14 +42,17 @@ def consume(
 
 
 def _handled(batch: Batch, handler: Handler) -> bool:
-    """Handle and settle a batch; whether the handler returned."""
-    error = None
+    """Handle and settle a batch; whether the handler returned as it should."""
+    raised: Exception | None = None
     with batch:
         try:
             handler(batch)
-        except Exception as raised:
-            log.exception("the handler failed; %d of %d jobs are released", len(batch.undecided), len(batch))
-            error = raised
+        except NothingDecided as error:  # a mistake in the handler, not in a job
+            log.error("%s", error)
+            raised = error
+        except Exception as error:
+            log.exception("the handler failed with %d of %d jobs undecided", len(batch.undecided), len(batch))
+            batch.blame(raised := error)
     if batch.lost:
         log.warning("%d jobs were not ours any more; their outcome was not written", len(batch.lost))
-    return error is None
+    return raised is None

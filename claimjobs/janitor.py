@@ -142,4 +142,5 @@ class Janitor:
         if self._retry.is_last(attempts):
             return Outcomes(dead=[key], errors=errors)
         # The first death may be the machine's; from the second on the job waits.
-        return Outcomes(retried={key: self._retry.wait(attempts) if attempts else 0.0}, errors=errors)
+        wait = self._retry.wait(attempts) if attempts else 0.0
+        return Outcomes(retried={key: wait}, loners={key}, errors=errors)

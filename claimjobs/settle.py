@@ -29,6 +29,8 @@ class Outcomes:
     dead: list[Key] = field(default_factory=list)
     suspects: dict[Key, float] = field(default_factory=dict)
     """Something went wrong that names none of them: seconds to wait before each runs again, in smaller company."""
+    loners: set[Key] = field(default_factory=set)
+    """Those of `retried` and `dead` that nobody named: they were alone when something went wrong."""
     errors: dict[Key, str] = field(default_factory=dict)
     """What went wrong with each job of `retried`, `dead` and `suspects`."""
 
@@ -40,6 +42,7 @@ class Outcomes:
         """Take back what was said of a job."""
         self.retried.pop(key, None)
         self.suspects.pop(key, None)
+        self.loners.discard(key)
         self.errors.pop(key, None)
         for decided in (self.done, self.released, self.dead):
             if key in decided:
@@ -53,6 +56,7 @@ class Outcomes:
             retried={key: wait for key, wait in self.retried.items() if key in held},
             dead=[key for key in self.dead if key in held],
             suspects={key: wait for key, wait in self.suspects.items() if key in held},
+            loners=self.loners & held,
             errors={key: error for key, error in self.errors.items() if key in held},
         )
 
@@ -117,7 +121,7 @@ class Settler:
         if outcomes.released:
             yield self._release, {"keys": outcomes.released}
         if outcomes.retried:
-            yield self._again(statements.retry, outcomes.retried, errors)
+            yield self._again(partial(statements.retry, loners=outcomes.loners), outcomes.retried, errors)
         if dead := outcomes.dead:
             yield statements.bury(self._roles, self._dialect, {key: errors[key] for key in dead}), {"keys": dead}
         if suspects := outcomes.suspects:

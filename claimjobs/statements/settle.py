@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
@@ -37,11 +37,15 @@ def retry(
     *,
     errors: Mapping[Key, str],
     delays: Mapping[Key, float],
+    loners: Set[Key] = frozenset(),
 ) -> sa.Update:
-    """Failed with attempts left: wait `delays[key]` seconds, then anyone's again."""
+    """Failed with attempts left: wait `delays[key]` seconds, then anyone's again; the `loners` alone again."""
     run_at = roles.need("run_at", "retrying a failed job")
     wait = dialect.later(now, _by_key(roles, delays, sa.Float()))
     values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, errors)}
+    if loners and roles.suspect is not None:
+        marks = {key: int(key in loners) for key in errors}
+        values[roles.suspect] = _by_key(roles, marks, sa.Integer())
     return _guarded(sa.update(roles.table).values(values), roles, dialect)
 
 
