@@ -48,6 +48,7 @@ FLAVOURS: dict[str, Flavour] = {
 
 CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "one statement": ("a claim in one statement", frozenset({"postgres"})),
+    "locks what it reads": ("locks on rows that are read and then not wanted", frozenset({"mysql", "mariadb"})),
     "row lock table": ("a view of every row lock", frozenset({"mysql"})),
     "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
     "table collation": ("a collation for each table", frozenset({"mysql", "mariadb"})),
@@ -198,7 +199,7 @@ class Backend:
         """How many rows are locked now, by anybody: those that another session has to skip."""
         with self.engine.connect() as connection:
             everything = connection.scalar(sa.text(f"SELECT count(*) FROM {table}")) or 0
-            free = connection.execute(sa.text(f"SELECT id FROM {table} FOR UPDATE SKIP LOCKED")).all()
+            free = connection.execute(sa.text(f"SELECT 1 FROM {table} FOR UPDATE SKIP LOCKED")).all()
             connection.rollback()
         return int(everything) - len(free)
 
@@ -209,6 +210,10 @@ class Backend:
     def plan(self, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> Plan:
         """How the database would run a statement."""
         return _explain(self.family, connection, statement, values)
+
+    def primary_key_of(self, table: str) -> str:
+        """The name of a table's primary key, as plans have it."""
+        return f"{table}_pkey" if self.family == "postgres" else "PRIMARY"
 
     def sessions(self) -> list[str]:
         """The sessions in this database, each described."""
@@ -368,8 +373,9 @@ class Plan:
 
 
 def _explain(family: Family, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> Plan:
+    sql, parameters = _as_sent(connection, statement, values)
     if family == "postgres":
-        explained = connection.execute(_prefixed(statement, "EXPLAIN (FORMAT JSON)", connection, values))
+        explained = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {sql}", parameters)
         nodes = list(_nodes(explained.scalar_one()))
         kinds = [node.get("Node Type", "") for node in nodes]
         return Plan(
@@ -379,7 +385,7 @@ def _explain(family: Family, connection: sa.Connection, statement: Any, values: 
             text=json.dumps(nodes, indent=1, default=str),
         )
     explain = "EXPLAIN FORMAT=TRADITIONAL" if family == "mysql" else "EXPLAIN"
-    rows = connection.execute(_prefixed(statement, explain, connection, values)).mappings().all()
+    rows = connection.exec_driver_sql(f"{explain} {sql}", parameters).mappings().all()
     real = [row for row in rows if row["table"] not in (None, "candidate")]
     return Plan(
         indexes=tuple(row["key"] or "" for row in real),
@@ -389,11 +395,23 @@ def _explain(family: Family, connection: sa.Connection, statement: Any, values: 
     )
 
 
-def _prefixed(statement: Any, explain: str, connection: sa.Connection, values: dict[str, Any]) -> sa.TextClause:
-    """EXPLAIN of a statement with its values written out, as the server would be sent it."""
-    bound = statement.params(**values) if values else statement
-    sql = str(bound.compile(connection, compile_kwargs={"literal_binds": True}))
-    return sa.text(f"{explain} {sql}".replace(":", r"\:"))
+def _as_sent(connection: sa.Connection, statement: Any, values: dict[str, Any]) -> tuple[str, Any]:
+    """The text and the parameters with which the driver would be called; it is not."""
+
+    class Sent(Exception):
+        pass
+
+    def catch(_c: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> None:
+        raise Sent(sql, parameters)
+
+    sa.event.listen(connection, "before_cursor_execute", catch)
+    try:
+        connection.execute(statement, values)
+    except Sent as sent:
+        return sent.args[0], sent.args[1]
+    finally:
+        sa.event.remove(connection, "before_cursor_execute", catch)
+    raise AssertionError("nothing was sent")
 
 
 def _nodes(plan: Any) -> Iterator[dict[str, Any]]:

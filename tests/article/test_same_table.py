@@ -9,11 +9,13 @@ import sqlalchemy as sa
 
 from benchmarks import article
 from benchmarks.crew import Worker, gather
+from benchmarks.drain import fill
 from claimjobs.schema import FIRST_OWNER
 from tests.article import workers
 from tests.backends import Backend
 
 JOBS = 6_000
+THERE_BEFORE = JOBS // 2  # full batches and one head for all; the rest comes while they work
 GENERATORS = 2
 CONSUMERS = 4  # of each kind
 
@@ -41,9 +43,11 @@ def test_each_job_is_done_once_by_one_of_them(database: Backend, letters: bool) 
 
 def _work(url: str, payload: list[tuple[str, str]], letters: bool) -> int:
     """Everybody at once; how many jobs the consumers say they did."""
+    fill(url, payload[:THERE_BEFORE])
     shift = workers.Shift(GENERATORS, 2 * CONSUMERS)
     generators = [
-        Worker(workers.generate, url, shift, number, payload[number::GENERATORS]) for number in range(GENERATORS)
+        Worker(workers.generate, url, shift, number, payload[THERE_BEFORE + number :: GENERATORS])
+        for number in range(GENERATORS)
     ]
     consumers = [
         Worker(workers.consume_as_the_article, url, shift, number, letters=letters)
