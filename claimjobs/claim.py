@@ -17,17 +17,9 @@ from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.roles import Roles
 from claimjobs.statements.claim import claim
-from claimjobs.statements.find import find
+from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
-
-
-@dataclass(frozen=True)
-class Selection:
-    """What may be claimed, and in which order."""
-
-    ready: sa.ColumnElement[bool]
-    order: Sequence[sa.ColumnElement[Any]]
 
 
 @dataclass(frozen=True)
@@ -72,8 +64,8 @@ class TwoPhases:
         roles, dialect = backend.roles, backend.dialect
         self._roles = roles
         self._dialect = dialect
-        self._find = find(roles, selection.ready, selection.order)
-        self._lock = lock(roles, dialect, selection.ready, selection.order)
+        self._find = find(roles, selection)
+        self._lock = lock(roles, dialect, selection)
         self._mark = mark(roles, dialect, now, backend.owners)
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
@@ -101,7 +93,7 @@ class OneStatement:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._roles = backend.roles
-        self._claim = claim(backend.roles, selection.ready, selection.order, now=now, owners=backend.owners)
+        self._claim = claim(backend.roles, backend.dialect, selection, now=now, owners=backend.owners)
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
         rows = connection.execute(self._claim, {"me": me, "size": size, "limit": limit}).all()

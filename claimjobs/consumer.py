@@ -48,8 +48,8 @@ def _handled(batch: Batch, handler: Handler) -> bool:
         try:
             handler(batch)
         except NothingDecided as error:  # a mistake in the handler, not in a job
-            log.error("%s", error)
             raised = error
+            log.error("%s", error)  # noqa: TRY400 - it says all; where it was raised says nothing
         except Exception as error:
             log.exception("the handler failed with %d of %d jobs undecided", len(batch.undecided), len(batch))
             batch.blame(raised := error)

@@ -18,7 +18,7 @@ from sqlalchemy.sql.elements import Grouping
 from claimjobs import stats as statistics
 from claimjobs.backend import Backend, look_at
 from claimjobs.batch import Batch
-from claimjobs.claim import Algorithm, Selection, algorithm
+from claimjobs.claim import Algorithm, algorithm
 from claimjobs.connect import connected, engine_of
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
@@ -33,6 +33,7 @@ from claimjobs.retry import Retry
 from claimjobs.roles import Roles
 from claimjobs.schema import DEFAULT_TABLE
 from claimjobs.settle import OnDone, Settler
+from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
 from claimjobs.translate import predicate_errors
 

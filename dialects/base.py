@@ -142,6 +142,11 @@ class Dialect:
 
     # --- writing ---------------------------------------------------------------------------------------
 
+    def few(self, rows: sa.CTE, order: sa.ColumnElement[Any]) -> sa.FromClause:
+        """A CTE of a few rows, to be joined by a planner that may think it has many; in this order."""
+        del order
+        return rows
+
     def by_primary_key(self, write: Write) -> Write:
         """Make an UPDATE or DELETE of known keys reach them through the primary key."""
         return write

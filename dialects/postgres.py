@@ -84,6 +84,19 @@ class Postgres(Dialect):
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return now + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=sa.Interval)
 
+    def few(self, rows: sa.CTE, order: sa.ColumnElement[Any]) -> sa.FromClause:
+        """The rows as arrays, unnested: of those the planner expects ten.
+
+        Of a CTE with a LIMIT given as a parameter it expects a tenth of the table, and reads all of that for a hash
+        join (seen with 20,000 waiting jobs, a batch of 100: 4 ms instead of 0.4).
+        """
+        arrays = [sa.func.array(sa.select(column).order_by(order).scalar_subquery()) for column in rows.c]
+        return (
+            sa.func.unnest(*arrays)
+            .table_valued(*(sa.column(column.name, column.type) for column in rows.c), name=f"few_{rows.name}")
+            .render_derived()
+        )
+
     # --- sessions ------------------------------------------------------------------------------------------
 
     def settings(self, lock_timeout: float) -> Sequence[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import SUSPECT, find
+from claimjobs.statements.find import SUSPECT, Selection, find
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 
@@ -26,8 +26,8 @@ WHERE, may name its columns plainly."""
 
 def claim(
     roles: Roles,
-    ready: sa.ColumnElement[bool],
-    order: Sequence[sa.ColumnElement[Any]],
+    dialect: Dialect,
+    selection: Selection,
     *,
     now: sa.ColumnElement[Any],
     owners: sa.Table,
@@ -40,47 +40,47 @@ def claim(
     The CTEs are MATERIALIZED: inlined, a planner may run a subquery with a LIMIT more than once, and a second run
     finds other rows.
     """
-    candidate = _candidates(roles, ready, order)
-    kind = _kind(candidate)
-    claimed = _claimed(roles, _locked(roles, candidate, kind, ready=sa.and_(ready, alive(owners))), now)
-    found = sa.select(sa.func.count().label(FOUND), alive(owners).label(ALIVE)).select_from(candidate)
-    told = found.subquery("told")
+    candidate = _candidates(roles, selection)
+    locked = _locked(roles, dialect, candidate, ready=sa.and_(selection.ready, alive(owners)))
+    claimed = _claimed(roles, dialect, locked, now)
+    told = sa.select(sa.func.count().label(FOUND), alive(owners).label(ALIVE)).select_from(candidate).subquery("told")
     return sa.select(*told.c, *claimed.c).select_from(told.outerjoin(claimed, sa.true())).order_by(claimed.c[PLACE])
 
 
-def _candidates(roles: Roles, ready: Any, order: Any) -> sa.CTE:
-    first = find(roles, ready, order).subquery("first")
+def _candidates(roles: Roles, selection: Selection) -> sa.CTE:
+    first = find(roles, selection).subquery("first")
     keys = [first.c[column.name].label(KEY.format(i)) for i, column in enumerate(roles.key)]
     numbered = sa.select(*keys, first.c[SUSPECT], sa.func.row_number().over().label(PLACE))
     return numbered.cte("candidate").prefix_with("MATERIALIZED")
 
 
-def _kind(candidate: sa.CTE) -> sa.ScalarSelect[Any]:
-    """How suspect the first candidate is."""
-    return sa.select(candidate.c[SUSPECT]).where(candidate.c[PLACE] == 1).scalar_subquery()
-
-
-def _locked(roles: Roles, candidate: sa.CTE, kind: sa.ScalarSelect[Any], *, ready: Any) -> sa.CTE:
+def _locked(roles: Roles, dialect: Dialect, candidate: sa.CTE, *, ready: Any) -> sa.CTE:
     # The sort runs below the locking: the LIMIT ends both, so `size` rows are locked, not `limit`.
-    size = sa.bindparam("size", type_=sa.Integer)
-    half = sa.func.least(size, sa.func.greatest(kind // 2, 1))
-    keys = [column for column in candidate.c if column.name != SUSPECT]
+    kind = sa.select(candidate.c[SUSPECT]).where(candidate.c[PLACE] == 1).scalar_subquery()
+    walk = dialect.few(candidate, candidate.c[PLACE])
     return (
-        sa.select(*keys)
-        .select_from(candidate.join(roles.table, _same_key(roles, candidate)))
-        .where(ready, candidate.c[SUSPECT] == kind)
-        .order_by(candidate.c[PLACE])
-        .limit(sa.case((kind > 0, half), else_=size))
+        sa.select(*(column for column in walk.c if column.name != SUSPECT))
+        .select_from(walk.join(roles.table, _same_key(roles, walk)))
+        .where(ready, walk.c[SUSPECT] == kind)
+        .order_by(walk.c[PLACE])
+        .limit(_at_most(kind))
         .with_for_update(skip_locked=True, of=roles.table)
         .cte("locked")
         .prefix_with("MATERIALIZED")
     )
 
 
-def _claimed(roles: Roles, locked: sa.CTE, now: Any) -> sa.CTE:
-    update = sa.update(roles.table).values(ownership(roles, now)).where(_same_key(roles, locked))
-    return update.returning(*roles.table.columns, locked.c[PLACE]).cte("claimed")
+def _at_most(kind: sa.ScalarSelect[Any]) -> sa.ColumnElement[Any]:
+    """How many to take of those that are as suspect as `kind`."""
+    size = sa.bindparam("size", type_=sa.Integer)
+    return sa.case((kind > 0, sa.func.least(size, sa.func.greatest(kind // 2, 1))), else_=size)
 
 
-def _same_key(roles: Roles, other: sa.CTE) -> sa.ColumnElement[bool]:
+def _claimed(roles: Roles, dialect: Dialect, locked: sa.CTE, now: Any) -> sa.CTE:
+    walk = dialect.few(locked, locked.c[PLACE])
+    update = sa.update(roles.table).values(ownership(roles, now)).where(_same_key(roles, walk))
+    return update.returning(*roles.table.columns, walk.c[PLACE]).cte("claimed")
+
+
+def _same_key(roles: Roles, other: sa.FromClause) -> sa.ColumnElement[bool]:
     return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
