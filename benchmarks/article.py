@@ -10,9 +10,9 @@ It departs from the article where a benchmark and a test must come to an end:
 - A claim that locked nothing is rolled back, which drops its read view. The article does so only when it found no
   candidate; where it found some and locked none it looks again through the same read view, sees the same candidates,
   and without the random letter never anything else (tests/article/test_read_view.py).
-- After a deadlock the transaction runs again, and is counted. The article's process ends. Seen with 2 generators and 10
-  consumers, 4,000 jobs, REPEATABLE READ: with the random letter none on MySQL and two on MariaDB; without it 4 to 18 and
-  73 to 118, and ten times as many claims for the same jobs as at READ COMMITTED, where 0 to 3 deadlocks were met.
+- After a deadlock the transaction runs again, and is counted. The article's process ends. Seen with 2 generators, 10
+  consumers and 4,000 jobs at REPEATABLE READ: with the random letter none on MySQL and two on MariaDB, without it 4 to
+  18 and 73 to 118, and up to ten times as many claims for the same jobs as at READ COMMITTED, where 0 to 3 were met.
 - A consumer ends when nothing is left and nothing more is to come.
 """
 

@@ -279,12 +279,15 @@ def section(backend: Backend, sent: Sent) -> Iterator[str]:
             yield f"\n```text\n{plan}\n```"
         if locks := sent.locks.get(name):
             yield f"\nRow locks at the commit: {locks}."
-    yield f"\n### The tables\n\n```sql\n{tables(backend.family)}```"
+    yield f"\n### The tables\n\n```sql\n{tables(backend.family)}\n```"
 
 
 def tables(family: str) -> str:
-    """The DDL, as `claimjobs setup-tables --sql` prints it."""
-    return ddl(sa.create_engine(URLS[family]), tables_for("jobs"))
+    """The DDL, as `claimjobs setup-tables --sql` prints it, but for the indexes: those of a Table have no order."""
+    printed = ddl(sa.create_engine(URLS[family]), tables_for(DEFAULT_TABLE)).strip().split("\n\n")
+    indexes = sorted(statement for statement in printed if statement.startswith("CREATE INDEX"))
+    rest = iter(indexes)
+    return "\n\n".join(next(rest) if statement in indexes else statement for statement in printed)
 
 
 @contextmanager

@@ -1,0 +1,109 @@
+"""`--help`: quick, complete, and its examples run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import claimjobs as package
+from claimjobs.cli import exits
+from claimjobs.cli.main import COMMANDS
+from tests.backends import Backend
+from tests.cli.command import claimjobs
+
+HELP_SECONDS = 0.3
+RUN_ELSEWHERE = {"start-processing"}
+"""Commands whose examples take their time."""
+
+
+def examples(command: str) -> list[str]:
+    text = claimjobs(command, "--help").out
+    return [line.strip() for line in text.partition("Examples:")[2].splitlines() if "claimjobs " in line]
+
+
+EXAMPLES = [line for command in COMMANDS if command not in RUN_ELSEWHERE for line in examples(command)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the examples take for granted."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "jobs.jsonl").write_text('{"d": "urgent", "e": "x"}\n{"d": "b", "e": "y"}\n')
+    (folder / "jobs.csv").write_text("d,e\na,b\n")
+    (folder / "shop").mkdir()
+    (folder / "shop" / "models.py").write_text(
+        "import sqlalchemy as sa\nfrom claimjobs import job_table\n"
+        "Email = job_table('emails', sa.MetaData(), sa.Column('address', sa.String(80), nullable=False))\n"
+    )
+    return folder
+
+
+@pytest.mark.parametrize("line", EXAMPLES)
+def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
+    anywhere.make()
+    if "--table emails" in line:
+        anywhere.make("emails")
+    environment = {
+        **os.environ,
+        "CLAIMJOBS_URL": anywhere.url,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == exits.OK, done.stderr
+    assert done.stdout or ">" in line
+    assert not (folder / "bad.csv").exists()
+
+
+def test_there_are_examples_of_every_command() -> None:
+    assert all(examples(command) for command in COMMANDS)
+    assert len(EXAMPLES) > 8
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    ended = claimjobs(command, "-h")
+    assert ended.code == exits.OK
+    assert "--url URL" in ended.out
+    assert "--table NAME | MODULE:ATTRIBUTE" in ended.out
+
+
+def test_every_exit_code_is_told() -> None:
+    text = claimjobs("--help").out
+    codes = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert codes == {int(code) for code in re.findall(r"^ +(\d+)  \w", text, re.MULTILINE)} == set(exits.MEANINGS)
+
+
+def test_help_is_there_at_once_for_it_imports_no_database() -> None:
+    code = "import json, sys; sys.argv[1:] = ['--help']\ntry:\n from claimjobs.cli import main; main()\n"
+    code += "except SystemExit: print(json.dumps(list(sys.modules)))"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    seconds = time.monotonic() - began
+    loaded = set(json.loads(done.stdout.splitlines()[-1]))
+    assert not loaded & {"sqlalchemy", "rich", "psycopg", "pymysql", "multiprocessing"}
+    assert seconds < 3 * HELP_SECONDS  # on a busy machine; 0.05 s on an idle one
+
+
+def test_the_version() -> None:
+    assert claimjobs("--version").out == f"claimjobs, version {package.__version__}\n"
+
+
+def test_all_public_names_are_there_though_imported_late() -> None:
+    assert {name for name in package.__all__ if getattr(package, name) is not None} == set(package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = package.nothing

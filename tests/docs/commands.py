@@ -1,0 +1,63 @@
+"""Every `claimjobs ...` that the documentation and the help texts show."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import click
+
+from claimjobs.cli.main import COMMANDS, main
+from tests.docs.markdown import PAGES, blocks
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A command line, and where it is shown."""
+
+    where: str
+    line: str
+
+    def __str__(self) -> str:
+        return f"{self.where} {self.line}"
+
+    @property
+    def words(self) -> list[str]:
+        """The words after `claimjobs`, up to a pipe or a redirection."""
+        words = shlex.split(self.line[self.line.index("claimjobs ") :], comments=True)[1:]
+        ends = [place for place, word in enumerate(words) if word in {"|", ">", "&&", ";"}]
+        return words[: min(ends, default=len(words))]
+
+
+def shown() -> list[Shown]:
+    """All of them."""
+    return [*_in_pages(), *_in_help()]
+
+
+def _in_pages() -> Iterator[Shown]:
+    for page in PAGES:
+        for block in blocks(page, "sh"):
+            for number, line in enumerate(block.text.splitlines(), block.line):
+                if re.match(r"(.*\| )?claimjobs ", line):
+                    yield Shown(f"{page.name}:{number}", line)
+
+
+def _in_help() -> Iterator[Shown]:
+    for name in COMMANDS:
+        for line in (command(name).help or "").splitlines():
+            if re.match(r"\s+(.*\| )?claimjobs ", line):
+                yield Shown(f"{name} --help", line.strip())
+
+
+def command(name: str) -> click.Command:
+    """A command by its name."""
+    found = main.get_command(click.Context(main), name)
+    assert found is not None, name
+    return found
+
+
+def options(name: str) -> set[str]:
+    """The long options of a command."""
+    return {word for option in command(name).params for word in option.opts if word.startswith("--")}

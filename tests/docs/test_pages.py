@@ -1,0 +1,111 @@
+"""Pages that are made are fresh, links lead somewhere, and what is said of the code is so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import claimjobs
+from claimjobs.cli import exits
+from claimjobs.dialects import DIALECTS
+from docs import make_commands, make_sql
+from tests.docs.markdown import PAGES, README, ROOT, anchors, blocks, links, table
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_inside_the_repository_leads_somewhere(page: Path) -> None:
+    for link in links(page):
+        if "://" in link:
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), link
+        if fragment:
+            assert fragment in anchors(target), link
+
+
+def test_every_decision_is_reached_from_the_design() -> None:
+    design = ROOT / "docs" / "design.md"
+    reached = {link for link in links(design) if link.startswith("decisions/")}
+    assert reached == {f"decisions/{page.name}" for page in (ROOT / "docs" / "decisions").glob("*.md")}
+
+
+def test_pictures_load_nothing_from_elsewhere() -> None:
+    for picture in (ROOT / "docs" / "images").glob("*.svg"):
+        addresses = re.findall(r"""(?:url\(|href=)["']?(https?://[^"')]+)""", picture.read_text(encoding="utf-8"))
+        assert addresses == [], picture.name
+
+
+# --- made pages ----------------------------------------------------------------------------------------------
+
+
+def test_the_page_of_commands_is_fresh() -> None:
+    assert make_commands.PAGE.read_text(encoding="utf-8") == make_commands.page(), "run `python -m docs.make_commands`"
+
+
+@pytest.mark.parametrize("family", make_sql.URLS)
+def test_the_page_of_sql_shows_what_the_library_compiles(family: str) -> None:
+    title = DIALECTS["postgresql" if family == "postgres" else family].title
+    text = make_sql.PAGE.read_text(encoding="utf-8")
+    section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    shown = re.findall(r"```sql\n(.*?)\n```", section, re.DOTALL)
+    compiled = [*make_sql.statements(family).values(), make_sql.tables(family)]
+    assert shown == compiled, "run `python -m docs.make_sql`"
+
+
+def test_the_page_of_sql_shows_no_claim_that_locks_more_than_it_takes() -> None:
+    text = make_sql.PAGE.read_text(encoding="utf-8")
+    counted = re.findall(r"^Row locks at the commit: (.*)\.$", text, re.MULTILINE)
+    assert len(counted) == 3 * 6
+    assert set(counted) <= {"100 rows", "1 rows", "100 in `PRIMARY` (X,REC_NOT_GAP)", "1 in `PRIMARY` (X,REC_NOT_GAP)"}
+
+
+# --- what is said of the code ---------------------------------------------------------------------------------
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    assert table(README, "code", "meaning") == [(str(code), meaning) for code, meaning in exits.MEANINGS.items()]
+
+
+def test_the_exit_codes_are_all_there() -> None:
+    numbers = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    assert set(exits.MEANINGS) == numbers
+
+
+def test_the_versions_are_those_that_the_dialects_ask_for() -> None:
+    said = {row[0]: row[1] for row in table(README, "database", "versions", "why not older")}
+    asked = {kind.title: f"{'.'.join(map(str, kind.oldest))} and later" for kind in DIALECTS.values()}
+    assert said == asked
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    for name in claimjobs.__all__:
+        public = getattr(claimjobs, name)
+        assert inspect.getdoc(public), name
+        if inspect.isclass(public):
+            for member, value in vars(public).items():
+                if not member.startswith("_") and callable(getattr(value, "fget", value)):
+                    assert inspect.getdoc(value), f"{name}.{member}"
+
+
+def test_every_public_name_is_told_of_in_the_readme() -> None:
+    told = README.read_text(encoding="utf-8")
+    assert [name for name in claimjobs.__all__ if name.lower() not in told.lower()] == []
+
+
+def test_the_changelog_begins_with_this_version() -> None:
+    log = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{claimjobs.__version__}]" in log or "## [Unreleased]" in log
+
+
+def test_layers_in_the_design_are_those_that_are_enforced() -> None:
+    config = (ROOT / ".importlinter").read_text(encoding="utf-8")
+    enforced = re.search(r"layers =\n((?:    .+\n)+)", config)
+    assert enforced
+    names = re.findall(r"\w+", enforced[1])
+    [shown] = [block.text for block in blocks(ROOT / "docs" / "design.md", "text") if "supervisor" in block.text]
+    first_words = [line.split("  ")[0] for line in shown.splitlines() if not line.startswith(" ")]
+    assert re.findall(r"\w+", " ".join(first_words)) == names

@@ -1,0 +1,117 @@
+"""The README's Python, run as it stands, on each database."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import make, tables_for
+from tests.docs.markdown import README, Block, blocks
+from tests.docs.shop import SOME_MAIL, Shop
+
+BLOCKS = blocks(README, "python")
+PROGRAMS = [block for block in BLOCKS if not block.file]
+ADDRESSES = [row["address"] for row in SOME_MAIL]
+
+
+def _with(words: str) -> Block:
+    [block] = [block for block in PROGRAMS if words in block.text]
+    return block
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_every_program_runs(shop: Shop, block: Block) -> None:
+    shop.open()
+    shop.run(block.text, str(block))
+
+
+def test_every_file_can_be_imported(any_shop: Shop) -> None:
+    files = [block.file for block in BLOCKS if block.file]
+    assert files == ["shop/models.py", "shop/orm.py", "shop/handlers.py"]
+    for file in files:
+        any_shop.load(file.removeprefix("shop/").removesuffix(".py"))
+
+
+def test_the_ten_lines_send_each_mail_once_and_leave_no_job(shop: Shop) -> None:
+    shop.open()
+    ten = _with("SMTPException")
+    assert ten == BLOCKS[0]
+    assert len([line for line in ten.text.splitlines() if line and "import" not in line]) <= 10
+    shop.run(ten.text, str(ten))
+    assert sorted(shop.sent) == sorted(ADDRESSES)
+    assert shop.backend.rows("emails") == []
+
+
+def test_the_mail_that_cannot_be_sent_is_tried_again_later(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.open()
+    mail = shop.load("mail")
+    send = mail.send
+
+    def refuse_one(address: str, body: str) -> None:
+        from smtplib import SMTPException
+
+        send(address, body)
+        if address == "a3@example.org":
+            raise SMTPException("mailbox full")
+
+    monkeypatch.setattr(mail, "send", refuse_one)
+    ten = BLOCKS[0]
+    shop.run(ten.text, str(ten))
+    [row] = shop.backend.rows("emails")
+    assert (row["address"], row["status"], row["attempts"]) == ("a3@example.org", "unclaimed", 1)
+    assert row["last_error"] == "SMTPException: mailbox full"
+
+
+def test_the_enqueue_example_enqueues(shop: Shop) -> None:
+    shop.open()
+    block = _with("engine.begin()")
+    shop.run(block.text, str(block))
+    assert len(shop.backend.rows("emails")) == 20 + 1 + 2_000
+
+
+def test_the_failure_example_leaves_what_its_comments_say(shop: Shop) -> None:
+    shop.open()
+    block = _with("Retry(")
+    shop.run(block.text, str(block))
+    failed = {row["last_error"]: row for row in shop.backend.rows("emails") if row["attempts"]}
+    assert {error: row["status"] for error, row in failed.items()} == {
+        "mailbox full": "unclaimed",
+        "greylisted": "unclaimed",
+        "no such address": "dead",
+    }
+    [again] = re.findall(r"`(UPDATE emails .*?)\.\.\.`", " ".join(README.read_text(encoding="utf-8").split()))
+    shop.backend.run(again + ":id", id=failed["no such address"]["id"])
+    with shop.backend.bare_queue("emails", where=sa.text("last_error = 'no such address'")).claim() as batch:
+        assert len(batch) == 1
+
+
+def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
+    shop.open()
+    block = _with("signal.SIGTERM")
+    shop.run(block.text, str(block))
+    assert sorted(shop.sent) == sorted(ADDRESSES)
+
+
+def test_a_mapped_class_is_a_queue(shop: Shop) -> None:
+    parcel = shop.load("orm").Parcel
+    make(shop.backend.engine, tables_for(parcel))
+    queue = shop.backend.queue(parcel)
+    queue.enqueue({"weight": 3})
+    with queue.claim() as batch:
+        assert [job.weight for job in batch] == [3]
+
+
+def test_what_is_given_back_is_anyones_again(shop: Shop) -> None:
+    """The example's number is that of the first owner of a fresh database."""
+    shop.open()
+    dead = shop.backend.bare_queue("emails")
+    batch = dead.claim(5)
+    assert dead.owner_id == 10_000_000
+    block = _with("give_back")
+    assert shop.run(block.text, str(block))["released"] == 5
+    batch.done()
+    batch.settle()
+    assert len(batch.lost) == 5
+    assert len(shop.backend.rows("emails")) == 20

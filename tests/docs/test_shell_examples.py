@@ -1,0 +1,78 @@
+"""Each command line that is shown can be typed; those of the README are, one after the other."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from claimjobs.cli.main import COMMANDS
+from tests.docs.commands import Shown, command, options, shown
+from tests.docs.markdown import PAGES, README, ROOT, blocks, prose
+from tests.docs.shop import Shop
+
+SHOWN = shown()
+
+
+@pytest.mark.parametrize("line", SHOWN, ids=str)
+def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("jobs.jsonl", "jobs.csv", "news.csv"):
+        Path(name).touch()
+    [name, *_] = [word for word in line.words if word in COMMANDS]
+    place = line.words.index(name)
+    assert set(line.words[:place]) <= {"-v", "--verbose"}
+    with command(name).make_context(name, line.words[place + 1 :]):
+        pass
+
+
+def test_every_command_is_shown_in_the_readme_and_in_its_own_help() -> None:
+    for name in COMMANDS:
+        assert any(line.where.startswith("README") and name in line.words for line in SHOWN), name
+        assert any(line.where == f"{name} --help" for line in SHOWN), name
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_is_told_of_in_the_readme(name: str) -> None:
+    told = README.read_text(encoding="utf-8")
+    missing = [option for option in options(name) if option not in told]
+    assert missing == []
+
+
+def test_the_readme_names_no_option_that_is_not_there() -> None:
+    """Words in code that begin with two dashes are options of some command, or of another program."""
+    there = {option for name in COMMANDS for option in options(name)} | {"--verbose", "--version", "--help"}
+    others = {"--wait"}
+    in_prose = {word.strip("`(),.;:") for word in prose(README).split() if "--" in word and word.startswith("`--")}
+    assert in_prose - there - others == set()
+
+
+def test_the_readmes_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
+    """All of them, in their order, in one folder; a run without an end is made to have one."""
+    for block in blocks(README, "sh"):
+        for line in block.text.splitlines():
+            if line.startswith("claimjobs "):
+                _run(any_shop, line.replace("--duration 20", "--duration 1 --consumers 2"))
+    assert (any_shop.folder / "emails.sql").read_text().startswith("CREATE TABLE emails")
+    assert ET.parse(any_shop.folder / "run.svg").getroot().tag.endswith("svg")
+    assert not (any_shop.folder / "bad.csv").exists()
+    assert any_shop.backend.rows("emails") == []
+
+
+def _run(shop: Shop, line: str) -> None:
+    done = subprocess.run(shop.shell(line), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
+    assert "Traceback" not in done.stderr
+    if "--json" in line:
+        for answer in done.stdout.splitlines():
+            json.loads(answer)
+
+
+def test_every_target_of_make_that_is_shown_is_there() -> None:
+    targets = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lines = [line.split() for page in PAGES for block in blocks(page, "sh") for line in block.text.splitlines()]
+    for target in {words[1] for words in lines if words[:1] == ["make"]}:
+        assert f"\n{target}:" in targets
