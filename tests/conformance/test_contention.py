@@ -10,12 +10,12 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim import Overfetch, Selection, TwoPhases
+from claimjobs.claim import Overfetch, TwoPhases
 from claimjobs.dialects import Key
 from claimjobs.hand import TRIES
 from claimjobs.roles import roles_of
 from claimjobs.schema import article_table
-from claimjobs.statements.find import find
+from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
@@ -91,8 +91,9 @@ def two_phases(backend: Backend, connection: sa.Connection) -> tuple[list[Key], 
     """Phase 1 as `TwoPhases` sends it, and phase 2 to be sent when the test has come between."""
     roles = roles_of(JOBS)
     ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.status == "unclaimed"
-    found = connection.execute(find(roles, ready, roles.default_order), {"limit": 10})
-    return [row[0] for row in found], lock(roles, backend.dialect, ready, roles.default_order)
+    selection = Selection(ready, roles.default_order)
+    found = connection.execute(find(roles, selection), {"limit": 10})
+    return [row[0] for row in found], lock(roles, backend.dialect, selection)
 
 
 @contextmanager
@@ -133,9 +134,9 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     queue.enqueue(jobs(3))
     roles = roles_of(JOBS)
     ready = sa.and_(roles.status == "unclaimed", JOBS.c.e == "")
-    claim = TwoPhases(roles, backend.dialect, Selection(ready, roles.default_order), sa.func.now())
+    claim = TwoPhases(queue._ready(), Selection(ready, roles.default_order), sa.func.now())
     with at_dialects_isolation(backend) as connection:
-        candidates = claim._candidates(connection, 10)
+        candidates = [row[0] for row in connection.execute(claim._find, {"limit": 10})]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
         assert names(claim._locked(connection, candidates, 10)) == ["0000", "0002"]
 
