@@ -98,7 +98,7 @@ class Batch:
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
         self._must_be_open()
-        keys = [job.key for job in jobs] or list(self._undecided)
+        keys = list(dict.fromkeys(job.key for job in jobs)) or list(self._undecided)
         for key in keys:
             if key not in self._jobs:
                 raise NotInBatch(key)
