@@ -2,9 +2,6 @@
 
 Counted is the time from the start line, which all consumers cross together with their modules imported and their
 connections open, to the last settle. After each run every job must have been done once, and none be left.
-
-claimjobs builds its statements in its first claim, some 25 to 50 ms of CPU for each consumer, and that is counted: on a
-fast server it shows with 10 consumers and few jobs. `--jobs 200000` tells more of a steady state.
 """
 
 from __future__ import annotations

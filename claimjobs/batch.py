@@ -137,7 +137,7 @@ class Batch:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
         self._must_be_open()
         self._progress()
-        keys = [job.key for job in jobs] or list(self._undecided)
+        keys = list(dict.fromkeys(job.key for job in jobs)) or list(self._undecided)
         for key in keys:
             if key not in self._jobs:
                 raise NotInBatch(key)

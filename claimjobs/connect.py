@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import DIALECTS, Dialect, dialect_of, supported
+from claimjobs.dialects import DIALECTS, Dialect, dialect_of
 from claimjobs.errors import (
     AccessDenied,
     ConnectionFailed,
@@ -34,11 +34,12 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     Raises UnknownDatabase or DriverMissing.
     """
     if isinstance(bind, sa.Engine):
-        _require_support(bind)
+        _require_support(bind.dialect.name)
         return bind
     url = parse(bind)
+    _require_support(url.get_backend_name())
     try:
-        engine = sa.create_engine(url)
+        return sa.create_engine(url)
     except sa.exc.NoSuchModuleError:
         raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
     except ModuleNotFoundError as error:
@@ -46,8 +47,6 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
             f"the driver of {url.drivername!r} is not installed ({error}): "
             f"pip install {error.name}, or leave the driver out of the URL"
         ) from error
-    _require_support(engine)
-    return engine
 
 
 def parse(url: str | sa.URL) -> sa.URL:
@@ -59,11 +58,10 @@ def parse(url: str | sa.URL) -> sa.URL:
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
 
 
-def _require_support(engine: sa.Engine) -> None:
-    if not supported(engine):
+def _require_support(name: str) -> None:
+    if name not in DIALECTS:
         raise UnknownDatabase(
-            f"claimjobs does not know {engine.dialect.name!r}, only {', '.join(sorted(DIALECTS))}: "
-            f"give a URL such as {EXAMPLES}"
+            f"claimjobs does not know {name!r}, only {', '.join(sorted(DIALECTS))}: give a URL such as {EXAMPLES}"
         )
 
 

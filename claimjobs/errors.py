@@ -8,6 +8,16 @@ from typing import Any, ClassVar
 class ClaimjobsError(Exception):
     """Anything that claimjobs raises of its own accord."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A constructor here takes the thing and not the message: unpickled by it, a message would hold itself.
+        return _unpickled, (type(self), self.args, vars(self))
+
+
+def _unpickled(kind: type[ClaimjobsError], args: tuple[Any, ...], attributes: dict[str, Any]) -> ClaimjobsError:
+    error = kind.__new__(kind, *args)
+    vars(error).update(attributes)
+    return error
+
 
 # --- reaching the database -------------------------------------------------------------------------------
 

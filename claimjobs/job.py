@@ -25,6 +25,9 @@ class Job(Mapping[str, Any]):
         except KeyError:
             raise AttributeError(f"job {self.key!r} has no column {column!r}") from None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Job, (self.key, dict(self._row))
+
     def __getitem__(self, column: str) -> Any:
         return self._row[column]
 

@@ -38,7 +38,7 @@ from claimjobs.stats import Stats
 from claimjobs.translate import predicate_errors
 
 Predicate = sa.ColumnElement[bool]
-Where = Predicate | Callable[[], Predicate] | None
+Where = Predicate | sa.TextClause | Callable[[], Predicate | sa.TextClause] | None
 
 SHORTEST_POLL = 0.02
 """Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""

@@ -12,11 +12,6 @@ from claimjobs.dialects.postgres import PortablePostgres, Postgres
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "mariadb": MariaDB}
 
 
-def supported(engine: sa.Engine) -> bool:
-    """Whether claimjobs knows this engine's database at all; asks the URL, not the server."""
-    return engine.dialect.name in DIALECTS
-
-
 def dialect_of(connection: sa.Connection) -> Dialect:
     """The dialect of the server at the other end (a `mysql` URL may lead to a MariaDB).
 
@@ -27,4 +22,4 @@ def dialect_of(connection: sa.Connection) -> Dialect:
     return DIALECTS[name]()
 
 
-__all__ = ["DIALECTS", "Dialect", "Key", "PortablePostgres", "dialect_of", "supported"]
+__all__ = ["DIALECTS", "Dialect", "Key", "PortablePostgres", "dialect_of"]

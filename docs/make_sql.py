@@ -20,7 +20,6 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim import Selection
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.roles import Roles, roles_of
@@ -28,7 +27,7 @@ from claimjobs.schema import DEFAULT_TABLE, article_table, owner_table
 from claimjobs.setup import ddl, tables_for
 from claimjobs.statements import owners, produce, settle
 from claimjobs.statements.claim import claim
-from claimjobs.statements.find import find
+from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
 from tests.backends import Backend, Servers
@@ -114,7 +113,7 @@ def _built(family: str) -> dict[str, Any]:
         **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(roles)}),
         "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         "register": owners.register(owner_table()).values(
-            {name: sa.bindparam(name) for name in ("host", "pid", "claims")}
+            {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
         ),
         "held": owners.held(roles),
         "leave": owners.leave(owner_table()),
@@ -123,11 +122,11 @@ def _built(family: str) -> dict[str, Any]:
 
 def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
     if dialect.claims_in_one_statement:
-        return {"claim": claim(roles, selection.ready, selection.order, now)}
+        return {"claim": claim(roles, dialect, selection, now=now, owners=owner_table())}
     return {
-        "find": find(roles, selection.ready, selection.order),
-        "lock": lock(roles, dialect, selection.ready, selection.order),
-        "mark": mark(roles, dialect, now),
+        "find": find(roles, selection),
+        "lock": lock(roles, dialect, selection),
+        "mark": mark(roles, dialect, now, owner_table()),
     }
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
+import sqlalchemy as sa
 
+from claimjobs import Queue
+from claimjobs.schema import OWNER_TABLE
 from tests.backends import Backend
 from tests.docs.shop import Shop
 
@@ -71,3 +77,58 @@ def test_the_demonstration_refuses_a_table_with_a_payload_of_its_own(any_shop: S
         assert done.returncode == 4
         assert "emails" in done.stderr
     assert len(any_shop.backend.rows("emails")) == 20
+
+
+# --- what a DBA is told ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def an_account(backend: Backend) -> Iterator[str]:
+    """The URL of an account with the rights that the README names, and no others."""
+    name, database = f"cj_{secrets.token_hex(4)}", sa.make_url(backend.url).database
+    postgres = backend.family == "postgres"
+    where = "" if postgres else f"{database}."
+    grants = [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {where}{table} TO {name}" for table in ("jobs", OWNER_TABLE)]
+    sequence = [f"GRANT USAGE ON SEQUENCE jobs_id_seq TO {name}"] if postgres else []
+    with backend.new_engine(isolation_level="AUTOCOMMIT").connect() as admin:
+        try:
+            make = f"ROLE {name} LOGIN PASSWORD" if postgres else f"USER {name} IDENTIFIED BY"
+            admin.exec_driver_sql(f"CREATE {make} '{name}'")
+        except sa.exc.DBAPIError as refused:
+            pytest.skip(f"this server's account may not make others: {refused.orig}")
+        try:
+            for grant in (*grants, *sequence):
+                admin.exec_driver_sql(grant)
+            yield sa.make_url(backend.url).set(username=name, password=name).render_as_string(hide_password=False)
+        finally:
+            for end in [f"DROP OWNED BY {name}", f"DROP ROLE {name}"] if postgres else [f"DROP USER {name}"]:
+                admin.exec_driver_sql(end)
+
+
+def test_the_rights_that_are_named_are_enough(database: Backend) -> None:
+    database.make()
+    with an_account(database) as url, database.bare_queue(bind=database.engine) as looking:
+        engine = sa.create_engine(url)
+        with Queue(engine) as queue:
+            queue.enqueue([{"d": "d", "e": "e"}] * 4)
+            with queue.claim(3) as batch:
+                batch.done(batch[0])
+                batch.fail(batch[1], "not now")
+            assert queue.stats().unclaimed == 3
+        engine.dispose()
+        assert looking.stats().owners == ()
+
+
+def test_a_run_holds_a_connection_for_each_process_and_three_more_at_most(database: Backend) -> None:
+    database.make()
+    options = ["--consumers", "2", "--generators", "1", "--rate", "50", "--duration", "2"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "claimjobs", "start-processing", *options],
+        env={**os.environ, "CLAIMJOBS_URL": database.url},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        most = 0
+        while process.poll() is None:
+            most = max(most, len(database.sessions()))
+    assert 3 <= most <= 2 + 1 + 3

@@ -1,0 +1,249 @@
+"""Batch without a database: the outcomes it hands to a settle that only writes them down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from claimjobs import Batch, Job, Retry, job_table
+from claimjobs.errors import BatchSettled, ColumnMissing, NotInBatch
+from claimjobs.roles import roles_of
+from claimjobs.settle import Outcomes
+
+ROLES = roles_of(job_table("emails", sa.MetaData(), sa.Column("address", sa.String(100))))
+PLAIN = roles_of(
+    sa.Table(
+        "plain",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("status", sa.String(16)),
+        sa.Column("owner_id", sa.Integer),
+    )
+)
+
+
+class Settled:
+    """A settle that writes down what it is given, and says which keys are lost."""
+
+    def __init__(self, lost: set[Any] | None = None) -> None:
+        self.calls: list[Outcomes] = []
+        self._lost = lost or set()
+
+    def __call__(self, outcomes: Outcomes) -> set[Any]:
+        self.calls.append(outcomes)
+        return self._lost
+
+    @property
+    def outcomes(self) -> Outcomes:
+        [only] = self.calls
+        return only
+
+
+def batch_of(settle: Any, count: int = 3, *, retry: Retry | None = None, attempts: int = 0) -> Batch:
+    jobs = [Job(key, {"id": key, "attempts": attempts}) for key in range(1, count + 1)]
+    return Batch(jobs, ROLES, settle, retry or Retry(attempts=3, base=8, cap=100))
+
+
+def test_it_settles_once_when_the_block_is_left() -> None:
+    settle = Settled()
+    with batch_of(settle) as batch:
+        for job in batch:
+            if job.key == 2:
+                break
+        assert settle.calls == []
+    assert (settle.outcomes.done, settle.outcomes.released) == ([1], [2, 3])
+
+
+def test_an_empty_batch_settles_nothing() -> None:
+    settle = Settled()
+    with batch_of(settle, 0) as batch:
+        batch.done()
+    assert settle.calls == []
+    assert batch.settled
+
+
+def test_a_settle_that_fails_leaves_the_batch_open_to_be_settled_again() -> None:
+    answers: Iterator[Any] = iter([OSError("gone"), {2}])
+
+    def settle(_outcomes: Outcomes) -> set[Any]:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return {2}
+
+    batch = batch_of(settle)
+    batch.done()
+    with pytest.raises(OSError, match="gone"):
+        batch.settle()
+    assert not batch.settled
+    batch.settle()
+    assert [job.key for job in batch.lost] == [2]
+
+
+def test_an_exception_of_the_handler_is_not_swallowed() -> None:
+    settle = Settled()
+
+    def handle() -> None:
+        with batch_of(settle):
+            raise KeyError("handler")
+
+    with pytest.raises(KeyError, match="handler"):
+        handle()
+    assert settle.outcomes.released == [1, 2, 3]
+
+
+def test_a_job_named_twice_in_one_call_is_one_job() -> None:
+    settle = Settled()
+    with batch_of(settle) as batch:
+        batch.done(batch[0], batch[0])
+        batch.release(batch[1], batch[1])
+    assert (settle.outcomes.done, settle.outcomes.released) == ([1], [2, 3])
+
+
+def test_a_failed_job_waits_within_the_bounds_of_retry() -> None:
+    settle = Settled()
+    with batch_of(settle, attempts=1) as batch:
+        batch.fail(batch[0], "again")
+        batch.fail(batch[1], "again", retry_in=7.5)
+        batch.fail(batch[2], "again", retry=False)
+    assert 8 <= settle.outcomes.retried[1] <= 16
+    assert settle.outcomes.retried[2] == 7.5
+    assert settle.outcomes.dead == [3]
+
+
+def test_the_last_failure_is_death_whatever_wait_was_asked_for() -> None:
+    settle = Settled()
+    with batch_of(settle, attempts=2) as batch:
+        batch.fail(batch[0], "again")
+        batch.fail(batch[1], "again", retry_in=5)
+        batch.done()
+    assert (settle.outcomes.dead, settle.outcomes.retried) == ([1, 2], {})
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("as it is", "as it is"),
+        (ValueError("no such street"), "ValueError: no such street"),
+        (KeyError("x"), "KeyError: 'x'"),
+        (RuntimeError(), "RuntimeError: "),
+        ("x" * 2_000, "x" * 2_000),
+        ("x" * 2_001, "x" * 1_999 + "…"),
+        ("\ud800" * 2_000, ("\\ud800" * 2_000)[:1_999] + "…"),
+        ("a\0b", "a\\0b"),
+    ],
+)
+def test_an_error_is_kept_as_text(error: BaseException | str, text: str) -> None:
+    settle = Settled()
+    with batch_of(settle) as batch:
+        batch.fail(batch[0], error)
+    assert settle.outcomes.errors == {1: text}
+    assert len(settle.outcomes.errors[1]) <= 2_000
+
+
+def test_a_failure_that_is_taken_back_leaves_no_error_behind() -> None:
+    settle = Settled()
+    with batch_of(settle) as batch:
+        batch.fail(batch[0], "broken")
+        batch.fail(batch[1], "broken", retry=False)
+        batch.done(batch[0], batch[1])
+    assert settle.outcomes.errors == {}
+    assert settle.outcomes.done == [1, 2]
+
+
+def test_a_job_of_another_batch_changes_nothing() -> None:
+    settle = Settled()
+    with batch_of(settle) as batch:
+        stranger = Job(99, {"id": 99})
+        for word in (batch.done, batch.release):
+            with pytest.raises(NotInBatch, match="99"):
+                word(batch[0], stranger)
+        with pytest.raises(NotInBatch, match="99"):
+            batch.fail(stranger, "broken")
+        assert len(batch.undecided) == 3
+    assert settle.outcomes.released == [1, 2, 3]
+
+
+def test_a_table_without_the_columns_cannot_hold_a_failure() -> None:
+    batch = Batch([Job(1, {"id": 1})], PLAIN, Settled(), Retry())
+    with pytest.raises(ColumnMissing, match="ALTER TABLE plain ADD COLUMN attempts INTEGER"):
+        batch.fail(batch[0], "broken")
+    assert len(batch.undecided) == 1
+
+
+def test_its_repr_says_how_far_it_is() -> None:
+    batch = batch_of(Settled())
+    assert repr(batch) == "<Batch of 3 jobs, 3 undecided>"
+    batch.done(batch[0])
+    assert repr(batch) == "<Batch of 3 jobs, 2 undecided>"
+    batch.settle()
+    assert repr(batch) == "<Batch of 3 jobs, settled>"
+
+
+# --- any sequence of words ---------------------------------------------------------------------------------
+
+COUNT = 5
+JOB = st.integers(0, COUNT - 1)
+WORD = st.one_of(
+    st.tuples(st.sampled_from(["done", "release"]), st.lists(JOB, max_size=COUNT)),
+    st.tuples(st.sampled_from(["fail", "bury"]), st.lists(JOB, min_size=1, max_size=1)),
+    st.tuples(st.just("loop"), st.lists(JOB, min_size=1, max_size=1)),  # and a break after so many
+)
+
+
+def expected(words: list[tuple[str, list[int]]]) -> dict[int, str]:
+    """The same by the plainest model: a dictionary from each job to the last word said of it."""
+    said: dict[int, str] = {}
+    for word, jobs in words:
+        if word == "loop":
+            undecided = [job for job in range(COUNT) if job not in said]
+            said.update(dict.fromkeys(undecided[: jobs[0]], "done"))
+        else:
+            said.update(dict.fromkeys(jobs or [job for job in range(COUNT) if job not in said], word))
+    return {job: said.get(job, "release") for job in range(COUNT)}
+
+
+@given(st.lists(WORD, max_size=12))
+def test_each_job_has_exactly_one_outcome_and_it_is_the_last_word(words: list[tuple[str, list[int]]]) -> None:
+    settle = Settled()
+    with batch_of(settle, COUNT) as batch:
+        for word, places in words:
+            say(batch, word, places)
+    found = settle.outcomes
+    outcomes = [
+        *((key, "done") for key in found.done),
+        *((key, "release") for key in found.released),
+        *((key, "fail") for key in found.retried),
+        *((key, "bury") for key in found.dead),
+    ]
+    assert sorted(outcomes) == [(job + 1, word) for job, word in sorted(expected(words).items())]
+    assert set(found.errors) == {*found.retried, *found.dead}
+    assert sorted(found.keys()) == list(range(1, COUNT + 1))
+
+
+def say(batch: Batch, word: str, places: list[int]) -> None:
+    jobs = [batch[place] for place in places]
+    if word == "fail":
+        batch.fail(jobs[0], "again", retry_in=1)
+    elif word == "bury":
+        batch.fail(jobs[0], "never", retry=False)
+    elif word == "loop":
+        for number, _ in enumerate(batch):
+            if number == places[0]:
+                break
+    else:
+        getattr(batch, word)(*jobs)
+
+
+@given(st.sets(st.integers(1, COUNT)))
+def test_what_is_lost_is_told_in_the_order_of_the_batch(lost: set[int]) -> None:
+    with batch_of(Settled(lost), COUNT) as batch:
+        batch.done()
+    assert [job.key for job in batch.lost] == sorted(lost)
+    with pytest.raises(BatchSettled):
+        batch.done()

@@ -1,0 +1,85 @@
+"""From a URL to an engine, or to an error with the next step. No server is asked."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.connect import engine_of, parse
+from claimjobs.errors import DriverMissing, UnknownDatabase
+
+SECRET = "Tr0ub4dor-3"
+
+
+@pytest.mark.parametrize(
+    ("given", "driver"),
+    [
+        ("mysql", "mysql+pymysql"),
+        ("mariadb", "mariadb+pymysql"),
+        ("postgres", "postgresql+psycopg"),
+        ("postgresql", "postgresql+psycopg"),
+        ("mysql+mysqldb", "mysql+mysqldb"),
+        ("postgresql+psycopg", "postgresql+psycopg"),
+    ],
+)
+def test_a_url_without_a_driver_means_the_ones_that_are_installed(given: str, driver: str) -> None:
+    parsed = parse(f"{given}://app:{SECRET}@host:1234/shop?charset=utf8mb4")
+    assert parsed.drivername == driver
+    assert (parsed.username, parsed.password, parsed.host, parsed.port) == ("app", SECRET, "host", 1234)
+    assert (parsed.database, parsed.query["charset"]) == ("shop", "utf8mb4")
+
+
+def test_a_url_that_is_parsed_already() -> None:
+    assert parse(sa.make_url("mysql://host/shop")).drivername == "mysql+pymysql"
+
+
+def test_an_engine_is_taken_as_it_is() -> None:
+    engine = sa.create_engine("mysql+pymysql://host/shop")
+    assert engine_of(engine) is engine
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"sqlite:///{SECRET}.db",
+        f"oracle://app:{SECRET}@host/shop",
+        f"mongodb://app:{SECRET}@host/shop",
+        f"mysql:/app:{SECRET}@host/shop",
+        f"app:{SECRET}@host/shop",
+        f"mysql://app:{SECRET}@host:port/shop",
+        f"postgresql+asyncpgg://app:{SECRET}@host/shop",
+        "",
+    ],
+)
+def test_an_unknown_database_is_told_with_an_example_and_no_password(url: str) -> None:
+    with pytest.raises(UnknownDatabase, match="mysql://user:password@host/database or postgresql://") as raised:
+        Queue(url)
+    error: BaseException | None = raised.value
+    while error:
+        assert SECRET not in str(error)
+        error = error.__cause__
+
+
+def test_an_engine_of_another_database_is_refused() -> None:
+    with pytest.raises(UnknownDatabase, match="does not know 'sqlite', only mariadb, mysql, postgresql"):
+        Queue(sa.create_engine("sqlite://"))
+
+
+@pytest.mark.parametrize(
+    ("url", "module"),
+    [("mysql+mysqldb", "MySQLdb"), ("postgresql+psycopg2", "psycopg2"), ("mysql", "pymysql")],
+)
+def test_a_driver_that_is_not_installed_is_told_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, url: str, module: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DriverMissing, match=r"is not installed .*: pip install .*, or leave the driver out") as raised:
+        Queue(f"{url}://app:{SECRET}@host/shop")
+    assert SECRET not in str(raised.value)
+
+
+def test_nothing_is_asked_of_a_server_before_the_first_use() -> None:
+    Queue("postgresql://app@host.invalid/shop").close()

@@ -1,0 +1,69 @@
+"""Every message names its thing and the next step."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from typing import Any
+
+import pytest
+
+from claimjobs import errors
+
+GIVEN: dict[str, tuple[Any, ...]] = {
+    "ServerTooOld": ("MySQL", "5.7.44", "8.0.13"),
+    "TableMissing": ("emails",),
+    "ColumnMissing": ("emails", "run_at", "retrying"),
+    "NoPrimaryKey": ("emails",),
+    "BadPredicate": ("no such column",),
+    "BadSize": (0,),
+    "BatchSettled": (),
+    "BatchNotSettled": (),
+    "NotInBatch": (7,),
+    "CrossedFork": (),
+    "NothingDecided": ("shop:send",),
+    "ReferenceNotFound": ("shop:sned", "no such attribute"),
+}
+NEXT_STEP = (
+    "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
+)
+CLASSES = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, errors.ClaimjobsError) and kind.__module__ == errors.__name__
+]
+WRITTEN_HERE = [kind for kind in CLASSES if "__init__" in vars(kind) and kind is not errors.BadRow]
+
+
+@pytest.mark.parametrize("kind", WRITTEN_HERE, ids=lambda kind: kind.__name__)
+def test_a_message_has_the_next_step(kind: type[Any]) -> None:
+    import re
+
+    message = str(kind(*GIVEN[kind.__name__]))
+    assert re.search(NEXT_STEP, message), message
+    assert not message.endswith(".")
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_an_error_says_what_it_is_for(kind: type[Any]) -> None:
+    assert kind.__doc__
+
+
+def test_what_python_would_raise_can_be_caught_as_that() -> None:
+    assert issubclass(errors.BadSize, ValueError)
+    assert issubclass(errors.BadRow, ValueError)
+    assert issubclass(errors.NotInBatch, LookupError)
+
+
+def test_a_row_that_does_not_fit_can_be_asked_for_its_number() -> None:
+    error = errors.BadRow(7, "too long", {"d": "x"})
+    assert (str(error), error.line, error.reason, error.row) == ("row 7: too long", 7, "too long", {"d": "x"})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.BadRow(7, "too long", {"d": "x"}), errors.BatchSettled(), errors.TableMissing("x"), errors.BadSize(0)],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_survives_the_way_to_another_process(error: Exception) -> None:
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
