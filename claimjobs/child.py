@@ -37,6 +37,8 @@ class Child:
         self.owner_id: int | None = None
         self.finished = False
         """Ended of its own accord: no replacement is due."""
+        self.was_ready = False
+        """Whether a process here has registered, or has ended."""
         self.ending = False
         """Told to stop: its end, however it comes, is the end."""
         self.restarts = 0
@@ -71,6 +73,7 @@ class Child:
         for message in self.messages():
             self.take(message)
         code = self._bury()
+        self.was_ready = True
         self._before, self._now = self._before + self._now, Report()
         return code
 
@@ -115,6 +118,7 @@ class Child:
         """Remember what the process said of itself."""
         if isinstance(message, Registered):
             self.owner_id = message.owner_id
+            self.was_ready = True
         elif isinstance(message, Progress):
             self._now = message.report
             self._batch = message.batch or self._batch

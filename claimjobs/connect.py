@@ -16,6 +16,7 @@ from claimjobs.errors import (
     ServerUnreachable,
     UnknownDatabase,
 )
+from claimjobs.translate import reason
 
 DRIVERS = {
     "mysql": "mysql+pymysql",
@@ -24,6 +25,9 @@ DRIVERS = {
     "postgresql": "postgresql+psycopg",
 }
 """What a URL means that names no driver."""
+
+PACKAGES = {"MySQLdb": "mysqlclient"}
+"""Drivers whose package has another name than their module."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
 
@@ -45,7 +49,7 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     except ModuleNotFoundError as error:
         raise DriverMissing(
             f"the driver of {url.drivername!r} is not installed ({error}): "
-            f"pip install {error.name}, or leave the driver out of the URL"
+            f"pip install {PACKAGES.get(error.name or '', error.name)}, or leave the driver out of the URL"
         ) from error
 
 
@@ -96,13 +100,13 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
 
 def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ConnectionFailed:
     where = engine.url.render_as_string(hide_password=True)
-    reason = " ".join(str(error.orig).split())
+    why = reason(error)
     dialect = DIALECTS[engine.dialect.name]()
     if dialect.no_such_database(error):
-        return AccessDenied(f"{where}: there is no such database ({reason}): create it, or correct the URL")
+        return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
     if dialect.refused(error):
-        return AccessDenied(f"{where}: the server refused ({reason}): check user, password and their rights")
-    return ServerUnreachable(f"{where}: no connection ({reason}): check host and port, and that the server is running")
+        return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
+    return ServerUnreachable(f"{where}: no connection ({why}): check host and port, and that the server is running")
 
 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:

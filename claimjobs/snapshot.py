@@ -54,6 +54,7 @@ class Summary:
     left: int
     """Jobs unclaimed or claimed when the run ended."""
     seconds: float
+    """From when all consumers were ready until the end."""
     total: Report
     replaced: int
     """Processes that died and were replaced."""

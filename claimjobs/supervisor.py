@@ -45,7 +45,8 @@ class Run:
     rate: float | None = None
     """Jobs per second to generate, all generators together."""
     duration: float | None = None
-    """Seconds until generators and consumers are told to stop (with `drain`: the generators alone)."""
+    """Seconds, from when all consumers are ready, until generators and consumers are told to stop (with `drain`: the
+    generators alone)."""
     drain: bool = False
     """End when the generators have ended and no job is due."""
 
@@ -72,6 +73,7 @@ class Supervisor:
         self._rate = Rate()
         self._kill_at: float | None = None
         self._began = self._looked = 0.0
+        self._ready_at: float | None = None
 
     def _generator(self, number: int) -> Child:
         count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
@@ -111,6 +113,7 @@ class Supervisor:
             self._show(message)
         self._reap()
         self._hand_back()
+        self._notice_readiness()
         self._decide()
         self._pass_on()
         self._look()
@@ -126,8 +129,6 @@ class Supervisor:
             if child.due:
                 child.start()
                 self._tell([child], *self._told)
-        if self._phase == "starting":
-            self._phase = "running"
 
     def _hear(self) -> Iterator[Message]:
         """Wait for the first who speaks or ends, then read what everyone has said."""
@@ -173,12 +174,19 @@ class Supervisor:
                 return
             self._orphaned.remove(owner)
 
+    def _notice_readiness(self) -> None:
+        """All consumers have registered once, or died trying: the run's clock begins."""
+        if self._ready_at is None and all(child.was_ready for child in self._consumers):
+            self._ready_at = time.monotonic()
+            self._phase = "running" if self._phase == "starting" else self._phase
+
     # --- deciding --------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         run = self._run
         generated = all(child.finished for child in self._generators)
-        late = run.duration is not None and time.monotonic() - self._began >= run.duration
+        ready = self._ready_at
+        late = run.duration is not None and ready is not None and time.monotonic() - ready >= run.duration
         if late and run.drain and not generated:
             self._end(self._generators)
         elif late and not run.drain:
@@ -254,7 +262,7 @@ class Supervisor:
         return sum((child.report for child in self._children()), Report())
 
     def _summary(self, before: int) -> Summary:
-        seconds = time.monotonic() - self._began
+        seconds = time.monotonic() - (self._ready_at or self._began)
         total = self._total()
         self._phase = "ended"
         self._watch(self._snapshot())

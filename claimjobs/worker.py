@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import time
@@ -19,9 +20,11 @@ from claimjobs.consumer import consume
 from claimjobs.errors import BadTable, ClaimjobsError
 from claimjobs.handlers import Handler, Per, handler_of
 from claimjobs.lifeline import Lifeline, LogToSupervisor, Progress, Registered
+from claimjobs.liveness import Liveness
 from claimjobs.producer import article_rows, produce
 from claimjobs.queue import Queue
 from claimjobs.references import is_reference, load
+from claimjobs.retry import Retry
 from claimjobs.signals import TakenBack, can_be_taken_back
 from claimjobs.translate import reason
 
@@ -29,6 +32,9 @@ log = logging.getLogger("claimjobs.worker")
 
 ARTICLE_PAYLOAD = {"d", "e"}
 """The payload of the article's jobs: what generators make and the demonstration may consume."""
+
+HUNG = 75
+"""Exit code of a process whose handler hangs: it is ended like one that was killed, and replaced."""
 
 DEMONSTRATION_PAUSE = 0.1
 """Seconds that the article's consumers spend on a batch."""
@@ -45,12 +51,15 @@ class Plan:
     where: str | None = None
     size: int = 100
     poll: float = 1.0
+    liveness: Liveness = Liveness()
+    retry: Retry = Retry()
     commit_every: int = 10
 
     def queue(self) -> Queue:
         """A Queue of this process's own."""
         table = load(self.table) if is_reference(self.table) else self.table
-        return Queue(sa.make_url(self.url), table, where=predicate(self.where))
+        where = predicate(self.where)
+        return Queue(sa.make_url(self.url), table, where=where, liveness=self.liveness, retry=self.retry)
 
     def check(self, generators: int) -> None:
         """Find out whether processes could work at all, before one is started. Raises ClaimjobsError."""
@@ -115,6 +124,7 @@ def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connec
 def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, Lifeline]]:
     """A queue and a lifeline; at the end, however it comes, nothing is held and the last count is sent."""
     queue = plan.queue()
+    queue.on_hang = lambda: os._exit(HUNG)
     lifeline = _begin(pipe, queue)
     try:
         yield queue, lifeline

@@ -10,6 +10,8 @@ from claimjobs.cli import exits
 from claimjobs.cli.options import database, table_option, url_option
 from claimjobs.cli.screen import Remembered, picture, screen_for, summary_json, summary_text
 from claimjobs.handlers import Per
+from claimjobs.liveness import Liveness
+from claimjobs.retry import Retry
 from claimjobs.signals import graceful
 from claimjobs.snapshot import Summary
 from claimjobs.supervisor import Run, Supervisor
@@ -30,6 +32,29 @@ GENERATORS = 2
 @click.option("--jobs", type=click.IntRange(0), help="Jobs to generate, all together.")
 @click.option("--duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this time.")
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
+@click.option(
+    "--lease",
+    type=click.FloatRange(0.5),
+    default=Liveness.lease,
+    show_default=True,
+    metavar="SECONDS",
+    help="Without a sign of life for so long a consumer is dead, and its jobs go to others.",
+)
+@click.option(
+    "--max-batch-time",
+    type=click.FloatRange(0, min_open=True),
+    default=Liveness.max_batch_time,
+    show_default=True,
+    metavar="SECONDS",
+    help="A consumer whose batch makes no progress for so long is ended and replaced.",
+)
+@click.option(
+    "--attempts",
+    type=click.IntRange(1),
+    default=Retry.attempts,
+    show_default=True,
+    help="Failures after which a job is dead.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
 @click.option("--picture", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as an SVG.")
 @url_option
@@ -47,6 +72,9 @@ def start_processing(
     jobs: int | None,
     duration: float | None,
     drain: bool,
+    lease: float,
+    max_batch_time: float,
+    attempts: int,
     as_json: bool,
     file: Path | None,
     url: str | None,
@@ -69,7 +97,16 @@ def start_processing(
         generators = 0 if handler else GENERATORS
     run = Run(consumers, generators, jobs=jobs, rate=rate, duration=duration, drain=drain)
     with database(url) as reached:
-        plan = Plan(reached, table, handler=handler, per=per, where=where, size=batch_size)
+        plan = Plan(
+            reached,
+            table,
+            handler=handler,
+            per=per,
+            where=where,
+            size=batch_size,
+            liveness=Liveness(lease=lease, max_batch_time=max_batch_time),
+            retry=Retry(attempts=attempts),
+        )
         summary, taken_back = _supervised(plan, run, as_json, file)
     click.echo(summary_json(summary) if as_json else summary_text(summary))
     context.exit(exits.TAKEN_BACK if taken_back else exits.OK)
