@@ -89,7 +89,7 @@ def an_account(backend: Backend) -> Iterator[str]:
     postgres = backend.family == "postgres"
     where = "" if postgres else f"{database}."
     grants = [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {where}{table} TO {name}" for table in ("jobs", OWNER_TABLE)]
-    sequence = [f"GRANT USAGE ON SEQUENCE jobs_id_seq TO {name}"] if postgres else []
+    usage = [f"GRANT USAGE ON {what} TO {name}" for what in ("SCHEMA public", "SEQUENCE jobs_id_seq")]
     with backend.new_engine(isolation_level="AUTOCOMMIT").connect() as admin:
         try:
             make = f"ROLE {name} LOGIN PASSWORD" if postgres else f"USER {name} IDENTIFIED BY"
@@ -97,7 +97,7 @@ def an_account(backend: Backend) -> Iterator[str]:
         except sa.exc.DBAPIError as refused:
             pytest.skip(f"this server's account may not make others: {refused.orig}")
         try:
-            for grant in (*grants, *sequence):
+            for grant in [*grants, *(usage if postgres else [])]:
                 admin.exec_driver_sql(grant)
             yield sa.make_url(backend.url).set(username=name, password=name).render_as_string(hide_password=False)
         finally:
