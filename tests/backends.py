@@ -49,6 +49,7 @@ FLAVOURS: dict[str, Flavour] = {
 CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "one statement": ("a claim in one statement", frozenset({"postgres"})),
     "locks what it reads": ("locks on rows that are read and then not wanted", frozenset({"mysql", "mariadb"})),
+    "planner switches": ("switches for kinds of join", frozenset({"postgres", "postgres-portable"})),
     "row lock table": ("a view of every row lock", frozenset({"mysql"})),
     "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
     "table collation": ("a collation for each table", frozenset({"mysql", "mariadb"})),
@@ -283,6 +284,10 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> 
 # --- what only a family can tell -----------------------------------------------------------------------------
 
 
+_OF_CLIENTS = "datname = :database AND backend_type = 'client backend'"
+"""The server's own vacuum comes and goes as it likes."""
+
+
 class _Eye:
     """Looks at a server from outside the test's database."""
 
@@ -300,7 +305,7 @@ class _Eye:
     def end_sessions(self) -> None:
         """End those that a test left behind: they would hold the tables."""
         if self._family == "postgres":
-            self._ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :database")
+            self._ask(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {_OF_CLIENTS}")
             return
         for session in self._ask("SELECT id FROM information_schema.processlist WHERE db = :database"):
             with contextlib.suppress(sa.exc.DBAPIError):
@@ -323,14 +328,14 @@ class _Eye:
 
     def sessions(self) -> list[str]:
         if self._family == "postgres":
-            asked = "SELECT pid, state, query FROM pg_stat_activity WHERE datname = :database"
+            asked = f"SELECT pid, state, query FROM pg_stat_activity WHERE {_OF_CLIENTS}"
         else:
             asked = "SELECT id, command, info FROM information_schema.processlist WHERE db = :database"
         return [" ".join(str(value) for value in row) for row in self._ask(asked)]
 
     def someone_waits(self) -> bool:
         if self._family == "postgres":
-            asked = "SELECT 1 FROM pg_stat_activity WHERE datname = :database AND wait_event_type = 'Lock'"
+            asked = f"SELECT 1 FROM pg_stat_activity WHERE {_OF_CLIENTS} AND wait_event_type = 'Lock'"
         else:
             asked = (
                 "SELECT 1 FROM information_schema.innodb_trx JOIN information_schema.processlist "

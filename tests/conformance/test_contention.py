@@ -209,6 +209,23 @@ def test_a_claim_that_meets_only_other_hands_looks_further(backend: Backend) -> 
         assert 1 < queue.report.claims <= TRIES
 
 
+@pytest.mark.parametrize("count", [2, 3, 50])
+def test_the_first_of_more_candidates_are_taken_however_the_rows_lie(backend: Backend, count: int) -> None:
+    """With over-fetch, phase 2 has a choice: it must not go by the way the database happens to read."""
+    queue = backend.queue(JOBS)
+    queue.enqueue({**job, "priority": -number} for number, job in enumerate(jobs(count)))
+    backend.analyze()
+    algorithm = queue._algorithm(None)
+    with at_dialects_isolation(backend) as connection:
+        if backend.has("planner switches"):
+            connection.exec_driver_sql("SET LOCAL enable_nestloop = off").close()
+            connection.exec_driver_sql("SET LOCAL enable_mergejoin = off").close()
+        claimed = algorithm(connection, me=queue.owner_id, size=1, limit=count)
+        assert claimed.found == count
+        assert names(claimed.jobs) == [f"{count - 1:04}"]
+        connection.rollback()
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> None:
     """Counted alike by every algorithm: candidates before the last job taken that were in other hands."""

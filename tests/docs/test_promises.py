@@ -83,39 +83,39 @@ def test_the_demonstration_refuses_a_table_with_a_payload_of_its_own(any_shop: S
 
 
 @contextmanager
-def an_account(backend: Backend) -> Iterator[str]:
-    """The URL of an account with the rights that the README names, and no others."""
+def an_account(backend: Backend) -> Iterator[sa.Engine]:
+    """An engine for an account with the rights that the README names, and no others."""
     name, database = f"cj_{secrets.token_hex(4)}", sa.make_url(backend.url).database
     postgres = backend.family == "postgres"
     where = "" if postgres else f"{database}."
     grants = [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {where}{table} TO {name}" for table in ("jobs", OWNER_TABLE)]
-    sequence = [f"GRANT USAGE ON SEQUENCE jobs_id_seq TO {name}"] if postgres else []
+    usage = [f"GRANT USAGE ON {what} TO {name}" for what in ("SCHEMA public", "SEQUENCE jobs_id_seq")]
     with backend.new_engine(isolation_level="AUTOCOMMIT").connect() as admin:
         try:
             make = f"ROLE {name} LOGIN PASSWORD" if postgres else f"USER {name} IDENTIFIED BY"
             admin.exec_driver_sql(f"CREATE {make} '{name}'")
         except sa.exc.DBAPIError as refused:
             pytest.skip(f"this server's account may not make others: {refused.orig}")
+        engine = sa.create_engine(sa.make_url(backend.url).set(username=name, password=name))
         try:
-            for grant in (*grants, *sequence):
+            for grant in [*grants, *(usage if postgres else [])]:
                 admin.exec_driver_sql(grant)
-            yield sa.make_url(backend.url).set(username=name, password=name).render_as_string(hide_password=False)
+            yield engine
         finally:
+            engine.dispose()
             for end in [f"DROP OWNED BY {name}", f"DROP ROLE {name}"] if postgres else [f"DROP USER {name}"]:
                 admin.exec_driver_sql(end)
 
 
 def test_the_rights_that_are_named_are_enough(database: Backend) -> None:
     database.make()
-    with an_account(database) as url, database.bare_queue(bind=database.engine) as looking:
-        engine = sa.create_engine(url)
+    with an_account(database) as engine, database.bare_queue() as looking:
         with Queue(engine) as queue:
             queue.enqueue([{"d": "d", "e": "e"}] * 4)
             with queue.claim(3) as batch:
                 batch.done(batch[0])
                 batch.fail(batch[1], "not now")
             assert queue.stats().unclaimed == 3
-        engine.dispose()
         assert looking.stats().owners == ()
 
 
