@@ -18,7 +18,7 @@ Numbered = tuple[int, Row]
 OnBad = Callable[[BadRow], None]
 
 AT_ONCE = 1_000
-"""Rows of one statement: large enough that its cost is that of the rows, small enough for any packet limit."""
+"""Rows handed to the driver at once, and undone together: many enough that the cost is that of the rows."""
 
 UNSENDABLE = (TypeError, ValueError, OverflowError)
 """What drivers raise for a value that they cannot send at all."""

@@ -74,7 +74,7 @@ class Settler:
         self._now = now
         self._done = (statements.keep if on_done == "keep" else statements.delete)(roles, dialect)
         self._release = statements.release(roles, dialect)
-        self._still_mine = statements.still_mine(roles)
+        self._still_mine = statements.still_mine(roles, dialect)
 
     def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes in one transaction; return the keys that `me` no longer held.

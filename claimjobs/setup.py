@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
@@ -199,7 +200,15 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
         if recreate and table.name != OWNER_TABLE:
             table.drop(printer, checkfirst=False)
         table.create(printer, checkfirst=False)
-    return "\n\n".join(statements) + "\n"
+    return "\n\n".join(_indexes_sorted(statements)) + "\n"
+
+
+def _indexes_sorted(statements: list[str]) -> list[str]:
+    """Each table's indexes by their names: SQLAlchemy keeps them in a set, in another order at every run."""
+    ordered: list[str] = []
+    for is_index, alike in groupby(statements, lambda text: text.startswith("CREATE INDEX")):
+        ordered += sorted(alike) if is_index else alike
+    return ordered
 
 
 def _text(sql: Any, engine: sa.Engine) -> str:

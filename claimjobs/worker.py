@@ -51,8 +51,8 @@ class Plan:
     where: str | None = None
     size: int = 100
     poll: float = 1.0
-    liveness: Liveness = Liveness()
-    retry: Retry = Retry()
+    liveness: Liveness = field(default_factory=Liveness)
+    retry: Retry = field(default_factory=Retry)
     commit_every: int = 10
 
     def queue(self) -> Queue:
@@ -67,6 +67,7 @@ class Plan:
             queue.check()
             self.load_handler()
             payload = set(queue.payload)
+            queue.engine.dispose()
         if generators and not payload >= ARTICLE_PAYLOAD:
             raise BadTable(f"generators fill columns d and e, which table {self.table!r} has not: --generators 0")
         if self.handler is None and payload != ARTICLE_PAYLOAD:

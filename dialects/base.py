@@ -15,7 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 
-Write = TypeVar("Write", sa.Update, sa.Delete)
+Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any
 """A job's primary key: a value, or a tuple of values where the key has several columns."""
 
@@ -148,7 +148,7 @@ class Dialect:
         return rows
 
     def by_primary_key(self, write: Write) -> Write:
-        """Make an UPDATE or DELETE of known keys reach them through the primary key."""
+        """Make a statement about known keys reach them through the primary key."""
         return write
 
 

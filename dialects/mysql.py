@@ -1,4 +1,4 @@
-"""MySQL 8.0.19 and later (InnoDB): what differs from the portable base, and why."""
+"""MySQL 8.0.13 and later (InnoDB): what differs from the portable base, and why."""
 
 from __future__ import annotations
 
@@ -116,6 +116,8 @@ class MySQL(Dialect):
 
     def by_primary_key(self, write: Write) -> Write:
         """Force the primary key: through a secondary index InnoDB locks other consumers' rows on the way."""
+        if isinstance(write, sa.Select):
+            return write.with_hint(write.get_final_froms()[0], "FORCE INDEX (PRIMARY)")
         if isinstance(write, sa.Delete):
             # An index hint is allowed only in the multi-table form: DELETE jobs FROM jobs FORCE INDEX ...
             write = write.prefix_with(_quoted(write.table))

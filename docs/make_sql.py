@@ -110,7 +110,7 @@ def _built(family: str) -> dict[str, Any]:
         "released": settle.release(roles, dialect),
         "retried": settle.retry(roles, dialect, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
         "dead": settle.bury(roles, dialect, {1: "ValueError: ..."}),
-        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(roles)}),
+        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(roles, dialect)}),
         "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         "register": owners.register(owner_table()).values(
             {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}

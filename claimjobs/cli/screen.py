@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import json
 import logging
+import re
 from dataclasses import asdict
 from typing import Protocol, Self
 
 import click
+from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
 from rich.live import Live
 from rich.logging import RichHandler
@@ -124,7 +126,12 @@ def picture(snapshot: Snapshot) -> str:
     """The live table as an SVG."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     console.print(drawn(snapshot))
-    return console.export_svg(title="claimjobs start-processing")
+    return console.export_svg(title="claimjobs start-processing", code_format=_without_fonts(CONSOLE_SVG_FORMAT))
+
+
+def _without_fonts(template: str) -> str:
+    """A picture in a README must not load anything from elsewhere: the viewer's own monospace font will do."""
+    return re.sub(r"@font-face \{\{.*?\}\}", "", template, flags=re.DOTALL)
 
 
 def summary_text(summary: Summary) -> str:

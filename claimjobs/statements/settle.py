@@ -76,10 +76,10 @@ def bury(roles: Roles, dialect: Dialect, errors: Mapping[Key, str]) -> sa.Update
     return _guarded(sa.update(roles.table).values(values), roles, dialect)
 
 
-def still_mine(roles: Roles) -> sa.Select[Any]:
+def still_mine(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
     """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
     held = sa.select(*roles.key).where(among(roles.key, "keys"), roles.mine).order_by(*roles.key)
-    return held.with_for_update(of=roles.table)
+    return dialect.by_primary_key(held).with_for_update(of=roles.table)
 
 
 def _guarded(write: Write, roles: Roles, dialect: Dialect) -> Write:

@@ -111,7 +111,9 @@ def test_looking_which_jobs_are_still_held_locks_those_only(backend: Backend, qu
     batch = queue.claim(SIZE)
     keys = [job.key for job in batch.jobs]
     with by_hand(backend) as connection:
-        held = connection.execute(settle.still_mine(roles_of(JOBS)), {"keys": keys, "me": queue.owner_id}).all()
+        held = connection.execute(
+            settle.still_mine(roles_of(JOBS), backend.dialect), {"keys": keys, "me": queue.owner_id}
+        ).all()
         assert len(held) == SIZE
         if backend.has("row lock table"):
             assert len(backend.lock_table()) <= SIZE + 2, backend.lock_table()[:20]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -108,12 +109,14 @@ def test_the_picture_is_an_svg_of_the_table(anywhere: Backend, tmp_path: Path) -
 
 def test_a_handler_that_breaks_down_is_told_of_and_loses_nothing(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(30))
-    options = (f"{HANDLERS}:break_down", "--consumers", "1", "--drain", "--json")
-    with started(anywhere, tmp_path, *options) as command:
+    with started(anywhere, tmp_path, f"{HANDLERS}:break_down", "--consumers", "1", "--json") as command:
+        anywhere.wait_for(lambda: len(noted(anywhere, "done")) == 30, "all jobs are done", 30)
+        command.send(signal.SIGTERM)
         code, out, err = command.end()
     assert code == 0
     assert summary(out)["done"] == 30
-    assert "30 of 30 jobs are released" in err
+    assert summary(out)["total"]["suspects"] == 30
+    assert "30 of 30 jobs undecided" in err
     assert "RuntimeError: broken down" in err
     assert len(noted(anywhere, "begun")) == 60
 
