@@ -9,7 +9,7 @@ from typing import Self
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchSettled, NotInBatch
 from claimjobs.job import Job
-from claimjobs.retry import Retry
+from claimjobs.retry import Retry, bounded
 from claimjobs.roles import Roles
 from claimjobs.settle import Outcomes
 
@@ -103,7 +103,7 @@ class Batch:
         if not retry or self._retry.is_last(failures):
             self._outcomes.dead.append(key)
         else:
-            self._outcomes.retried[key] = self._retry.wait(failures) if retry_in is None else retry_in
+            self._outcomes.retried[key] = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
 
     def blame(self, error: BaseException | str) -> None:
         """Something went wrong that names no job: any of those without an outcome may be why.

@@ -6,8 +6,9 @@ how many candidates to read for the jobs wanted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ from claimjobs.backend import Backend
 from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.roles import Roles
+from claimjobs.schema import CLAIMED
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
@@ -73,14 +75,16 @@ class TwoPhases:
         if not rows:
             return NOTHING
         candidates, size = _alike(rows, size)
-        jobs = self._locked(connection, candidates, size)
+        jobs = self._locked(connection, me, candidates, size)
         if jobs:
             self._mark_all(connection, me, jobs)
         return Claimed(jobs, len(rows), _reach(candidates, jobs, size), me)
 
-    def _locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Job]:
+    def _locked(self, connection: sa.Connection, me: int, candidates: list[Key], size: int) -> list[Job]:
         given = {"candidates": self._dialect.candidates(candidates, self._roles.key), "size": size}
-        return [job_of(self._roles, row) for row in connection.execute(self._lock, given)]
+        # As they will be once they are marked; `owner_date` is the server's to say.
+        marked = {self._roles.status.name: CLAIMED, self._roles.owner_id.name: me}
+        return [job_of(self._roles, row, marked) for row in connection.execute(self._lock, given)]
 
     def _mark_all(self, connection: sa.Connection, me: int, jobs: list[Job]) -> None:
         marked = connection.execute(self._mark, {"keys": [job.key for job in jobs], "me": me})
@@ -145,9 +149,9 @@ class Overfetch:
             self.factor = min(self.factor * 2, self.LARGEST)
 
 
-def job_of(roles: Roles, values: Sequence[Any]) -> Job:
-    """The job whose columns have these values, in the table's order."""
-    columns = dict(zip(roles.columns, values, strict=True))
+def job_of(roles: Roles, values: Sequence[Any], marked: Mapping[str, Any] = MappingProxyType({})) -> Job:
+    """The job whose columns have these values, in the table's order, but for those that were `marked` since."""
+    columns = {**dict(zip(roles.columns, values, strict=True)), **marked}
     names = [column.name for column in roles.key]
     key = columns[names[0]] if len(names) == 1 else tuple(columns[name] for name in names)
     return Job(key, columns)

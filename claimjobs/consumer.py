@@ -8,7 +8,8 @@ from collections.abc import Callable
 from claimjobs.batch import Batch
 from claimjobs.errors import NothingDecided
 from claimjobs.handlers import Handler
-from claimjobs.queue import Queue, Where
+from claimjobs.queue import Queue
+from claimjobs.selection import Where
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0

@@ -7,7 +7,9 @@ from typing import Any
 
 
 class Job(Mapping[str, Any]):
-    """A row as it was when it was claimed. Its columns are attributes (`job.address`) and items (`job["address"]`).
+    """A row as it is now that it is claimed (`owner_date` alone may be from before that).
+
+    Its columns are attributes (`job.address`) and items (`job["address"]`).
 
     `key` is the primary key: a value, or a tuple where the key has several columns. A column that is itself
     called `key` is reached as an item.

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
-from sqlalchemy.sql.elements import Grouping
 
 from claimjobs import stats as statistics
 from claimjobs.backend import Backend, look_at
@@ -30,15 +29,12 @@ from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
 from claimjobs.report import Report
 from claimjobs.retry import Retry
-from claimjobs.roles import Roles
 from claimjobs.schema import DEFAULT_TABLE
+from claimjobs.selection import Predicate, Where, order_of, predicates_of
 from claimjobs.settle import OnDone, Settler
 from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
 from claimjobs.translate import predicate_errors
-
-Predicate = sa.ColumnElement[bool]
-Where = Predicate | sa.TextClause | Callable[[], Predicate | sa.TextClause] | None
 
 SHORTEST_POLL = 0.02
 """Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""
@@ -289,13 +285,12 @@ class Queue:
         return self._built[1]
 
     def _build(self, where: Where) -> Algorithm:
-        backend = self._ready()
-        order = backend.roles.default_order if self._order_by is None else _with_key(self._order_by, backend.roles)
-        return algorithm(backend, Selection(self._ready_jobs(where), order), self._now)
+        roles = self._ready().roles
+        return algorithm(self._ready(), Selection(self._ready_jobs(where), order_of(self._order_by, roles)), self._now)
 
     def _ready_jobs(self, where: Where) -> Predicate:
-        own, narrower = _predicate(self._where), _predicate(where)
-        return sa.and_(self._ready().roles.due(self._now), *own, *narrower)
+        roles = self._ready().roles
+        return sa.and_(roles.due(self._now), *predicates_of(self._where, roles), *predicates_of(where, roles))
 
 
 def _hangs(queue: Queue | None) -> None:
@@ -306,20 +301,6 @@ def _hangs(queue: Queue | None) -> None:
 def _check_size(size: Any) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise BadSize(size)
-
-
-def _predicate(where: Where) -> tuple[Predicate, ...]:
-    predicate = where() if callable(where) else where
-    if predicate is None:
-        return ()
-    # `and_` takes a piece of SQL as it is: an OR in it would reach around what stands beside it.
-    return (Grouping(predicate) if isinstance(predicate, sa.TextClause) else predicate,)
-
-
-def _with_key(order_by: Any, roles: Roles) -> Sequence[sa.ColumnElement[Any]]:
-    """The user's order, made total by the key, so that everyone sees the same head."""
-    order = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
-    return (*order, *roles.key) if order else ()
 
 
 def _must_be_settled(batch: Batch) -> None:

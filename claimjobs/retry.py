@@ -31,3 +31,17 @@ class Retry:
         # 2 ** 1024 is more than a float can hold; long before that the cap decides.
         longest = min(self.base * 2.0 ** min(attempts_before, 64), self.cap)
         return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+
+
+LONGEST = 10 * 366 * 86_400.0
+"""Seconds, ten years: a wait beyond that is a mistake, and no database need be asked whether it can add it."""
+
+
+def bounded(seconds: float) -> float:
+    """A wait that a database can add to its clock: what is longer than ten years is ten years, below 0 is 0.
+
+    Raises ValueError for what is no number of seconds.
+    """
+    if seconds != seconds:  # noqa: PLR0124 - only NaN is not itself
+        raise ValueError("retry_in is not a number: give seconds")
+    return min(max(float(seconds), 0.0), LONGEST)

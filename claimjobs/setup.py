@@ -207,7 +207,8 @@ def _indexes_sorted(statements: list[str]) -> list[str]:
     """Each table's indexes by their names: SQLAlchemy keeps them in a set, in another order at every run."""
     ordered: list[str] = []
     for is_index, alike in groupby(statements, lambda text: text.startswith("CREATE INDEX")):
-        ordered += sorted(alike) if is_index else alike
+        run = list(alike)
+        ordered += sorted(run) if is_index else run
     return ordered
 
 

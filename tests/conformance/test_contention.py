@@ -138,7 +138,7 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     with at_dialects_isolation(backend) as connection:
         candidates = [row[0] for row in connection.execute(claim._find, {"limit": 10})]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
-        assert names(claim._locked(connection, candidates, 10)) == ["0000", "0002"]
+        assert names(claim._locked(connection, 1, candidates, 10)) == ["0000", "0002"]
 
 
 def test_a_claim_of_one_statement_rechecks_what_changed_while_it_ran(backend: Backend) -> None:

@@ -210,7 +210,6 @@ def test_an_order_that_the_database_does_not_understand(backend: Backend) -> Non
     failure(queue.claim, BadPredicate)
 
 
-@pytest.mark.xfail(reason="refused by SQLAlchemy or the server, in words that do not help")
 def test_a_predicate_over_another_description_of_the_same_table(backend: Backend) -> None:
     """Columns of a `Table` that is not the queue's own would stand for a second table in the statement."""
     queue = backend.queue("jobs", where=JOBS.c.d == "0001")

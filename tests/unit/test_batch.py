@@ -94,7 +94,8 @@ def test_an_exception_of_the_handler_is_not_swallowed() -> None:
 
     with pytest.raises(KeyError, match="handler"):
         handle()
-    assert settle.outcomes.released == [1, 2, 3]
+    assert list(settle.outcomes.suspects) == [1, 2, 3]
+    assert settle.outcomes.errors[1] == "KeyError: 'handler'"
 
 
 def test_a_job_named_twice_in_one_call_is_one_job() -> None:

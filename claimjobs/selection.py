@@ -1,0 +1,44 @@
+"""What a user says may be claimed, and in which order, as expressions over the queue's own table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.sql.elements import Grouping
+from sqlalchemy.sql.visitors import replacement_traverse
+
+from claimjobs.roles import Roles
+
+Predicate = sa.ColumnElement[bool]
+Where = Predicate | sa.TextClause | Callable[[], Predicate | sa.TextClause] | None
+
+
+def predicates_of(where: Where, roles: Roles) -> tuple[Predicate, ...]:
+    """The predicate, if there is one; a callable is asked for it."""
+    predicate = where() if callable(where) else where
+    if predicate is None:
+        return ()
+    # `and_` takes a piece of SQL as it is: an OR in it would reach around what stands beside it.
+    return (Grouping(predicate) if isinstance(predicate, sa.TextClause) else _over(predicate, roles.table),)
+
+
+def order_of(order_by: Any, roles: Roles) -> Sequence[sa.ColumnElement[Any]]:
+    """The user's order, made total by the key, so that everyone sees the same head; None: the table's own."""
+    if order_by is None:
+        return roles.default_order
+    order = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
+    return (*(_over(expression, roles.table) for expression in order), *roles.key) if order else ()
+
+
+def _over(expression: Any, table: sa.Table) -> Any:
+    """The same over this table, where it was written over another description of it."""
+
+    def ours(element: Any, **_: Any) -> Any:
+        if not isinstance(element, sa.Column) or element.table is table:
+            return None
+        same = isinstance(element.table, sa.Table) and element.table.fullname == table.fullname
+        return table.c.get(element.name) if same else None
+
+    return replacement_traverse(expression, {}, ours)
