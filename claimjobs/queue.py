@@ -24,6 +24,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue import OnBad, Row, enqueue
 from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork
+from claimjobs.graveyard import Graveyard
 from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
@@ -197,6 +198,11 @@ class Queue:
             return statistics.read(connection, backend, self._now)
 
     @property
+    def dead(self) -> Graveyard:
+        """The jobs that are out of attempts: to be looked at, run again or dropped."""
+        return Graveyard(self._ready(), self._now, self._connector)
+
+    @property
     def payload(self) -> tuple[str, ...]:
         """The names of the table's columns that are the user's own."""
         return tuple(column.name for column in self._ready().roles.payload)
@@ -229,9 +235,15 @@ class Queue:
     @contextmanager
     def _janitor(self) -> Iterator[Janitor]:
         backend = self._ready()
-        connector = Connector(self.engine, backend.dialect, self._liveness, self.report)
-        try:
+        with self._connector() as connector:
             yield Janitor(connector, backend, self._settler(backend), self._retry)
+
+    @contextmanager
+    def _connector(self) -> Iterator[Connector]:
+        """A connection apart from the one that claims, for as long as it is needed."""
+        connector = Connector(self.engine, self._ready().dialect, self._liveness, self.report)
+        try:
+            yield connector
         finally:
             connector.close()
 

@@ -1,0 +1,129 @@
+"""Graveyard: the dead jobs of a queue, for the person who looks after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from itertools import islice
+from math import inf
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.backend import Backend
+from claimjobs.claim import job_of
+from claimjobs.connector import Connector
+from claimjobs.dialects import Key
+from claimjobs.job import Job
+from claimjobs.selection import Where, predicates_of
+from claimjobs.settle import key_of
+from claimjobs.statements import dead as statements
+from claimjobs.translate import predicate_errors
+
+AT_ONCE: Final = 1_000
+"""Jobs of one statement and one transaction: no lock is held for long, and what was done before an error stands."""
+
+
+class Graveyard:
+    """The dead jobs: out of attempts, kept in the table until a person decides.
+
+    `where` narrows what is meant, as for a claim; the queue's own predicate does not count here. Nobody claims a dead
+    job, so it is never in anyone's hand: what is written is guarded by its status alone. Raises BadPredicate.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        now: sa.ColumnElement[Any],
+        connect: Callable[[], AbstractContextManager[Connector]],
+    ) -> None:
+        self._backend = backend
+        self._roles = backend.roles
+        self._now = now
+        self._connect = connect
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    def list(self, where: Where = None, *, limit: int | None = None) -> Iterator[Job]:
+        """The dead jobs, `limit` of them at most, by their keys; read as they are asked for, in short transactions."""
+        columns = self._roles.table.columns
+        with self._connect() as connector:
+            for rows in self._pages(connector, columns, where, limit):
+                yield from (job_of(self._roles, row) for row in rows)
+
+    def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
+        """Those of these jobs that are dead, by their keys."""
+        statement = statements.chosen(self._roles)
+        with self._connect() as connector:
+            rows = [row for chunk in _chunks(keys, None) for row in self._read(connector, statement, keys=chunk)]
+        return tuple(job_of(self._roles, row) for row in rows)
+
+    def count(self, where: Where = None) -> int:
+        """How many jobs are dead."""
+        statement = statements.how_many(self._roles, predicates_of(where, self._roles))
+        with self._connect() as connector:
+            return int(self._read(connector, statement)[0][0])
+
+    # --- deciding --------------------------------------------------------------------------------------
+
+    def retry(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
+        """Give dead jobs all their attempts again, from now on; how many. Without keys: all for which `where` holds.
+
+        Each is brought back once, even if it dies again meanwhile. The last error stays until the next one.
+        """
+        narrower = predicates_of(where, self._roles)
+        revive = statements.revive(self._roles, self._backend.dialect, self._now, narrower)
+        return self._write(revive, keys, where, limit)
+
+    def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
+        """Delete dead jobs; how many. Without keys: all for which `where` holds."""
+        drop = statements.drop(self._roles, self._backend.dialect, predicates_of(where, self._roles))
+        return self._write(drop, keys, where, limit)
+
+    # --- inside ----------------------------------------------------------------------------------------
+
+    def _write(self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None) -> int:
+        with self._connect() as connector:
+            chunks = self._found(connector, where, limit) if keys is None else _chunks(keys, limit)
+            return sum(self._reached(connector, statement, chunk) for chunk in chunks)
+
+    def _found(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:
+        for rows in self._pages(connector, self._roles.key, where, limit):
+            yield [key_of(row) for row in rows]
+
+    def _reached(self, connector: Connector, statement: Any, keys: Sequence[Key]) -> int:
+        def write(connection: sa.Connection) -> int:
+            return connection.execute(statement, {"keys": keys}).rowcount
+
+        with predicate_errors(self._backend.dialect):
+            return connector.transaction(write)
+
+    def _pages(
+        self, connector: Connector, columns: Iterable[Any], where: Where, limit: int | None
+    ) -> Iterator[Sequence[Any]]:
+        """Rows, page after page, each beginning beyond the last key of the one before."""
+        next_page = partial(statements.page, self._roles, tuple(columns), predicates_of(where, self._roles))
+        left, after = inf if limit is None else limit, None
+        while (size := int(min(left, AT_ONCE))) > 0:
+            rows = self._read(connector, next_page(after=after), limit=size)
+            if rows:
+                yield rows
+            if len(rows) < size:
+                return
+            left -= size
+            after = self._key_in(rows[-1])
+
+    def _key_in(self, row: Any) -> Key:
+        parts = tuple(row._mapping[column] for column in self._roles.key)
+        return parts if len(parts) > 1 else parts[0]
+
+    def _read(self, connector: Connector, statement: Any, **values: Any) -> Sequence[Any]:
+        with predicate_errors(self._backend.dialect):
+            return connector.transaction(lambda connection: connection.execute(statement, values).all())
+
+
+def _chunks(keys: Iterable[Key], limit: int | None) -> Iterator[Sequence[Key]]:
+    each = islice(dict.fromkeys(keys), limit)
+    while chunk := list(islice(each, AT_ONCE)):
+        yield chunk

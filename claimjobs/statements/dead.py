@@ -1,0 +1,58 @@
+"""Dead jobs: to be looked at, brought back to life or dropped. Each write reaches only what is still dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect, Key
+from claimjobs.dialects.base import among
+from claimjobs.roles import Roles
+from claimjobs.schema import DEAD, UNCLAIMED
+
+Predicates = Sequence[sa.ColumnElement[bool]]
+
+
+def page(roles: Roles, columns: Sequence[Any], where: Predicates, *, after: Key | None = None) -> sa.Select[Any]:
+    """These columns of the next `limit` dead jobs, by their keys, beyond the key `after`."""
+    beyond = () if after is None else (_beyond(roles, after),)
+    return (
+        sa.select(*columns)
+        .where(roles.status == DEAD, *where, *beyond)
+        .order_by(*roles.key)
+        .limit(sa.bindparam("limit", type_=sa.Integer))
+    )
+
+
+def chosen(roles: Roles) -> sa.Select[Any]:
+    """All columns of those of `keys` that are dead, by their keys."""
+    return sa.select(*roles.table.columns).where(among(roles.key, "keys"), roles.status == DEAD).order_by(*roles.key)
+
+
+def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
+    """How many jobs are dead."""
+    return sa.select(sa.func.count()).select_from(roles.table).where(roles.status == DEAD, *where)
+
+
+def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], where: Predicates) -> sa.Update:
+    """Those of `keys` that are dead are anyone's, as if they had never failed, but for what their last error was."""
+    fresh = {roles.owner_date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
+    values = {column: value for column, value in fresh.items() if column is not None}
+    update = sa.update(roles.table).values({roles.status: UNCLAIMED, roles.owner_id: None, **values})
+    return dialect.by_primary_key(update.where(among(roles.key, "keys"), roles.status == DEAD, *where))
+
+
+def drop(roles: Roles, dialect: Dialect, where: Predicates) -> sa.Delete:
+    """Those of `keys` that are dead leave the table."""
+    delete = sa.delete(roles.table).where(among(roles.key, "keys"), roles.status == DEAD, *where)
+    return dialect.by_primary_key(delete)
+
+
+def _beyond(roles: Roles, key: Key) -> sa.ColumnElement[bool]:
+    """`key columns > key`, written out: not every database walks an index for a comparison of rows."""
+    parts = key if len(roles.key) > 1 else (key,)
+    same = [column == part for column, part in zip(roles.key, parts, strict=True)]
+    larger = [column > part for column, part in zip(roles.key, parts, strict=True)]
+    return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(parts))))
