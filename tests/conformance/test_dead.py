@@ -1,0 +1,316 @@
+"""Dead jobs are looked at, run again and dropped, in chunks, and nothing else is touched."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, graveyard, job_table
+from claimjobs.errors import BadPredicate
+from claimjobs.schema import article_table
+from tests.backends import Backend, Clock
+from tests.conformance.jobs import counted, jobs, names
+
+JOBS = article_table()
+
+PAIRS = job_table(
+    "pairs",
+    sa.MetaData(),
+    sa.Column("region", sa.String(8), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+)
+
+UUIDS = job_table("uuids", sa.MetaData(), sa.Column("id", sa.Uuid, primary_key=True))
+
+
+def bury(queue: Queue, count: int, error: str = "no such street") -> None:
+    """Let the next `count` jobs die."""
+    with queue.claim(count) as batch:
+        assert len(batch) == count
+        for job in batch.jobs:
+            batch.fail(job, error, retry=False)
+
+
+def states(backend: Backend) -> dict[str, str]:
+    return {row["d"]: row["status"] for row in backend.rows()}
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(graveyard, "AT_ONCE", 3)
+    return 3
+
+
+# --- looking -----------------------------------------------------------------------------------------------
+
+
+def test_only_the_dead_are_listed_by_their_keys(backend: Backend) -> None:
+    queue = backend.queue(order_by=JOBS.c.d.desc())
+    queue.enqueue(jobs(6))
+    bury(queue, 3)
+    held = queue.claim(1)
+    found = list(queue.dead.list())
+    assert names(found) == ["0003", "0004", "0005"]
+    assert [(job.status, job.owner_id, job.attempts) for job in found] == [("dead", None, 1)] * 3
+    assert {job.last_error for job in found} == {"no such street"}
+    held.settle()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 6, 7])
+def test_a_list_of_any_length_is_read_in_pages(backend: Backend, small_chunks: int, count: int) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(8))
+    if count:
+        bury(queue, count)
+    with counted(backend.engine) as sent:
+        assert names(queue.dead.list()) == [f"{n:04}" for n in range(count)]
+    assert sum("last_error" in sql for sql in sent) == count // small_chunks + 1
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3, 4, 100])
+def test_a_list_ends_at_its_limit(backend: Backend, small_chunks: int, limit: int) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(7))
+    bury(queue, 7)
+    assert names(queue.dead.list(limit=limit)) == [f"{n:04}" for n in range(min(limit, 7))]
+
+
+def test_a_list_that_is_left_early_leaves_no_connection(backend: Backend, small_chunks: int) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(7))
+    bury(queue, 7)
+    found = iter(queue.dead.list())
+    assert next(found).d == "0000"
+    del found
+
+
+def test_a_list_can_be_narrowed(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(6))
+    bury(queue, 6)
+    assert names(queue.dead.list(JOBS.c.d > "0003")) == ["0004", "0005"]
+    assert names(queue.dead.list(sa.text("d = '0000' OR d = '0002'"))) == ["0000", "0002"]
+    assert names(queue.dead.list(lambda: JOBS.c.d == "0001")) == ["0001"]
+    assert queue.dead.count() == 6
+    assert queue.dead.count(JOBS.c.d > "0003") == 2
+
+
+def test_the_queues_own_predicate_hides_no_dead_job(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(2))
+    bury(queue, 2)
+    narrow = backend.queue(where=JOBS.c.d == "none")
+    assert narrow.dead.count() == 2
+
+
+def test_chosen_ones_are_shown_if_they_are_dead(backend: Backend) -> None:
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(4))
+    bury(queue, 3)
+    keys = [row["id"] for row in backend.rows()]
+    assert names(queue.dead.show([keys[2], keys[0], keys[3], 999_999, keys[0]])) == ["0000", "0002"]
+    assert queue.dead.show([]) == ()
+    [shown] = queue.dead.show([keys[0]])
+    assert dict(shown) == dict(backend.rows(JOBS)[0])
+
+
+def test_a_predicate_that_cannot_be_read_is_told_as_such(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    bury(queue, 1)
+    nonsense = sa.text("colour = 'red'")
+    for use in (queue.dead.count, lambda where: list(queue.dead.list(where))):
+        with pytest.raises(BadPredicate, match="colour"):
+            use(nonsense)
+    for write in (queue.dead.retry, queue.dead.drop):
+        with pytest.raises(BadPredicate, match="colour"):
+            write(where=nonsense)
+        with pytest.raises(BadPredicate, match="colour"):
+            write([1], where=nonsense)
+    assert states(backend) == {"0000": "dead"}
+
+
+# --- retry -------------------------------------------------------------------------------------------------
+
+
+def test_a_retried_job_has_all_its_attempts_again_from_now_on(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(1, run_at=clock.now))
+    bury(queue, 1, "no such street")
+    backend.run("UPDATE jobs SET suspect = 1, attempts = 5")
+    clock.now += timedelta(hours=1)
+    [key] = [row["id"] for row in backend.rows()]
+    assert queue.dead.retry([key]) == 1
+    [row] = backend.rows(JOBS)
+    assert (row["status"], row["owner_id"], row["owner_date"]) == ("unclaimed", None, None)
+    assert (row["attempts"], row["suspect"], row["run_at"]) == (0, 0, clock.now)
+    assert row["last_error"] == "no such street"
+    assert queue.stats().oldest == 0
+    with queue.claim() as batch:
+        batch.done()
+    assert backend.rows() == []
+
+
+def test_only_what_is_dead_is_touched(backend: Backend) -> None:
+    queue = backend.queue(on_done="keep")
+    queue.enqueue(jobs(5))
+    with queue.claim(1) as batch:
+        batch.done()
+    bury(queue, 2)
+    held = queue.claim(1)
+    before = [row for row in backend.rows() if row["d"] not in ("0001", "0002")]
+    keys = [row["id"] for row in backend.rows()]
+    assert queue.dead.retry(keys[:2]) == 1
+    assert queue.dead.drop(keys) == 1
+    assert queue.dead.drop(keys) == queue.dead.retry(keys) == queue.dead.drop() == queue.dead.retry() == 0
+    assert [row for row in backend.rows() if row["d"] != "0001"] == before
+    held.done()
+    held.settle()
+    assert held.lost == ()
+
+
+@pytest.mark.parametrize("way", ["retry", "drop"])
+def test_all_or_those_of_a_predicate_or_the_first_of_them(backend: Backend, small_chunks: int, way: str) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(12))
+    bury(queue, 11)
+    write = getattr(queue.dead, way)
+    assert write(where=sa.text("d = '0001' OR d = '0003'")) == 2
+    assert write(where=JOBS.c.d > "0003", limit=4) == 4
+    assert names(queue.dead.list()) == ["0000", "0002", "0008", "0009", "0010"]
+    assert write(limit=0) == write([]) == 0
+    assert write() == 5
+    gone = [d for d, status in states(backend).items() if status == "unclaimed"]
+    assert gone == ([f"{n:04}" for n in range(12)] if way == "retry" else ["0011"])
+
+
+@pytest.mark.parametrize("way", ["retry", "drop"])
+def test_a_chunk_is_one_statement_and_one_commit(backend: Backend, small_chunks: int, way: str) -> None:
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(7))
+    bury(queue, 7)
+    keys = [row["id"] for row in backend.rows()]
+    write = getattr(queue.dead, way)
+    with counted(backend.engine) as sent:
+        assert write(keys) == 7
+    verb = "UPDATE" if way == "retry" else "DELETE"
+    assert [sql.split()[0] for sql in sent if sql.startswith(verb)] == [verb] * 3
+    first = next(place for place, sql in enumerate(sent) if sql.startswith(verb))
+    assert [sql.split()[0] for sql in sent[first:]] == [verb, "COMMIT"] * 3
+
+
+def test_a_thousand_and_one_are_two_chunks(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(1_001))
+    bury(queue, 1_001)
+    assert sum(1 for _ in queue.dead.list()) == 1_001
+    with counted(backend.engine) as sent:
+        assert queue.dead.retry() == 1_001
+    assert sum(sql.startswith("UPDATE") for sql in sent) == 2
+
+
+def test_what_was_done_before_an_interruption_stands(backend: Backend, small_chunks: int) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(7))
+    bury(queue, 7)
+    updates: list[str] = []
+
+    def interrupt(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE"):
+            updates.append(statement)
+            if len(updates) == 2:
+                raise KeyboardInterrupt
+
+    sa.event.listen(backend.engine, "before_cursor_execute", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        queue.dead.retry()
+    sa.event.remove(backend.engine, "before_cursor_execute", interrupt)
+    assert list(states(backend).values()) == ["unclaimed"] * 3 + ["dead"] * 4
+    assert queue.dead.retry() == 4
+
+
+def test_each_is_brought_back_once_even_if_it_dies_again_at_once(backend: Backend, small_chunks: int) -> None:
+    """A consumer beside it fails whatever comes back: to retry all comes to an end all the same."""
+    queue = backend.queue()
+    queue.enqueue(jobs(9))
+    bury(queue, 9)
+    died: list[str] = []
+
+    def kill(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("UPDATE"):
+            with other.claim(100) as batch:
+                for job in batch.jobs:
+                    died.append(job.d)
+                    batch.fail(job, "still no such street", retry=False)
+
+    other = backend.queue(bind=backend.new_engine())
+    sa.event.listen(backend.engine, "before_cursor_execute", kill)
+    assert queue.dead.retry() == 9
+    sa.event.remove(backend.engine, "before_cursor_execute", kill)
+    assert died == [f"{n:04}" for n in range(6)]  # the last chunk is not followed by another one
+    assert list(states(backend).values()) == ["dead"] * 6 + ["unclaimed"] * 3
+
+
+# --- any key -----------------------------------------------------------------------------------------------
+
+
+def test_keys_of_several_columns(backend: Backend, small_chunks: int) -> None:
+    queue = backend.queue(PAIRS)
+    keys = [(region, number) for region in ("eu", "us") for number in range(5)]
+    queue.enqueue([{"region": region, "number": number} for region, number in keys])
+    bury(queue, 10)
+    assert [job.key for job in queue.dead.list()] == keys
+    assert [job.key for job in queue.dead.list(limit=7)] == keys[:7]
+    assert [job.key for job in queue.dead.show([("us", 1), ("eu", 4), ("us", 9)])] == [("eu", 4), ("us", 1)]
+    assert queue.dead.drop([("us", 1), ("eu", 4), ("us", 9)]) == 2
+    assert queue.dead.retry([("us", 0)]) == 1
+    assert queue.dead.retry(where=PAIRS.c.region == "eu") == 4
+    assert queue.dead.drop() == 3
+    left = {(row["region"], row["number"]): row["status"] for row in backend.rows(PAIRS)}
+    assert left == dict.fromkeys([*keys[:4], ("us", 0)], "unclaimed")
+
+
+def test_keys_that_are_uuids(backend: Backend, small_chunks: int) -> None:
+    queue = backend.queue(UUIDS)
+    keys = [uuid.UUID(int=n << 64 | n) for n in range(7)]
+    queue.enqueue([{"id": key} for key in keys])
+    bury(queue, 7)
+    assert [job.key for job in queue.dead.list()] == keys
+    assert queue.dead.retry(keys[:2]) == 2
+    assert queue.dead.drop() == 5
+
+
+def test_a_table_with_nothing_but_what_is_required(backend: Backend) -> None:
+    plain = sa.Table(
+        "plain",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("status", sa.String(16), nullable=False, server_default="unclaimed"),
+        sa.Column("owner_id", sa.Integer),
+        mysql_engine="InnoDB",
+    )
+    queue = backend.queue(plain)
+    queue.enqueue([{"id": n, "status": "dead"} for n in range(3)])
+    assert queue.dead.retry([0]) == 1
+    assert queue.dead.drop([1]) == 1
+    assert [(row["id"], row["status"]) for row in backend.rows(plain)] == [(0, "unclaimed"), (2, "dead")]
+
+
+# --- which way it goes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["retry", "drop"])
+def test_a_write_locks_only_what_it_names(backend: Backend, way: str) -> None:
+    """While another session holds a dead job's row, others are written without waiting for it."""
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(50))
+    bury(queue, 50)
+    keys = [row["id"] for row in backend.rows()]
+    with backend.engine.connect() as other, other.begin():
+        other.execute(sa.select(JOBS).where(JOBS.c.id == keys[10]).with_for_update()).all()
+        assert getattr(queue.dead, way)([key for key in keys if key != keys[10]]) == 49
+    assert not queue.report.transients
