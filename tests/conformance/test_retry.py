@@ -1,0 +1,397 @@
+"""Failures are counted and waited for; a batch that fails as a whole is taken apart until the bad job is alone."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from claimjobs import Batch, Queue, Retry
+from claimjobs.schema import article_table
+from tests.backends import Backend, Clock
+from tests.conformance.jobs import jobs, names
+
+JOBS = article_table()
+
+LATER = timedelta(hours=2)
+"""Beyond every back-off."""
+
+
+class Poison(Exception):
+    """What the bad job does to its batch."""
+
+
+def one(backend: Backend) -> Any:
+    [row] = backend.rows(JOBS)
+    return row
+
+
+def marks(backend: Backend) -> dict[str, int]:
+    return {row["d"]: row["suspect"] for row in backend.rows(JOBS)}
+
+
+def spoil(queue: Queue, size: int = 100) -> Batch:
+    """Claim, and let an exception that names no job leave the block."""
+    batch = queue.claim(size)
+    with contextlib.suppress(Poison), batch:
+        raise Poison("it blew up")
+    return batch
+
+
+def without(backend: Backend, *columns: str) -> None:
+    """The table of jobs, lacking some columns."""
+    backend.make()
+    backend.run(f"DROP INDEX jobs_claim{'' if backend.family == 'postgres' else ' ON jobs'}")
+    for column in columns:
+        backend.run(f"ALTER TABLE jobs DROP COLUMN {column}")
+
+
+# --- what is an attempt ------------------------------------------------------------------------------------
+
+
+def test_a_failure_is_an_attempt_and_a_release_or_a_clean_stop_is_none(backend: Backend) -> None:
+    queue = backend.queue(retry=Retry(base=0))
+    queue.enqueue(jobs(1))
+    for _ in range(3):
+        queue.claim().settle()
+        queue.claim()
+        queue.close()
+    assert one(backend)["attempts"] == 0
+    for failures in (1, 2):
+        with queue.claim() as batch:
+            batch.fail(batch[0], "broken")
+        queue.claim().settle()
+        assert one(backend)["attempts"] == failures
+
+
+@pytest.mark.parametrize("leave", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_to_be_stopped_is_no_jobs_fault(backend: Backend, leave: type[BaseException]) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(2))
+    with pytest.raises(leave), queue.claim(2):
+        raise leave
+    assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [("unclaimed", 0, 0)] * 2
+    assert len(queue.claim(2)) == 2
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 5])
+def test_a_job_is_dead_after_the_attempts_that_the_queue_gives(backend: Backend, clock: Clock, attempts: int) -> None:
+    queue = backend.queue(JOBS, now=clock.sql, retry=Retry(attempts=attempts))
+    queue.enqueue(jobs(1, run_at=clock.now))
+    for failures in range(1, attempts + 1):
+        assert one(backend)["status"] == "unclaimed"
+        with queue.claim() as batch:
+            batch.fail(batch[0], f"for the {failures}. time")
+        clock.now += LATER
+    assert (one(backend)["status"], one(backend)["attempts"]) == ("dead", attempts)
+    assert one(backend)["last_error"] == f"for the {attempts}. time"
+    assert not queue.claim()
+
+
+def test_the_wait_doubles_up_to_the_cap(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql, retry=Retry(attempts=10, base=4, cap=20))
+    queue.enqueue(jobs(1, run_at=clock.now))
+    for longest in (4, 8, 16, 20, 20):
+        with queue.claim() as batch:
+            batch.fail(batch[0], "again")
+        wait = (one(backend)["run_at"] - clock.now).total_seconds()
+        assert longest / 2 <= wait <= longest
+        clock.now += timedelta(seconds=wait) - timedelta(milliseconds=1)
+        assert not queue.claim()
+        clock.now += timedelta(milliseconds=1)
+
+
+def test_jobs_that_fail_together_do_not_come_back_together(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql, retry=Retry(base=10))
+    queue.enqueue(jobs(50, run_at=clock.now))
+    with queue.claim() as batch:
+        for job in batch.jobs:
+            batch.fail(job, "all of them")
+    waits = {row["run_at"] - clock.now for row in backend.rows(JOBS)}
+    assert len(waits) > 25
+    assert timedelta(seconds=5) <= min(waits) < timedelta(seconds=7) < max(waits) <= timedelta(seconds=10)
+
+
+def test_a_handler_may_say_when_or_that_there_is_no_use(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql, retry=Retry(base=10, cap=20))
+    queue.enqueue(jobs(3, run_at=clock.now))
+    with queue.claim() as batch:
+        batch.fail(batch[0], "in an hour", retry_in=3600)
+        batch.fail(batch[1], "at once", retry_in=0)
+        batch.fail(batch[2], "never", retry=False, retry_in=5)
+    found = [(row["status"], row["run_at"] - clock.now, row["attempts"]) for row in backend.rows(JOBS)]
+    assert found == [("unclaimed", timedelta(hours=1), 1), ("unclaimed", timedelta(0), 1), ("dead", timedelta(0), 1)]
+
+
+def test_what_a_handler_says_of_the_wait_gives_no_attempt_more(backend: Backend) -> None:
+    queue = backend.queue(retry=Retry(attempts=1))
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch:
+        batch.fail(batch[0], "again, please", retry_in=0)
+    assert one(backend)["status"] == "dead"
+
+
+# --- an exception that names no job ------------------------------------------------------------------------
+
+
+def test_all_that_were_undecided_go_back_as_suspects_without_an_attempt(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql, retry=Retry(base=8))
+    queue.enqueue(jobs(10, run_at=clock.now))
+    with pytest.raises(Poison), queue.claim() as batch:
+        batch.done(*batch.jobs[:2])
+        batch.fail(batch[2], "this one I know", retry_in=0)
+        raise Poison("x" * 5_000)
+    rows = backend.rows(JOBS)
+    assert names(batch.jobs[2:]) == [row["d"] for row in rows]
+    [known, *suspects] = rows
+    assert (known["attempts"], known["suspect"], known["last_error"]) == (1, 0, "this one I know")
+    for row in suspects:
+        assert (row["status"], row["owner_id"], row["owner_date"]) == ("unclaimed", None, None)
+        assert (row["attempts"], row["suspect"]) == (0, 7)
+        assert row["last_error"] == f"Poison: {'x' * 1_991}…"
+        assert timedelta(seconds=4) <= row["run_at"] - clock.now <= timedelta(seconds=8)
+    report = queue.report
+    assert (report.done, report.retried, report.suspects, report.released, report.dead) == (2, 1, 7, 0, 0)
+
+
+def test_one_that_is_left_is_the_one(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(3, run_at=clock.now))
+    with pytest.raises(Poison), queue.claim() as batch:
+        for job in batch:
+            if job.d == "0002":
+                raise Poison
+    assert (one(backend)["attempts"], one(backend)["suspect"]) == (1, 1)
+    assert queue.report.retried == 1
+
+
+def test_nothing_is_blamed_when_all_is_decided(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(2))
+    with pytest.raises(Poison), queue.claim() as batch:
+        batch.done()
+        raise Poison
+    assert backend.rows() == []
+
+
+def test_a_later_word_on_a_suspect_counts(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(5))
+    with queue.claim() as batch:
+        batch.blame("something is wrong")
+        batch.done(batch[0])
+        batch.release(batch[1])
+    assert marks(backend) == {"0001": 0, "0002": 3, "0003": 3, "0004": 3}
+
+
+def test_it_never_spins_for_suspects_wait(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(20, run_at=clock.now))
+    spoil(queue)
+    assert not queue.claim()
+    assert list(queue.batches(drain=True)) == []
+    assert queue.stats().unclaimed == 20
+
+
+@pytest.mark.parametrize(("company", "size", "taken"), [(10, 100, 5), (10, 3, 3), (7, 100, 3), (3, 9, 1), (2, 9, 1)])
+def test_suspects_are_claimed_in_half_their_company_at_most(
+    backend: Backend, clock: Clock, company: int, size: int, taken: int
+) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(company, run_at=clock.now))
+    spoil(queue)
+    clock.now += LATER
+    batch = queue.claim(size)
+    assert names(batch) == [f"{n:04}" for n in range(taken)]
+    assert {job.suspect for job in batch.jobs} == {company}
+
+
+def test_a_claim_takes_suspects_with_their_like_alone(backend: Backend, clock: Clock) -> None:
+    """Of what is due the first decides which kind it is: 0000-0009 were ten, 0010-0015 six, the rest are fresh."""
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(30, run_at=clock.now))
+    spoil(queue, 10)
+    spoil(queue, 6)
+    clock.now += LATER
+    taken = [queue.claim(100) for _ in range(6)]
+    kinds = [sorted({job.suspect for job in batch.jobs}) for batch in taken]
+    assert [len(batch) for batch in taken] == [5, 5, 3, 3, 14, 0]
+    assert kinds == [[10], [10], [6], [6], [0], []]
+    assert names(taken[1]) == [f"{n:04}" for n in range(5, 10)]
+
+
+def test_fresh_jobs_before_suspects_are_claimed_in_full(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(4, run_at=clock.now))
+    spoil(queue)
+    clock.now += LATER
+    queue.enqueue(jobs(6, run_at=clock.now, priority=-1))
+    assert [len(queue.claim(100)) for _ in range(4)] == [6, 2, 2, 0]
+
+
+def test_a_released_suspect_stays_one_and_a_named_one_does_not(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(6, run_at=clock.now))
+    spoil(queue)
+    clock.now += LATER
+    with queue.claim() as batch:
+        batch.fail(batch[0], "it was me", retry_in=0)
+    assert marks(backend) == {"0000": 0, **{f"{n:04}": 6 for n in range(1, 6)}}
+
+
+def test_who_fails_alone_stays_alone_until_it_is_dead(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql, retry=Retry(attempts=4))
+    queue.enqueue(jobs(1, run_at=clock.now))
+    spoil(queue)
+    queue.enqueue(jobs(5, run_at=clock.now))
+    for attempts in (1, 2, 3):
+        clock.now += LATER
+        bad, others = queue.claim(), queue.claim()
+        assert [(job.attempts, job.suspect) for job in bad.jobs] == [(attempts, 1)]
+        assert len(others) == 5
+        others.settle()
+        bad.blame("it blew up again")
+        bad.settle()
+    [dead] = queue.dead.list()
+    assert (dead.attempts, dead.suspect, dead.last_error) == (4, 0, "it blew up again")
+
+
+def test_who_fails_by_name_after_that_is_in_company_again(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(1, run_at=clock.now))
+    spoil(queue)
+    clock.now += LATER
+    with queue.claim() as batch:
+        batch.fail(batch[0], "the address is wrong")
+    assert (one(backend)["attempts"], one(backend)["suspect"]) == (2, 0)
+
+
+# --- until the bad one is alone ----------------------------------------------------------------------------
+
+
+def work(queue: Queue, bad: Iterable[str], on_idle: Callable[[], Any], hands: Counter[str], size: int = 1_000) -> None:
+    """Until nothing is left: a batch with a bad job in it blows up, any other is done. Counts each job's hands."""
+    spoilers = frozenset(bad)
+    while queue.stats().left:
+        batch = queue.claim(size)
+        assert len({job.suspect for job in batch.jobs}) <= 1
+        hands.update(names(batch))
+        with contextlib.suppress(Poison), batch:
+            if spoilers & set(names(batch)):
+                raise Poison
+            batch.done()
+        if not batch:
+            on_idle()
+
+
+def most(count: int) -> int:
+    """In how many hands an innocent job may be: log2(n) + 1."""
+    return math.floor(math.log2(count)) + 1
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 10, 64, 100])
+@pytest.mark.parametrize("spoilers", [1, 2])
+def test_the_bad_end_dead_and_the_innocent_are_done_within_few_hands(
+    backend: Backend, clock: Clock, count: int, spoilers: int
+) -> None:
+    every = [f"{n:04}" for n in range(count)]
+    for seed in range(2):
+        bad = random.Random(f"{count} {spoilers} {seed}").sample(every, min(spoilers, count))
+        queue = backend.queue(JOBS, now=clock.sql, retry=Retry(attempts=3))
+        queue.enqueue(jobs(count, run_at=clock.now))
+        hands: Counter[str] = Counter()
+        work(queue, bad, lambda: setattr(clock, "now", clock.now + LATER), hands)
+        dead = list(queue.dead.list())
+        assert sorted(names(dead)) == sorted(bad)
+        assert {job.attempts for job in dead} == {3}
+        assert max([hands[d] for d in every if d not in bad], default=0) <= most(count)
+        assert {hands[d] for d in bad} <= set(range(3, most(count) + 3))
+        assert queue.dead.drop() == len(bad)
+
+
+def test_where_every_job_is_bad_all_end_dead(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql, retry=Retry(attempts=2))
+    queue.enqueue(jobs(12, run_at=clock.now))
+    hands: Counter[str] = Counter()
+    work(queue, [f"{n:04}" for n in range(12)], lambda: setattr(clock, "now", clock.now + LATER), hands)
+    assert {row["status"] for row in backend.rows()} == {"dead"}
+    assert max(hands.values()) <= most(12) + 1
+
+
+def test_several_consumers_at_once_with_fresh_jobs_coming_in(backend: Backend, clock: Clock) -> None:
+    count, late = 96, 40
+    bad = ["0017", "0055", "0099"]
+    queues = [backend.queue(JOBS, now=clock.sql, retry=Retry(attempts=2)) for _ in range(4)]
+    queues[0].enqueue(jobs(count, run_at=clock.now))
+    hands: list[Counter[str]] = [Counter() for _ in queues]
+    errors: list[BaseException] = []
+    turn = threading.Lock()
+
+    def idle() -> None:
+        with turn:
+            clock.now += LATER
+
+    def consume(queue: Queue, mine: Counter[str]) -> None:
+        try:
+            work(queue, bad, idle, mine, size=24)
+        except BaseException as error:  # noqa: BLE001 - told below, in the thread that the test runs in
+            errors.append(error)
+
+    threads = [threading.Thread(target=consume, args=pair) for pair in zip(queues, hands, strict=True)]
+    for thread in threads:
+        thread.start()
+    queues[0].enqueue([{**job, "d": f"{count + n:04}"} for n, job in enumerate(jobs(late, run_at=clock.now))])
+    for thread in threads:
+        thread.join(60)
+    assert errors == []
+    total = sum(hands, Counter())
+    assert sorted(names(queues[0].dead.list())) == bad
+    assert [row["d"] for row in backend.rows()] == bad
+    assert max(n for d, n in total.items() if d not in bad) <= most(24)
+    assert len(total) == count + late
+    assert sum(queue.report.lost for queue in queues) == 0
+
+
+# --- tables that cannot hold it ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [["suspect"], ["suspect", "attempts"], ["run_at"], ["suspect", "last_error"]])
+def test_a_table_that_cannot_hold_the_mark_has_its_jobs_released(backend: Backend, missing: list[str]) -> None:
+    without(backend, *missing)
+    queue = backend.bare_queue()
+    queue.enqueue(jobs(4))
+    spoil(queue)
+    assert {(row["status"], row["owner_id"]) for row in backend.rows()} == {("unclaimed", None)}
+    assert all(row.get("attempts", 0) == 0 for row in backend.rows())
+    batch = queue.claim()
+    assert len(batch) == 4
+    assert queue.report.released == 4
+
+
+def test_without_the_mark_one_alone_fails_all_the_same(backend: Backend, clock: Clock) -> None:
+    without(backend, "suspect")
+    queue = backend.bare_queue(now=clock.sql)
+    queue.enqueue(jobs(1, run_at=clock.now))
+    spoil(queue)
+    [row] = backend.rows()
+    assert (row["attempts"], row["last_error"]) == (1, "Poison: it blew up")
+    assert not queue.claim()
+
+
+def test_an_error_that_cannot_be_kept_is_no_hindrance(backend: Backend, clock: Clock) -> None:
+    without(backend, "last_error")
+    queue = backend.bare_queue(now=clock.sql)
+    queue.enqueue(jobs(4, run_at=clock.now))
+    spoil(queue)
+    assert [row["suspect"] for row in backend.rows()] == [4] * 4
+    clock.now += LATER
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "nor is this one")
+    assert [row["attempts"] for row in backend.rows()] == [1, 0, 0, 0]
