@@ -53,12 +53,19 @@ class Connector:
         self._trouble: Trouble | None = None
         self._giving_up = threading.Event()
 
-    def transaction(self, work: Callable[[sa.Connection], Result], patience: float | None = None) -> Result:
+    def transaction(
+        self,
+        work: Callable[[sa.Connection], Result],
+        patience: float | None = None,
+        doubts: list[BaseException] | None = None,
+    ) -> Result:
         """Run `work` in a transaction and commit it; `patience` seconds at most, if it does not succeed at once.
 
         A deadlock, lock timeout or serialization failure rolls it back and runs it again. A lost connection, a
         restarting, full or read-only server, too many connections: the same on a new connection. Each is counted,
         and told of once. Then the error is raised as SQLAlchemy raises it, or ServerUnreachable.
+
+        `doubts` collects the errors after which nobody knows whether a try was committed.
         """
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_passing),
@@ -66,10 +73,10 @@ class Connector:
             stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
             | tenacity.stop_when_event_set(self._giving_up),
             sleep=tenacity.sleep_using_event(self._giving_up),
-            before_sleep=self._note,
+            after=self._note,  # each failure, also of one that is not tried again here: a beat has no patience
             reraise=True,
         )
-        result: Result = again(self._once, work)
+        result: Result = again(self._once, work, doubts)
         self._recovered()
         return result
 
@@ -85,7 +92,7 @@ class Connector:
 
     # --- a single try ----------------------------------------------------------------------------------
 
-    def _once(self, work: Callable[[sa.Connection], Result]) -> Result:
+    def _once(self, work: Callable[[sa.Connection], Result], doubts: list[BaseException] | None) -> Result:
         with shielded(), self._taking_turns():
             connection = self._open()
             try:
@@ -95,6 +102,8 @@ class Connector:
                 if self._dialect.broken_kind(error):
                     self.lost += 1
                     self._drop()
+                    if doubts is not None:
+                        doubts.append(error)
                 raise
 
     @contextlib.contextmanager
@@ -152,7 +161,7 @@ class Connector:
 
     def _kind(self, error: BaseException | None) -> str | None:
         if isinstance(error, ServerUnreachable):
-            return "server unavailable"
+            return self._dialect.connect_kind(error.__cause__ or error)
         if not isinstance(error, sa.exc.DBAPIError):
             return None
         return self._dialect.broken_kind(error) or self._dialect.transient_kind(error)

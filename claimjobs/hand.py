@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from functools import partial
 
 import sqlalchemy as sa
@@ -40,6 +41,8 @@ class Hand:
         self._process = os.getpid()
         self._in_hand: set[Key] = set()
         self._doubts = 0
+        self._alone = threading.Lock()
+        """Held by a claim or a settle: between its commit and its book-keeping no other may look at what is held."""
         name = backend.roles.name
         self.owner = Owner(self._connector, backend.dialect, liveness, table=backend.owners, claims=name)
         janitor = Janitor(self._connector, backend, settler, retry)
@@ -50,13 +53,14 @@ class Hand:
 
     def claim(self, size: int, algorithm: Algorithm) -> Claimed:
         """Up to `size` jobs, committed as this owner's."""
-        for _ in range(TRIES):
-            claimed = self._try(size, algorithm)
-            if claimed.jobs or not claimed.found:
-                break
-        self._in_hand.update(job.key for job in claimed.jobs)
+        with self._alone:
+            for _ in range(TRIES):
+                claimed = self._try(size, algorithm)
+                if claimed.jobs or not claimed.found:
+                    break
+            self._in_hand.update(job.key for job in claimed.jobs)
+            self._dispel_doubts()
         self.progress()
-        self._dispel_doubts()
         return claimed
 
     def _try(self, size: int, algorithm: Algorithm) -> Claimed:
@@ -98,16 +102,23 @@ class Hand:
         """Write outcomes of jobs claimed under this owner id; return the keys that it did not hold any more."""
         if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
             raise CrossedFork
-        before = self._connector.lost
-        refused = self._settler.settle(self._connector, owner, outcomes)
-        # Our own commit may have happened although its answer was lost. While nobody declared this owner dead,
-        # nobody else took its jobs, so a job that it does not hold any more was settled by that commit.
-        happened = self._connector.lost != before and self.owner.id == owner
-        lost = set() if happened else refused
-        self._in_hand.difference_update(outcomes.keys())
+        doubts: list[BaseException] = []
+        with self._alone:
+            refused = self._settler.settle(self._connector, owner, outcomes, doubts)
+            lost = set() if refused and doubts and self._is_still(owner) else refused
+            self._in_hand.difference_update(outcomes.keys())
         self.progress()
         self._count_outcomes(outcomes.only(set(outcomes.keys()) - lost) if lost else outcomes, len(lost))
         return lost
+
+    def _is_still(self, owner: int) -> bool:
+        """Whether this is still the owner of that id, by the database's word.
+
+        Then nobody took its jobs: those of a settle that it does not hold any more were settled by an earlier try of
+        the same settle, whose commit happened although its answer was lost.
+        """
+        self.owner.beat(patience=None)
+        return self.owner.id == owner
 
     def _count_outcomes(self, kept: Outcomes, lost: int) -> None:
         self._report.done += len(kept.done)
@@ -131,6 +142,14 @@ class Hand:
         """Hand back, leave, close. In a forked child this does nothing: the connection is its parent's."""
         if self._process != os.getpid():
             return
+        if self.heart.is_here:
+            # A forgotten Queue is closed by the garbage collector, which runs in any thread. The heart cannot wait
+            # for itself to end, nor for a turn on the connection that it may have at this moment.
+            threading.Thread(target=self._close, name="claimjobs farewell").start()
+        else:
+            self._close()
+
+    def _close(self) -> None:
         self.heart.stop()
         try:
             # Also run when the interpreter ends, perhaps without a server: then nothing can be handed back.

@@ -78,6 +78,11 @@ class Heart:
         self._working_since = time.monotonic() if busy else None
         self._hung = False
 
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its own thread that asks."""
+        return threading.current_thread() is self._thread
+
     # --- in the thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -123,7 +128,8 @@ class Heart:
             self._leads = bool(self._connector.transaction(lambda c: c.scalar(self._lead), patience=0))
             self._led_through = self._connector.lost
         jobs = sum(map(self._janitor.reclaim, self._janitor.dead()))
-        if self._leads and time.monotonic() >= self._next_sweep:
+        # Where no session lock can be had nobody leads, and everyone sweeps.
+        if (self._leads or self._connector.pooled) and time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP
             jobs += self._janitor.reclaim_unknown()
         if jobs:

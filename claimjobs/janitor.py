@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,12 +16,10 @@ from claimjobs.backend import Backend
 from claimjobs.census import Seen, look
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
+from claimjobs.owner import END_OF_SESSION
 from claimjobs.retry import Retry
 from claimjobs.settle import Outcomes, Settler
 from claimjobs.statements import owners as statements
-
-END_OF_SESSION: Final = 2.0
-"""Seconds a dead owner's session has to end before it is ended."""
 
 log = logging.getLogger("claimjobs.janitor")
 
@@ -112,11 +110,13 @@ class Janitor:
         me, owners = {"me": owner}, self._backend.owners
         if not self._may_declare(connection, owner, last_beat):
             return 0, False
-        connection.execute(statements.declare_dead(owners), me)
+        first_look = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
         rows = connection.execute(self._left_behind, me).all()
+        held = connection.execute(self._held, me).all()
         if rows:
-            self._settler.write(connection, owner, self._outcomes(rows, owner))
-        if connection.execute(self._held, me).first() is not None:
+            outcomes = self._outcomes(rows, owner, alone=first_look and len(held) == 1)
+            self._settler.write(connection, owner, outcomes)
+        if len(held) > len(rows):
             return len(rows), False
         return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount)
 
@@ -129,14 +129,17 @@ class Janitor:
         known = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first()
         return known is None
 
-    def _outcomes(self, rows: Sequence[Any], owner: int) -> Outcomes:
-        """A job that was alone in a dead hand is charged with an attempt; of several, any may be why it died."""
+    def _outcomes(self, rows: Sequence[Any], owner: int, *, alone: bool) -> Outcomes:
+        """A job that was alone in a dead hand is charged with an attempt; of several, any may be why it died.
+
+        One of several whose company was handed back at an earlier look, or is locked by somebody, was not alone.
+        """
         found: list[tuple[Key, int]] = [(row[0] if len(row) == 2 else tuple(row[:-1]), row[-1]) for row in rows]
         roles = self._backend.roles
         if roles.attempts is None or roles.run_at is None or roles.suspect is None:
             return Outcomes(released=[key for key, _ in found])
         errors = {key: f"owner {owner} died with it in hand" for key, _ in found}
-        if len(found) > 1:
+        if not alone:
             return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
         [(key, attempts)] = found
         if self._retry.is_last(attempts):

@@ -19,8 +19,8 @@ class Liveness:
     """False: the lease alone tells who lives, as behind a pooler. None: found out."""
 
     def __post_init__(self) -> None:
-        if self.lease < 0.5 or self.max_batch_time <= 0 or self.patience < 0:
-            raise ValueError(f"{self}: lease from 0.5, max_batch_time above 0, patience from 0 seconds")
+        if self.lease < 2 or self.max_batch_time <= 0 or self.patience < 0:
+            raise ValueError(f"{self}: lease from 2, max_batch_time above 0, patience from 0 seconds")
 
     @property
     def beat(self) -> float:
@@ -30,4 +30,4 @@ class Liveness:
     @property
     def lock_timeout(self) -> float:
         """How long a statement waits for a row lock before it gives others their turn."""
-        return max(1.0, self.lease / 5)
+        return max(1.0, self.lease / 5)  # whole seconds on some servers

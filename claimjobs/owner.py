@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import time
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -12,6 +14,9 @@ from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.liveness import Liveness
 from claimjobs.statements import owners as statements
+
+END_OF_SESSION: Final = 2.0
+"""Seconds that a session has to end, until it is ended, or given up on."""
 
 log = logging.getLogger("claimjobs.owner")
 
@@ -36,9 +41,9 @@ class Owner:
         connector.greet = self._greet
         connector.transaction(lambda connection: None)
 
-    def beat(self) -> None:
-        """Give a sign of life. Raises as `Connector.transaction` does, at once."""
-        self._connector.transaction(self._live_on, patience=0)
+    def beat(self, patience: float | None = 0) -> None:
+        """Give a sign of life, or take a new id if this owner was declared dead. Raises as `Connector.transaction`."""
+        self._connector.transaction(self._live_on, patience)
 
     def leave(self) -> None:
         """Take this owner out of the table. What it still holds must have been handed back before."""
@@ -77,5 +82,19 @@ class Owner:
         if self._connector.pooled:
             return None
         lock = sa.literal(self.id, sa.Integer)
-        taken = connection.scalar(sa.select(self._dialect.hold(lock)))
+        taken = connection.scalar(sa.select(self._dialect.hold(lock))) or self._wrest(connection, lock)
         return self._dialect.server_since(connection) if taken else None
+
+    def _wrest(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
+        """Take our lock from an earlier session of ours that the server has not seen end.
+
+        What that session may still do in our name is done, or rolled back, when its lock is free.
+        """
+        holder, hold = sa.select(self._dialect.holder(lock)), sa.select(self._dialect.hold(lock))
+        session = connection.scalar(holder)
+        if session is not None:
+            connection.execute(self._dialect.end_session(session))
+        deadline = time.monotonic() + END_OF_SESSION
+        while not (taken := bool(connection.scalar(hold))) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return taken

@@ -76,17 +76,20 @@ class Settler:
         self._release = statements.release(roles, dialect)
         self._still_mine = statements.still_mine(roles, dialect)
 
-    def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
+    def settle(
+        self, connector: Connector, me: int, outcomes: Outcomes, doubts: list[BaseException] | None = None
+    ) -> set[Key]:
         """Write the outcomes in one transaction; return the keys that `me` no longer held.
 
         Those are left as they are: somebody else decides about them now. Written twice the outcomes do no harm.
+        `doubts` as for `Connector.transaction`.
         """
         if self._dialect.returns_what_it_writes:
-            return connector.transaction(partial(self._write_and_compare, me=me, outcomes=outcomes))
+            return connector.transaction(partial(self._write_and_compare, me=me, outcomes=outcomes), doubts=doubts)
         try:
-            return connector.transaction(partial(self._write_and_count, me=me, outcomes=outcomes))
+            return connector.transaction(partial(self._write_and_count, me=me, outcomes=outcomes), doubts=doubts)
         except _SomeAreLost:
-            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes))
+            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
 
     def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> None:
         """Write outcomes of jobs that this transaction has locked."""

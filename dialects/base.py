@@ -63,6 +63,10 @@ class Dialect:
         kind = self.broken.get(self.error_code(error))
         return kind or ("connection lost" if getattr(error, "connection_invalidated", False) else None)
 
+    def connect_kind(self, error: BaseException) -> str:
+        """What kind of trouble it is that a connection could not be had."""
+        return self.broken.get(self.error_code(error), "server unavailable")
+
     def refused(self, error: BaseException) -> bool:
         """Whether a connection failed because the server does not want this user, password or address."""
         raise NotImplementedError

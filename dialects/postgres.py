@@ -78,6 +78,10 @@ class Postgres(Dialect):
         )
         return _says(error, *words) or (_says(error, 'role "') and _says(error, "does not exist"))
 
+    def connect_kind(self, error: BaseException) -> str:
+        full = _says(error, "too many clients", "too many connections", "remaining connection slots")
+        return "too many connections" if full else "server unavailable"
+
     def no_such_database(self, error: BaseException) -> bool:
         return _says(error, 'database "') and _says(error, '" does not exist') and not _says(error, 'role "')
 

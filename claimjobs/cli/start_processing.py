@@ -34,7 +34,7 @@ GENERATORS = 2
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
     "--lease",
-    type=click.FloatRange(0.5),
+    type=click.FloatRange(2),
     default=Liveness.lease,
     show_default=True,
     metavar="SECONDS",
