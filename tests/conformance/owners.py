@@ -1,0 +1,90 @@
+"""Owners for tests: looked at, aged, cut off; and their hearts stopped, so that the test says when they beat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.dialects.types import database_now
+from claimjobs.hand import Hand
+from claimjobs.schema import article_table, owner_table
+from tests.backends import Backend
+
+JOBS = article_table()
+OWNERS = owner_table()
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+def hand_of(queue: Queue) -> Hand:
+    """The hand of a queue, registered if it was not yet."""
+    return queue._ready_hand()
+
+
+def still(queue: Queue) -> Queue:
+    """The queue, registered, with its heart stopped."""
+    hand_of(queue).heart.stop()
+    return queue
+
+
+def owner_row(backend: Backend, owner_id: int) -> Any:
+    """The row of an owner; None where there is none."""
+    with backend.engine.connect() as connection:
+        return connection.execute(sa.select(OWNERS).where(OWNERS.c.id == owner_id)).mappings().first()
+
+
+def write_owner(backend: Backend, owner_id: int, **values: Any) -> None:
+    """Change the row of an owner behind its back."""
+    with backend.engine.begin() as connection:
+        connection.execute(sa.update(OWNERS).where(OWNERS.c.id == owner_id).values(**values))
+
+
+def await_beat(backend: Backend, owner_id: int) -> None:
+    """Return when the owner has given its next sign of life."""
+    seen = owner_row(backend, owner_id)["beat"]
+    backend.wait_for(lambda: owner_row(backend, owner_id)["beat"] > seen, f"owner {owner_id} beats")
+
+
+def age(backend: Backend, *owner_ids: int) -> None:
+    """The last sign of life of these owners was long ago."""
+    for owner_id in owner_ids:
+        write_owner(backend, owner_id, beat=LONG_AGO)
+
+
+def declare_dead(backend: Backend, owner_id: int) -> None:
+    """Declared dead; its jobs are not handed back yet, and its session lasts."""
+    write_owner(backend, owner_id, died=database_now())
+
+
+def session_of(backend: Backend, owner_id: int) -> int | None:
+    """The session that holds the lock of an owner."""
+    with backend.engine.connect() as connection:
+        session: int | None = connection.scalar(sa.select(backend.dialect.holder(sa.literal(owner_id, sa.Integer))))
+        return session
+
+
+def end_session(backend: Backend, owner_id: int) -> None:
+    """End the session that holds the lock of an owner, as an administrator would; return when it is gone."""
+    session = session_of(backend, owner_id)
+    assert session is not None
+    with backend.engine.connect() as connection:
+        connection.execute(backend.dialect.end_session(session))
+    backend.wait_for(lambda: session_of(backend, owner_id) != session, f"session {session} ends")
+
+
+def states(backend: Backend) -> list[str]:
+    """The status of each job."""
+    return [row["status"] for row in backend.rows()]
+
+
+@contextmanager
+def stranger_holds(backend: Backend, *those: str) -> Iterator[None]:
+    """A transaction of some other program has these jobs locked."""
+    with backend.engine.connect().execution_options(isolation_level="READ COMMITTED") as other, other.begin():
+        for id_ in other.scalars(sa.select(JOBS.c.id).where(JOBS.c.d.in_(those))).all():
+            other.execute(sa.select(JOBS).where(JOBS.c.id == id_).with_for_update()).all()
+        yield
