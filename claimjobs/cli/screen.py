@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from dataclasses import asdict
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import click
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -80,7 +80,7 @@ class JsonLines(Lines):
     def __call__(self, snapshot: Snapshot) -> None:
         if snapshot.elapsed >= self._next or snapshot.phase == "ended":
             self._next = snapshot.elapsed + EVERY
-            click.echo(json.dumps({"event": "progress", **asdict(snapshot)}))
+            click.echo(json.dumps({"event": "progress", **_plain(snapshot)}))
 
 
 class Remembered:
@@ -155,7 +155,15 @@ def summary_text(summary: Summary) -> str:
 
 def summary_json(summary: Summary) -> str:
     """The closing summary as one JSON object."""
-    return json.dumps({"event": "summary", **asdict(summary), "unaccounted": summary.unaccounted, "rate": summary.rate})
+    more = {"unaccounted": summary.unaccounted, "rate": summary.rate}
+    return json.dumps({"event": "summary", **_plain(summary), **more})
+
+
+def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
+    """As JSON has it. `asdict` makes a Counter anew from pairs, and so counts the pairs."""
+    found = asdict(numbers)
+    found["total"]["transients"] = dict(numbers.total.transients)
+    return found
 
 
 def _headline(snapshot: Snapshot) -> Text:

@@ -1,0 +1,27 @@
+"""What a run looks like as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+
+from claimjobs.cli.screen import JsonLines, summary_json
+from claimjobs.report import Report
+from claimjobs.snapshot import Snapshot, Summary
+
+TROUBLED = Report(done=3, transients=Counter({"deadlock": 2, "connection lost": 1}))
+
+
+def test_transients_are_counted_by_kind_in_the_summary() -> None:
+    summary = Summary(
+        before=3, generated=0, done=3, failed=0, left=0, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
+    )
+    assert json.loads(summary_json(summary))["total"]["transients"] == {"deadlock": 2, "connection lost": 1}
+
+
+def test_transients_are_counted_by_kind_while_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
+    now = Snapshot(phase="running", elapsed=1.0, consumers=(), generators=(), total=TROUBLED, waiting=0, rate=0.0)
+    JsonLines()(now)
+    assert json.loads(capsys.readouterr().out)["total"]["transients"] == {"deadlock": 2, "connection lost": 1}
