@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -47,6 +48,14 @@ class Seen:
         if self.server_since is None or self.session is not None:
             return False
         return abs((self.server_since - server_since).total_seconds()) <= SAME_RUN
+
+
+def dead_among(owners: Sequence[Seen], connection: sa.Connection, backend: Backend) -> list[Seen]:
+    """Those of the owners that are dead."""
+    if not any(seen.session is None or seen.silence > seen.lease or seen.died for seen in owners):
+        return []  # spares the server a question that is rarely needed
+    since = backend.dialect.server_since(connection)
+    return [seen for seen in owners if seen.is_dead(since)]
 
 
 def look(connection: sa.Connection, backend: Backend) -> list[Seen]:

@@ -13,7 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.census import Seen, look
+from claimjobs.census import Seen, dead_among, look
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.owner import END_OF_SESSION
@@ -48,11 +48,7 @@ class Janitor:
         return self._connector.transaction(lambda c: list(c.scalars(self._unknown)), patience=0)
 
     def _dead(self, connection: sa.Connection) -> list[Seen]:
-        owners = look(connection, self._backend)
-        if not any(seen.session is None or seen.silence > seen.lease or seen.died for seen in owners):
-            return []  # spares the server a question that is rarely needed
-        since = self._backend.dialect.server_since(connection)
-        return [seen for seen in owners if seen.is_dead(since)]
+        return dead_among(look(connection, self._backend), connection, self._backend)
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
@@ -75,7 +71,12 @@ class Janitor:
         return self._reclaim(seen.id, seen.beat)
 
     def reclaim_by_id(self, owner: int) -> int:
-        """The same for an owner whose process is known to have ended: waits until the server knows it as well."""
+        """The same for an owner whose process is known to have ended: waits until the server knows it as well.
+
+        An owner that takes jobs from another table is left alone.
+        """
+        if not self._is_ours(owner):
+            return 0
         session = self._wait_for_the_end(owner)
         if session is not None:
             self._end(session)
@@ -88,6 +89,14 @@ class Janitor:
         if jobs or ended:
             log.warning("owner %d is dead: %d jobs handed back", owner, jobs)
         return jobs
+
+    def _is_ours(self, owner: int) -> bool:
+        claims_of = statements.claims_of(self._backend.owners)
+        claims = self._connector.transaction(lambda c: c.scalar(claims_of, {"me": owner}), patience=1)
+        if claims in (None, self._backend.roles.name):
+            return True
+        log.warning("owner %d is left alone: it takes jobs from %s", owner, claims)
+        return False
 
     def _wait_for_the_end(self, owner: int) -> int | None:
         """Wait until the session of an owner whose process has ended is gone; the session, if it does not go."""

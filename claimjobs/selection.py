@@ -17,11 +17,16 @@ Where = Predicate | sa.TextClause | Callable[[], Predicate | sa.TextClause] | No
 
 def predicates_of(where: Where, roles: Roles) -> tuple[Predicate, ...]:
     """The predicate, if there is one; a callable is asked for it."""
-    predicate = where() if callable(where) else where
-    if predicate is None:
+    given = where() if callable(where) else where
+    if given is None:
         return ()
     # `and_` takes a piece of SQL as it is: an OR in it would reach around what stands beside it.
-    return (Grouping(predicate) if isinstance(predicate, sa.TextClause) else _over(predicate, roles.table),)
+    return (Grouping(given) if isinstance(given, sa.TextClause) else _over(given, roles.table),)
+
+
+def predicate(text: str | None) -> Predicate | None:
+    """SQL as after WHERE, as it stands. The line breaks let it end in a comment."""
+    return None if text is None else sa.literal_column(f"(\n{text}\n)", sa.Boolean)
 
 
 def order_of(order_by: Any, roles: Roles) -> Sequence[sa.ColumnElement[Any]]:

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.census import Seen, look
+from claimjobs.census import Seen, dead_among, look
 from claimjobs.schema import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.statements import count
 
@@ -29,6 +29,8 @@ class OwnerStats:
     """Seconds of silence after which it is dead."""
     lock: str
     """`held`: its session lock tells at once when it dies; `free`: that is gone; `none`: the lease alone tells."""
+    dead: bool
+    """Whether its jobs are about to be handed back."""
     jobs: int
 
 
@@ -51,7 +53,7 @@ class Stats:
 
 
 def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
-    """The statistics of a queue's table, in three statements."""
+    """The statistics of a queue's table, in three statements, or four where an owner may be dead."""
     by_status = {row.status: row for row in connection.execute(count.by_status(backend.roles, now))}
     counts = {status: getattr(by_status.get(status), "jobs", 0) for status in STATES}
     return Stats(
@@ -72,13 +74,25 @@ def _age(row: Any) -> float | None:
 
 def _owners(connection: sa.Connection, backend: Backend) -> tuple[OwnerStats, ...]:
     held = {row.owner_id: row.jobs for row in connection.execute(count.by_owner(backend.roles))}
-    return tuple(_owner(seen, held.get(seen.id, 0)) for seen in look(connection, backend))
+    owners = look(connection, backend)
+    dead = dead_among(owners, connection, backend)
+    return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners)
 
 
-def _owner(seen: Seen, jobs: int) -> OwnerStats:
+def _owner(seen: Seen, jobs: int, *, dead: bool) -> OwnerStats:
     age = (seen.now - seen.started).total_seconds()
     lock = "none" if seen.server_since is None else "free" if seen.session is None else "held"
-    return OwnerStats(seen.id, seen.host, seen.pid, age, seen.silence, seen.lease, lock, jobs)
+    return OwnerStats(
+        id=seen.id,
+        host=seen.host,
+        pid=seen.pid,
+        age=age,
+        silence=seen.silence,
+        lease=seen.lease,
+        lock=lock,
+        dead=dead,
+        jobs=jobs,
+    )
 
 
 def _aware(instant: datetime) -> datetime:

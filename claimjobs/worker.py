@@ -25,6 +25,7 @@ from claimjobs.producer import article_rows, produce
 from claimjobs.queue import Queue
 from claimjobs.references import is_reference, load
 from claimjobs.retry import Retry
+from claimjobs.selection import predicate
 from claimjobs.signals import TakenBack, can_be_taken_back
 from claimjobs.translate import reason
 
@@ -81,11 +82,6 @@ class Plan:
         if self.handler is None:
             return demonstrate
         return handler_of(load(self.handler), self.handler, self.per)
-
-
-def predicate(text: str | None) -> sa.ColumnElement[bool] | None:
-    """SQL as after WHERE, as it stands. The line breaks let it end in a comment."""
-    return None if text is None else sa.literal_column(f"(\n{text}\n)", sa.Boolean)
 
 
 def demonstrate(batch: Batch) -> None:

@@ -61,7 +61,7 @@ class _Column:
     def __init__(self, column: sa.Column[Any], text: bool) -> None:
         self._column = column
         self._text = text
-        self._read = _reader(column.type, text)
+        self._read = reader(column.type, text=text)
 
     def read(self, value: Any) -> Any:
         if value is None or (self._text and value == ""):
@@ -91,7 +91,7 @@ def _has_default(column: sa.Column[Any]) -> bool:
 # --- by type -------------------------------------------------------------------------------------------------
 
 
-def _reader(type_: sa.types.TypeEngine[Any], text: bool) -> Read:
+def reader(type_: sa.types.TypeEngine[Any], *, text: bool) -> Read:
     """How a value of this type is read. A user's own type gets it as it is: what it wants we cannot know."""
     if isinstance(type_, sa.TypeDecorator) and not isinstance(type_, Instant):
         return _as_it_is

@@ -51,6 +51,11 @@ def seize(owners: sa.Table) -> sa.Select[Any]:
     return sa.select(*columns).where(_me(owners)).with_for_update(skip_locked=True)
 
 
+def claims_of(owners: sa.Table) -> sa.Select[Any]:
+    """The table that the owner `me` takes jobs from."""
+    return sa.select(owners.c.claims).where(_me(owners))
+
+
 def declare_dead(owners: sa.Table) -> sa.Update:
     """From now on no claim and no beat of `me` succeeds."""
     return sa.update(owners).where(_me(owners), owners.c.died.is_(None)).values(died=database_now())

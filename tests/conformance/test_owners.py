@@ -228,3 +228,27 @@ def test_owners_of_another_table_are_not_counted(backend: Backend) -> None:
     queue, elsewhere = backend.queue(), backend.queue("emails")
     assert queue.owner_id != elsewhere.owner_id
     assert [owner.id for owner in queue.stats().owners] == [queue.owner_id]
+
+
+def test_an_owner_that_may_be_dead_is_told_as_such(backend: Backend) -> None:
+    backend.may_leave_owners = True
+    queue, other = backend.queue(), backend.queue()
+    alive, dead = queue.owner_id, other.owner_id
+    backend.run(f"UPDATE claimjobs_owners SET died = beat WHERE id = {dead}")
+    told = {owner.id: (owner.dead, owner.lock) for owner in backend.bare_queue().stats().owners}
+    assert told.pop(alive) == (False, "held")
+    assert told in ({}, {dead: (True, "held")})  # the other heart may have seen it first
+
+
+def test_giving_back_leaves_the_owners_of_other_tables_alone(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue, elsewhere = backend.queue(), backend.queue("emails")
+    elsewhere.enqueue(jobs(1))
+    batch = elsewhere.claim()
+    assert queue.give_back(elsewhere.owner_id) == 0
+    assert f"owner {elsewhere.owner_id} is left alone: it takes jobs from emails" in caplog.text
+    batch.done()
+    batch.settle()
+    assert batch.lost == ()
+    assert elsewhere.owner_id in owners(backend)
