@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import click
 
@@ -12,6 +14,22 @@ import click
 def say(message: str) -> None:
     """A message, on standard error: standard output is for data."""
     click.echo(f"claimjobs: {message}", err=True)
+
+
+@contextmanager
+def log_said() -> Iterator[None]:
+    """What the library has to tell is said while the block lasts."""
+    log, handler = logging.getLogger("claimjobs"), _Saying()
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Saying(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        say(record.getMessage())
 
 
 def on_terminal() -> bool:

@@ -18,6 +18,8 @@ COMMANDS = {
     "setup-tables": ("claimjobs.cli.setup_tables:setup_tables", "Make the tables of a queue, or print their DDL."),
     "start-processing": ("claimjobs.cli.start_processing:start_processing", "Run consumers and generators."),
     "enqueue": ("claimjobs.cli.enqueue:enqueue", "Enqueue the rows of a file: JSON lines or CSV."),
+    "dead": ("claimjobs.cli.dead:dead", "List, show, retry or drop jobs that are out of attempts."),
+    "reclaim": ("claimjobs.cli.reclaim:reclaim", "Hand back the jobs of dead owners, where no consumer runs."),
     "status": ("claimjobs.cli.status:status", "Count the jobs, and show who holds them."),
 }
 """Where each command is, and what it is for: its module is imported when it is called, not before."""

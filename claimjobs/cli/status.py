@@ -14,6 +14,10 @@ from claimjobs.cli.console import age, on_terminal
 from claimjobs.cli.options import queue_for, table_of, table_option, url_option
 from claimjobs.stats import OwnerStats, Stats
 
+IN_SECONDS = ("age", "silence", "lease")
+
+LOCKS = {"held": "lock held", "free": "lock free", "none": "lease only"}
+
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are told above.")
@@ -22,11 +26,15 @@ from claimjobs.stats import OwnerStats, Stats
 def status(as_json: bool, url: str | None, table: str) -> None:
     """Count the jobs by status, tell how long the oldest has been due, and list the owners.
 
-    An owner is a consumer that is at work, or was killed at work. Jobs that are done are counted where they are
-    kept; by default they are deleted.
+    An owner is a consumer that is at work, or was killed at work. It is dead when it has been silent for longer
+    than its lease; or, where its lock was "held", as soon as that is free, unless the server was restarted. With
+    "lease only" the server gives no lock, as behind a pooler. Jobs that are done are counted where they are kept; by
+    default they are deleted.
 
     With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "oldest_due_seconds" (null if no job is
-    due); "owners", each with "id", "host", "pid", "age_seconds" (since it began) and "jobs" (that it holds).
+    due); "owners", each with "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last
+    sign of life), "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are
+    handed back) and "jobs" (that it holds).
 
     \b
     Examples:
@@ -55,7 +63,7 @@ def _object(name: str, stats: Stats) -> dict[str, object]:
 
 
 def _renamed(owner: dict[str, object]) -> dict[str, object]:
-    return {"age_seconds" if key == "age" else key: value for key, value in owner.items()}
+    return {f"{key}_seconds" if key in IN_SECONDS else key: value for key, value in owner.items()}
 
 
 def _counts(stats: Stats) -> dict[str, int]:
@@ -64,7 +72,7 @@ def _counts(stats: Stats) -> dict[str, int]:
 
 def _lines(name: str, stats: Stats) -> list[str]:
     counts = [f"{name}: {count} {state}" for state, count in _counts(stats).items()]
-    owners = [f"{name}: owner {' '.join(_owner(owner))}" for owner in stats.owners]
+    owners = [f"{name}: owner {_owner(owner)}" for owner in stats.owners]
     return [*counts, f"{name}: {_oldest(stats)}", *owners]
 
 
@@ -72,8 +80,15 @@ def _oldest(stats: Stats) -> str:
     return "no job is due" if stats.oldest is None else f"the oldest job has been due for {age(stats.oldest)}"
 
 
-def _owner(owner: OwnerStats) -> tuple[str, ...]:
-    return (str(owner.id), f"{owner.host}:{owner.pid}", f"since {age(owner.age)}", f"holds {owner.jobs}")
+def _owner(owner: OwnerStats) -> str:
+    words = (
+        f"{owner.id} {owner.host}:{owner.pid} since {age(owner.age)}",
+        f"last beat {age(owner.silence)} ago",
+        f"lease {owner.lease:g} s",
+        LOCKS[owner.lock],
+        f"holds {owner.jobs}",
+    )
+    return ", ".join((*words, "dead") if owner.dead else words)
 
 
 def _tables(name: str, stats: Stats) -> list[Table | str]:
@@ -85,8 +100,21 @@ def _tables(name: str, stats: Stats) -> list[Table | str]:
 
 
 def _owners(stats: Stats) -> Table:
-    owners = Table("owner", "host", "pid", "for", box=box.SIMPLE)
+    owners = Table("owner", "host", "pid", "for", "silent for", "lease", "signs", box=box.SIMPLE)
     owners.add_column("jobs held", justify="right")
     for owner in stats.owners:
-        owners.add_row(str(owner.id), owner.host, str(owner.pid), age(owner.age), f"{owner.jobs:,}")
+        owners.add_row(*_row(owner), style="red" if owner.dead else None)
     return owners
+
+
+def _row(owner: OwnerStats) -> tuple[str, ...]:
+    return (
+        str(owner.id),
+        owner.host,
+        str(owner.pid),
+        age(owner.age),
+        age(owner.silence),
+        f"{owner.lease:g} s",
+        "dead" if owner.dead else LOCKS[owner.lock],
+        f"{owner.jobs:,}",
+    )

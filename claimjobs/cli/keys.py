@@ -1,0 +1,60 @@
+"""A job's key, and what else a column holds, as a person and a shell write it."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Iterable
+from datetime import date, time
+from typing import Any
+
+import click
+import sqlalchemy as sa
+
+from claimjobs.cli.values import reader
+
+
+class Keys:
+    """The keys of a table's jobs, from text and as text. Of several columns: a line of CSV, such as `eu,17`."""
+
+    def __init__(self, table: sa.Table) -> None:
+        self._columns = tuple(table.primary_key)
+        self._readers = tuple(reader(column.type, text=True) for column in self._columns)
+
+    def read(self, texts: Iterable[str]) -> list[Any]:
+        """The keys in Python's types. Raises BadParameter for a text that can be none."""
+        return [self._key(text) for text in texts]
+
+    def written(self, key: Any) -> str:
+        """The text that `read` takes."""
+        return plain(key) if len(self._columns) == 1 else _line(map(plain, key))
+
+    def _key(self, text: str) -> Any:
+        fields = [text] if len(self._columns) == 1 else next(csv.reader([text]), [])
+        if len(fields) != len(self._columns):
+            raise click.BadParameter(f"{text!r} is no key of {self._names()}: write its parts as {self._example()}")
+        try:
+            parts = tuple(read(field) for read, field in zip(self._readers, fields, strict=True))
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r} is no key of {self._names()}: {error}") from None
+        return parts if len(parts) > 1 else parts[0]
+
+    def _names(self) -> str:
+        return f"{self._columns[0].table.fullname} ({', '.join(column.name for column in self._columns)})"
+
+    def _example(self) -> str:
+        return ",".join(column.name.upper() for column in self._columns)
+
+
+def plain(value: Any) -> str:
+    """A value as text, as a file of rows would have it: bytes in base64, instants in ISO 8601."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def _line(fields: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()

@@ -1,0 +1,66 @@
+"""`claimjobs reclaim`: hand back what dead owners hold, where no consumer runs that would."""
+
+from __future__ import annotations
+
+import click
+
+from claimjobs.cli.console import age, log_said, say
+from claimjobs.cli.options import queue_for, table_of, table_option, url_option
+from claimjobs.queue import Queue
+from claimjobs.schema import FIRST_OWNER
+from claimjobs.stats import OwnerStats
+
+
+@click.command()
+@click.option("--owner", type=click.IntRange(1), metavar="ID", help="This owner alone: its process has ended.")
+@click.option("--force", is_flag=True, help="With --owner: although it seems to live.")
+@url_option
+@table_option
+def reclaim(owner: int | None, force: bool, url: str | None, table: str) -> None:
+    """Hand back the jobs of owners that are dead, and print how many; which owners, on standard error.
+
+    An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Every
+    consumer looks for them all the time: this is needed only where none runs.
+
+    --owner hands back what one owner holds. If it seems to live that is refused: jobs in its hand would be run a
+    second time. --force does it all the same; the owner's late outcomes are refused, and it goes on under a new id.
+
+    \b
+    Examples:
+      claimjobs reclaim
+      claimjobs reclaim --owner 10000017
+    """
+    if force and owner is None:
+        raise click.UsageError("--force goes with --owner ID")
+    with queue_for(url, table_of(table)) as queue, log_said():
+        jobs = queue.reclaim() if owner is None else _from(queue, owner, force)
+    click.echo(jobs)
+
+
+def _from(queue: Queue, owner_id: int, force: bool) -> int:
+    found = [owner for owner in queue.stats().owners if owner.id == owner_id]
+    if not force:
+        _refuse_the_living(owner_id, *found)
+    jobs = queue.give_back(owner_id)
+    if not found and not jobs:
+        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds nothing: see `claimjobs status`")
+    return jobs
+
+
+def _refuse_the_living(owner_id: int, owner: OwnerStats | None = None) -> None:
+    """Raises UsageError for an owner that seems to live, and for one of which nobody could know."""
+    if owner is not None and not owner.dead:
+        raise click.UsageError(
+            f"owner {owner_id} ({owner.host}:{owner.pid}) seems to live ({_signs(owner)}): its jobs would be in two "
+            "hands. End that process first, or give --force as well"
+        )
+    if owner_id < FIRST_OWNER:
+        raise click.UsageError(
+            f"owner {owner_id} is another program's (ours begin at {FIRST_OWNER}), and may live: end that program "
+            "first, then give --force as well"
+        )
+
+
+def _signs(owner: OwnerStats) -> str:
+    lock = "its session lock is held, " if owner.lock == "held" else ""
+    return f"{lock}its last beat was {age(owner.silence)} ago, its lease is {owner.lease:g} s"

@@ -1,0 +1,270 @@
+"""`claimjobs dead`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, job_table
+from claimjobs.cli import exits
+from claimjobs.schema import article_table
+from tests.backends import Backend
+from tests.cli.command import Ended, claimjobs
+
+JOBS = article_table()
+PAIRS = job_table(
+    "pairs",
+    sa.MetaData(),
+    sa.Column("region", sa.String(20), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+)
+MODELS = """
+import sqlalchemy as sa
+from claimjobs import job_table
+uuids = job_table("uuids", sa.MetaData(), sa.Column("id", sa.Uuid, primary_key=True))
+blobs = job_table("blobs", sa.MetaData(), sa.Column("id", sa.LargeBinary(8), primary_key=True))
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "cli_dead_models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import importlib
+
+    return importlib.import_module("cli_dead_models")
+
+
+def dead_jobs(backend: Backend, *errors: str) -> Queue:
+    """Jobs 1, 2, ... that died of these errors, and one more that waits."""
+    queue = backend.queue(JOBS)
+    queue.enqueue([{"id": n, "d": f"{n:04}", "e": ""} for n in range(1, len(errors) + 2)])
+    if errors:
+        with queue.claim(len(errors)) as batch:
+            for job, error in zip(batch.jobs, errors, strict=True):
+                batch.fail(job, error, retry=False)
+    return queue
+
+
+def dead(backend: Backend, *words: str, stdin: str = "") -> Ended:
+    return claimjobs("dead", *words, "--url", backend.url, stdin=stdin.encode())
+
+
+def states(backend: Backend) -> dict[int, str]:
+    return {row["id"]: row["status"] for row in backend.rows()}
+
+
+# --- list --------------------------------------------------------------------------------------------------
+
+
+def test_list_is_a_line_a_job_with_its_key_first(database: Backend) -> None:
+    dead_jobs(database, "no such street", "Timeout: over\n  there", "no such street")
+    ended = dead(database, "list")
+    assert (ended.code, ended.err) == (exits.OK, "")
+    assert ended.out == "1\t1\tno such street\n2\t1\tTimeout: over there\n3\t1\tno such street\n"
+
+
+def test_list_takes_a_predicate_and_a_limit(database: Backend) -> None:
+    dead_jobs(database, "a", "Timeout: b", "Timeout: c")
+    words = ("list", "--where", "last_error like 'Timeout%' -- those", "--limit", "1")
+    assert dead(database, *words).out == "2\t1\tTimeout: b\n"
+
+
+def test_a_list_without_dead_jobs_is_empty(anywhere: Backend) -> None:
+    dead_jobs(anywhere)
+    assert dead(anywhere, "list") == Ended(exits.OK, "", "")
+    assert dead(anywhere, "list", "--json") == Ended(exits.OK, "", "")
+
+
+def test_json_has_every_column(database: Backend) -> None:
+    dead_jobs(database, "no such street", "Müller")
+    ended = dead(database, "list", "--json")
+    found = [json.loads(line) for line in ended.out.splitlines()]
+    assert [(job["id"], job["d"], job["status"], job["last_error"]) for job in found] == [
+        (1, "0001", "dead", "no such street"),
+        (2, "0002", "dead", "Müller"),
+    ]
+    assert list(found[0]) == list(JOBS.columns.keys())
+    assert found[0]["run_at"].endswith("+00:00")
+
+
+def test_on_a_terminal_a_line_is_no_longer_than_it_is_wide(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claimjobs.cli.dead.on_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    dead_jobs(anywhere, "x" * 500)
+    [line] = dead(anywhere, "list").out.splitlines()
+    assert line == f"1       1       {'x' * 44}"
+
+
+def test_a_predicate_that_cannot_be_read(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "a")
+    for words in (("list",), ("retry",), ("drop", "--yes")):
+        ended = dead(anywhere, *words, "--where", "colour = 'red'")
+        assert (ended.code, ended.out) == (exits.INPUT, "")
+        assert "colour" in ended.err
+    assert states(anywhere) == {1: "dead", 2: "unclaimed"}
+
+
+# --- show --------------------------------------------------------------------------------------------------
+
+
+def test_show_is_a_block_a_job(database: Backend) -> None:
+    dead_jobs(database, "Traceback:\n  line 1\nValueError", "b")
+    ended = dead(database, "show", "2", "1")
+    assert (ended.code, ended.err) == (exits.OK, "")
+    first, second = ended.out.split("\n\n")
+    assert first.splitlines()[:3] == ["id          1", "d           0001", "e"]
+    assert "last_error  Traceback:\n              line 1\n            ValueError\n" in first
+    assert "owner_id\n" in first
+    assert second.startswith("id          2\n")
+
+
+def test_show_as_json(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "a", "b")
+    ended = dead(anywhere, "show", "--json", "1", "2")
+    assert [json.loads(line)["id"] for line in ended.out.splitlines()] == [1, 2]
+
+
+def test_what_is_not_dead_cannot_be_shown(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "a")
+    ended = dead(anywhere, "show", "2", "1", "99")
+    assert ended.code == exits.INPUT
+    assert ended.out.startswith("id          1\n")
+    assert ended.err == "claimjobs: no dead job: 2, 99\n"
+    assert dead(anywhere, "show", "99") == Ended(exits.INPUT, "", "claimjobs: no dead job: 99\n")
+
+
+# --- retry -------------------------------------------------------------------------------------------------
+
+
+def test_retry_by_ids_prints_how_many(database: Backend) -> None:
+    dead_jobs(database, "a", "b", "c")
+    assert dead(database, "retry", "1", "3", "1") == Ended(exits.OK, "2\n", "")
+    assert states(database) == {1: "unclaimed", 2: "dead", 3: "unclaimed", 4: "unclaimed"}
+    assert [row["attempts"] for row in database.rows()] == [0, 1, 0, 0]
+
+
+def test_retry_by_predicate_and_all(database: Backend) -> None:
+    dead_jobs(database, *["Timeout: x"] * 5, "other", "other")
+    by_predicate = ("retry", "--where", "last_error like 'Timeout%'")
+    assert dead(database, *by_predicate, "--limit", "2").out == "2\n"
+    assert dead(database, *by_predicate, "--json").out == '{"retried": 3}\n'
+    assert dead(database, "retry", "--all").out == "2\n"
+    assert dead(database, "retry", "--all") == Ended(exits.OK, "0\n", "")
+    assert set(states(database).values()) == {"unclaimed"}
+
+
+def test_ids_that_are_not_dead_are_told_and_the_others_retried(anywhere: Backend) -> None:
+    dead_jobs(anywhere, "a", "b")
+    ended = dead(anywhere, "retry", "1", "3", "99")
+    assert (ended.code, ended.out) == (exits.INPUT, "1\n")
+    assert "1 of 3 jobs were dead" in ended.err
+    assert "claimjobs dead list" in ended.err
+    assert states(anywhere) == {1: "unclaimed", 2: "dead", 3: "unclaimed"}
+
+
+@pytest.mark.parametrize("way", ["retry", "drop"])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ((), "either IDs, or --where SQL, or --all"),
+        (("--limit", "3"), "either IDs, or --where SQL, or --all"),
+        (("1", "--all"), "either IDs, or --where SQL, or --all"),
+        (("1", "--where", "d = ''"), "either IDs, or --where SQL, or --all"),
+        (("--where", "d = ''", "--all"), "either IDs, or --where SQL, or --all"),
+        (("1", "--limit", "3"), "--limit goes with --where or --all"),
+        (("--all", "--limit", "0"), "0 is not in the range"),
+    ],
+)
+def test_it_must_be_said_which_and_in_one_way(way: str, words: tuple[str, ...], said: str) -> None:
+    ended = claimjobs("dead", way, *words, "--url", "postgresql://nowhere.invalid/x")
+    assert (ended.code, ended.out) == (exits.USAGE, "")
+    assert said in ended.err
+
+
+# --- drop --------------------------------------------------------------------------------------------------
+
+
+def test_drop_with_yes(database: Backend) -> None:
+    dead_jobs(database, "a", "b", "c", "d")
+    assert dead(database, "drop", "2", "--yes") == Ended(exits.OK, "1\n", "")
+    assert dead(database, "drop", "--where", "d > '0001'", "--limit", "1", "--yes", "--json").out == '{"dropped": 1}\n'
+    assert dead(database, "drop", "--all", "--yes").out == "2\n"
+    assert states(database) == {5: "unclaimed"}
+
+
+def test_without_a_terminal_drop_needs_yes_and_says_how_many(anywhere: Backend) -> None:
+    dead_jobs(anywhere, *["a"] * 3)
+    for words, count in [
+        (("--all",), 3),
+        (("1", "2", "4"), 2),
+        (("--where", "d = '0003'"), 1),
+        (("--all", "--limit", "2"), 2),
+    ]:
+        ended = dead(anywhere, "drop", *words)
+        assert (ended.code, ended.out) == (exits.USAGE, "")
+        assert f"would drop {count} dead job{'s' if count > 1 else ''} of jobs" in ended.err
+        assert "give --yes" in ended.err
+    assert len(states(anywhere)) == 4
+
+
+@pytest.mark.parametrize(("answer", "left"), [("y\n", 1), ("\n", 4), ("n\n", 4)])
+def test_on_a_terminal_it_asks(anywhere: Backend, monkeypatch: pytest.MonkeyPatch, answer: str, left: int) -> None:
+    monkeypatch.setattr("claimjobs.cli.dead.asks", lambda: True)
+    dead_jobs(anywhere, *["a"] * 3)
+    ended = dead(anywhere, "drop", "--all", stdin=answer)
+    assert ended.code == (exits.OK if left == 1 else exits.FAILURE)
+    assert "Drop 3 dead jobs of jobs in postgresql" in ended.err
+    assert str(anywhere.engine.url.password) not in ended.err.replace(str(anywhere.engine.url.username), "")
+    assert len(states(anywhere)) == left
+    assert ended.out == ("3\n" if left == 1 else "")
+
+
+# --- any key -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["x", "", "1.5", "1,2"])
+def test_what_can_be_no_key_is_told(anywhere: Backend, text: str) -> None:
+    dead_jobs(anywhere, "a")
+    for way in (("show",), ("retry",), ("drop", "--yes")):
+        ended = dead(anywhere, *way, text)
+        assert (ended.code, ended.out) == (exits.USAGE, "")
+        assert f"{text!r} is no key of jobs (id): {text!r} is no whole number" in ended.err
+
+
+def test_keys_of_several_columns_are_written_as_csv(database: Backend) -> None:
+    queue = database.queue(PAIRS)
+    keys = [("eu", 1), ("eu", 2), ('a "b", c', 3)]
+    queue.enqueue([{"region": region, "number": number, "status": "dead"} for region, number in keys])
+    ended = dead(database, "list", "--table", "pairs")
+    texts = [line.split("\t")[0] for line in ended.out.splitlines()]
+    assert sorted(texts) == ['"a ""b"", c",3', "eu,1", "eu,2"]
+    assert dead(database, "retry", "--table", "pairs", *texts[:2]).out == "2\n"
+    assert dead(database, "drop", "--yes", "--table", "pairs", texts[2]).out == "1\n"
+    for text in ("eu", "eu,1,2", ""):
+        ended = dead(database, "show", "--table", "pairs", text)
+        assert ended.code == exits.USAGE
+        assert f"{text!r} is no key of pairs (region, number): write its parts as REGION,NUMBER" in ended.err
+
+
+def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> None:
+    for table, keys in [(models.uuids, [uuid.UUID(int=n) for n in (1, 2)]), (models.blobs, [b"\0\xff", b"abc"])]:
+        queue = anywhere.queue(table)
+        queue.enqueue([{"id": key, "status": "dead"} for key in keys])
+        name = f"cli_dead_models:{table.name}"
+        texts = [line.split("\t")[0] for line in dead(anywhere, "list", "--table", name).out.splitlines()]
+        assert len(texts) == 2
+        assert dead(anywhere, "show", "--json", "--table", name, texts[0]).code == exits.OK
+        assert dead(anywhere, "retry", "--table", name, *texts) == Ended(exits.OK, "2\n", "")
+
+
+def test_a_group_without_a_command_shows_its_help() -> None:
+    ended = claimjobs("dead")
+    assert ended.code == exits.USAGE
+    assert all(f"  {name} " in ended.said for name in ("list", "show", "retry", "drop"))
