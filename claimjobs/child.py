@@ -30,7 +30,10 @@ WINDOW: Final = 3.0
 class Child:
     """A numbered place in a supervisor, with a process in it or waiting for one."""
 
-    def __init__(self, number: int, target: Callable[..., None], *args: Any) -> None:
+    def __init__(
+        self, number: int, target: Callable[..., None], arguments: Callable[[Report], tuple[Any, ...]]
+    ) -> None:
+        """`arguments` gives those of the next process here, after what was done here already."""
         self.number = number
         self.process: SpawnProcess | None = None
         self.pipe: Connection | None = None
@@ -43,7 +46,7 @@ class Child:
         """Told to stop: its end, however it comes, is the end."""
         self.restarts = 0
         self._target = target
-        self._args = args
+        self._arguments = arguments
         self._before = Report()
         self._now = Report()
         self._batch = 0
@@ -63,7 +66,7 @@ class Child:
         """Put a new process here."""
         self.pipe, theirs = SPAWN.Pipe(duplex=True)
         # No daemon: the parent's exit would terminate it with the batch in hand; its lifeline ends it in order.
-        self.process = SPAWN.Process(target=self._target, args=(*self._args, theirs), daemon=False)
+        self.process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
         self.process.start()
         theirs.close()
         self._born = time.monotonic()

@@ -57,7 +57,9 @@ class Connector:
         self,
         work: Callable[[sa.Connection], Result],
         patience: float | None = None,
+        *,
         doubts: list[BaseException] | None = None,
+        unless: Callable[[], bool] = lambda: False,
     ) -> Result:
         """Run `work` in a transaction and commit it; `patience` seconds at most, if it does not succeed at once.
 
@@ -65,13 +67,15 @@ class Connector:
         restarting, full or read-only server, too many connections: the same on a new connection. Each is counted,
         and told of once. Then the error is raised as SQLAlchemy raises it, or ServerUnreachable.
 
-        `doubts` collects the errors after which nobody knows whether a try was committed.
+        `doubts` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
+        there is no further try.
         """
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_passing),
             wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
             stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
-            | tenacity.stop_when_event_set(self._giving_up),
+            | tenacity.stop_when_event_set(self._giving_up)
+            | (lambda _: unless()),
             sleep=tenacity.sleep_using_event(self._giving_up),
             after=self._note,  # each failure, also of one that is not tried again here: a beat has no patience
             reraise=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+from collections.abc import Callable
 from functools import partial
 
 import sqlalchemy as sa
@@ -41,6 +42,8 @@ class Hand:
         self._process = os.getpid()
         self._in_hand: set[Key] = set()
         self._doubts = 0
+        self.unwanted: Callable[[], bool] = lambda: False
+        """Whether a claim that does not succeed at once is wanted no more."""
         self._alone = threading.Lock()
         """Held by a claim or a settle: between its commit and its book-keeping no other may look at what is held."""
         name = backend.roles.name
@@ -74,7 +77,8 @@ class Hand:
         while True:
             try:
                 # The id is read at each try: on a new connection it may be a new one.
-                return self._connector.transaction(lambda c: algorithm(c, self.owner.id, size, limit))
+                take = lambda c: algorithm(c, self.owner.id, size, limit)  # noqa: E731
+                return self._connector.transaction(take, unless=self.unwanted)
             except OwnerDead:
                 self.owner.beat()
 

@@ -23,7 +23,7 @@ from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue import OnBad, Row, enqueue
-from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork
+from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork, ServerUnreachable
 from claimjobs.graveyard import Graveyard
 from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
@@ -81,7 +81,8 @@ class Queue:
         self._process = os.getpid()
         self.on_hang: Callable[[], None] = lambda: None
         """Called, in a thread, when a batch makes no progress for longer than `liveness.max_batch_time`."""
-        self._stopping = self._draining = False
+        self._stopped = threading.Event()
+        self._draining = False
         self._wake = threading.Event()
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
@@ -146,21 +147,30 @@ class Queue:
 
     def _batches(self, size: int, where: Where, drain: bool, poll: float) -> Iterator[Batch]:
         pause = SHORTEST_POLL
-        while not self._stopping:
-            batch = self.claim(size, where)
+        while not self.stopping:
+            batch = self._claim_unless_stopped(size, where)
             if batch:
                 pause = SHORTEST_POLL
                 yield batch
                 _must_be_settled(batch)
-            elif (drain or self._draining) and not batch.contended:
+            elif self.stopping or ((drain or self._draining) and not batch.contended):
                 return
             else:
                 self.wait(min(pause, poll) * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, poll)
 
+    def _claim_unless_stopped(self, size: int, where: Where) -> Batch:
+        """A batch; an empty one where the database cannot be reached and nobody wants to wait for it any more."""
+        try:
+            return self.claim(size, where)
+        except (sa.exc.DBAPIError, ServerUnreachable):
+            if not self.stopping:
+                raise
+            return Batch((), self._ready().roles, lambda _: set(), self._retry)
+
     def stop(self) -> None:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
-        self._stopping = True
+        self._stopped.set()
         self._wake.set()
 
     def drain(self) -> None:
@@ -171,12 +181,12 @@ class Queue:
     @property
     def stopping(self) -> bool:
         """Whether `stop()` was called."""
-        return self._stopping
+        return self._stopped.is_set()
 
     def wait(self, seconds: float) -> None:
         """Pause, but not beyond `stop()` or `drain()`."""
         self._wake.wait(seconds)
-        if not self._stopping:
+        if not self.stopping:
             self._wake.clear()
 
     @property
@@ -281,6 +291,7 @@ class Queue:
         settler = self._settler(backend)
         hand = Hand(self.engine, backend, settler, liveness=self._liveness, retry=self._retry, report=self.report)
         queue = weakref.ref(self)  # the heart's thread must not keep a queue alive that nobody else knows of
+        hand.unwanted = self._stopped.is_set
         hand.heart.on_reclaimed = self._wake.set
         hand.heart.on_hang = lambda: _hangs(queue())
         return hand

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from multiprocessing.connection import Connection, wait
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -63,7 +63,7 @@ class Supervisor:
         self._run = run
         self._watch = watch
         self._queue = plan.queue()
-        self._consumers = [Child(n, run_consumer, plan) for n in range(1, run.consumers + 1)]
+        self._consumers = [Child(n, run_consumer, lambda _: (plan,)) for n in range(1, run.consumers + 1)]
         self._generators = [self._generator(n) for n in range(1, run.generators + 1)]
         self._phase = "starting"
         self._told: set[Order] = set()
@@ -78,7 +78,12 @@ class Supervisor:
     def _generator(self, number: int) -> Child:
         count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
         share = None if jobs is None else jobs // count + (number <= jobs % count)
-        return Child(number, run_generator, self._plan, share, None if rate is None else rate / count)
+
+        def arguments(before: Report) -> tuple[Any, ...]:
+            left = None if share is None else max(0, share - before.enqueued)
+            return self._plan, left, None if rate is None else rate / count
+
+        return Child(number, run_generator, arguments)
 
     # --- from outside ----------------------------------------------------------------------------------
 

@@ -20,6 +20,9 @@ from claimjobs.worker import Plan
 GENERATORS = 2
 """Of the demonstration; with a handler of one's own there are none unless asked for."""
 
+PATIENCE = 86_400.0
+"""Seconds that a consumer waits for a database that cannot be reached: until somebody stops it, or comes to look."""
+
 
 @click.command()
 @click.argument("handler", required=False, metavar="[MODULE:FUNCTION]")
@@ -104,7 +107,7 @@ def start_processing(
             per=per,
             where=where,
             size=batch_size,
-            liveness=Liveness(lease=lease, max_batch_time=max_batch_time),
+            liveness=Liveness(lease=lease, max_batch_time=max_batch_time, patience=PATIENCE),
             retry=Retry(attempts=attempts),
         )
         summary, taken_back = _supervised(plan, run, as_json, file)
