@@ -9,8 +9,10 @@ import socket
 import pytest
 
 from claimjobs.cli import exits
+from claimjobs.liveness import Liveness
 from tests.backends import Backend
 from tests.cli.command import claimjobs
+from tests.conformance.owners import age, end_session, still
 
 
 def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
@@ -27,7 +29,16 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert found.pop("oldest_due_seconds") >= 0
     assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1}
     assert 0 <= owner.pop("age_seconds") < 60
-    assert owner == {"id": queue.owner_id, "host": socket.gethostname(), "pid": os.getpid(), "jobs": 2}
+    assert 0 <= owner.pop("silence_seconds") < 10
+    assert owner == {
+        "id": queue.owner_id,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "lease_seconds": 10,
+        "lock": "held",
+        "dead": False,
+        "jobs": 2,
+    }
     batch.settle()
 
 
@@ -40,6 +51,30 @@ def test_lines_where_there_is_no_terminal(anywhere: Backend) -> None:
     assert lines[:4] == ["jobs: 1 unclaimed", "jobs: 0 claimed", "jobs: 0 done", "jobs: 0 dead"]
     assert lines[4].startswith("jobs: the oldest job has been due for 2 min")
     assert lines[5].startswith(f"jobs: owner {owner} {socket.gethostname()}:{os.getpid()} since ")
+    assert lines[5].endswith(" ago, lease 10 s, lock held, holds 0")
+
+
+def test_how_owners_live(database: Backend) -> None:
+    """One whose lock tells, one whose lease alone does, one silent for too long, one whose session has ended."""
+    pooled = Liveness(session_lock=False, lease=2.5)
+    queues = [still(database.queue()), still(database.queue(liveness=pooled)), *(still(database.queue()) for _ in "12")]
+    well, leased, silent, cut = (queue.owner_id for queue in queues)
+    age(database, silent)
+    end_session(database, cut)
+    told = claimjobs("status", "--url", database.url).out.splitlines()[5:]
+    assert [line.split()[2] for line in told] == [str(owner) for owner in (well, leased, silent, cut)]
+    ends = ["lease 10 s, lock held, holds 0", "lease 2.5 s, lease only, holds 0"]
+    ends += ["lease 10 s, lock held, holds 0, dead", "lease 10 s, lock free, holds 0, dead"]
+    assert [line.partition(" ago, ")[2] for line in told] == ends
+    found = json.loads(claimjobs("status", "--json", "--url", database.url).out)["owners"]
+    assert [(owner["lock"], owner["dead"]) for owner in found] == [
+        ("held", False),
+        ("none", False),
+        ("held", True),
+        ("free", True),
+    ]
+    for queue in queues[2:]:
+        database.bare_queue().give_back(queue.owner_id)
 
 
 def test_a_table_on_a_terminal(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,6 +85,7 @@ def test_a_table_on_a_terminal(anywhere: Backend, monkeypatch: pytest.MonkeyPatc
     shown = claimjobs("status", "--url", anywhere.url).out
     assert "1,200" in shown
     assert str(owner) in shown
+    assert "lock held" in " ".join(shown.split())
     assert "the oldest job has been due for" in shown
 
 
