@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+SEED ?=
+CHAOS_ARGS ?=
 DB ?=
 
 BIN := $(VENV)/bin
@@ -10,7 +12,7 @@ READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests servers clean
+.PHONY: help test demo lint format types layers tests chaos servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -40,6 +42,9 @@ layers: $(READY) ## import-linter: who may import whom
 
 tests: $(READY) servers ## pytest (PYTEST_ARGS=...)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+chaos: $(READY) ## faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list

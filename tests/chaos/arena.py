@@ -1,0 +1,287 @@
+"""Arena: a server, a load, consumers that are hit, and what became of it all."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+import servers
+from claimjobs import ClaimjobsError, Queue, make, tables_for
+from tests.chaos import audit, work
+from tests.chaos.fleet import Formation, Group, Overdue, Road, Settings, all_ended, bare, supervised, until
+from tests.chaos.namespace import Namespace
+from tests.chaos.proxy import Proxy
+
+BACKLOG: Final = 150
+"""Jobs that wait at any time while a phase lasts: everyone is busy."""
+CHUNK: Final = 50
+WORK_SECONDS: Final = 0.05
+"""What a handler spends on a batch."""
+DRAIN_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One fault: when, and whom it hit."""
+
+    at: float
+    """Seconds since 1970: when it struck or, where everyone was hit, when it was over."""
+    pids: frozenset[int]
+    """Processes whose jobs were in danger."""
+    in_danger: int
+    """Jobs that may be executed once more because of it: consumers hit times their batch size."""
+    everyone: bool = False
+
+
+@dataclass
+class Arena:
+    """A place for one phase after the other."""
+
+    server: servers.Server
+    random: random.Random
+    folder: Path
+    roads: dict[Road, str] = field(default_factory=dict)
+    """URLs by which consumers may go, other than the server's own."""
+    prefix: list[str] = field(default_factory=list)
+    """What a command of road `namespace` begins with."""
+    hang_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        self.engine = sa.create_engine(self.server.url, poolclass=sa.NullPool)
+        make(self.engine, tables_for("jobs"))
+        audit.install(self.engine)
+        self.groups: list[Group] = []
+        self.supervisors: list[Group] = []
+        self.bares: list[Group] = []
+        self.witnesses: list[Group] = []
+        self.strikes: list[Strike] = []
+        self.kinds: Callable[[], str] = lambda: work.PLAIN
+        self.formation = Formation()
+        self.proxy: Proxy | None = None
+        self.cage: Namespace | None = None
+        self._logs = 0
+
+    @property
+    def the_proxy(self) -> Proxy:
+        """That of road `proxy`."""
+        assert self.proxy is not None
+        return self.proxy
+
+    @property
+    def the_cage(self) -> Namespace:
+        """That of road `namespace`."""
+        assert self.cage is not None
+        return self.cage
+
+    @property
+    def postgres(self) -> bool:
+        """For what only a family can do to itself."""
+        return self.server.backend == "postgres"
+
+    def url(self, road: Road) -> str:
+        """How consumers reach the server by this road."""
+        return self.server.url if road == "direct" else self.roads[road]
+
+    # --- groups ----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def fleet(self, formation: Formation) -> Iterator[None]:
+        """The groups of a formation at work, under load. Afterwards none of their processes is left."""
+        self.formation = formation
+        self.groups, self.supervisors, self.bares, self.witnesses = [], [], [], []
+        self.strikes = []
+        audit.forget(self.engine)
+        with all_ended(self.groups), Load(self) as self.load:
+            self.restore()
+            yield
+
+    def restore(self) -> None:
+        """Start what is missing of the formation; return when all of it works."""
+        formation = self.formation
+        healthy = Settings(size=formation.settings.size, lease=formation.settings.lease)
+        alive = [group for group in self.supervisors if group.alive]
+        if formation.supervised and not alive:
+            self.supervisors.append(self._supervisor(formation.settings, formation.supervised))
+        while sum(group.alive for group in self.bares) < formation.bare:
+            self.bares.append(self.bare(formation.settings))
+        while sum(group.alive for group in self.witnesses) < formation.witnesses:
+            self.witnesses.append(self.bare(healthy))
+        until(self._all_work, "every consumer is registered")
+
+    def _supervisor(self, settings: Settings, consumers: int) -> Group:
+        return self._start(supervised(self.url(settings.road), settings, consumers), settings, consumers)
+
+    def bare(self, settings: Settings) -> Group:
+        """Another consumer without a supervisor."""
+        return self._start(bare(self.url(settings.road), settings), settings, None)
+
+    def _start(self, command: list[str], settings: Settings, consumers: int | None) -> Group:
+        self._logs += 1
+        inside = settings.road == "namespace"
+        group = Group(
+            [*self.prefix, *command] if inside else command,
+            {**self._environment(inside), **_clock(settings.clock)},
+            self.folder / f"{self.server.backend}-{self._logs}.log",
+            consumers,
+        )
+        self.groups.append(group)
+        return group
+
+    def _environment(self, inside: bool) -> dict[str, str]:
+        return {
+            work.AUDIT_URL: self.roads["namespace"] if inside else self.server.url,
+            work.SECONDS: str(WORK_SECONDS),
+            work.HANG_SECONDS: str(self.hang_seconds),
+        }
+
+    def _all_work(self) -> bool:
+        registered = set(self.owners())
+        return all(len(registered & set(group.consumers())) >= group.size for group in self.groups if group.alive)
+
+    def consumers(self) -> list[int]:
+        """All that are alive."""
+        return [pid for group in self.groups for pid in group.consumers()]
+
+    # --- looking ---------------------------------------------------------------------------------------
+
+    def ask(self, statement: str, **values: Any) -> list[Any]:
+        """The rows of a question to the server; none where it does not answer."""
+        try:
+            with self.engine.connect() as connection:
+                return list(connection.execute(sa.text(statement), values))
+        except sa.exc.DBAPIError:
+            return []
+
+    def owners(self) -> dict[int, int]:
+        """The processes that are registered, and how many jobs each holds."""
+        rows = self.ask(
+            "SELECT o.pid, count(j.id) FROM claimjobs_owners o "
+            "LEFT JOIN jobs j ON j.owner_id = o.id AND j.status = 'claimed' WHERE o.died IS NULL GROUP BY o.pid"
+        )
+        return {row[0]: row[1] for row in rows}
+
+    def busy(self, pids: list[int]) -> int:
+        """One of these processes that has jobs in hand, as soon as there is one."""
+        found: list[int] = []
+
+        def look() -> bool:
+            found[:] = [pid for pid, jobs in self.owners().items() if jobs and pid in pids]
+            return bool(found)
+
+        until(look, f"one of {pids} has jobs in hand")
+        return self.random.choice(sorted(found))
+
+    def pause(self, shortest: float, longest: float) -> None:
+        """Wait for a random time."""
+        time.sleep(self.random.uniform(shortest, longest))
+
+    # --- striking --------------------------------------------------------------------------------------
+
+    def hit(self, pids: list[int], consumers: int | None = None, at: float | None = None) -> None:
+        """A fault struck these processes, just now; `consumers` of them may have their jobs executed once more."""
+        danger = len(pids) if consumers is None else consumers
+        size = self.formation.settings.size
+        self.strikes.append(Strike(at or time.time(), frozenset(pids), danger * size))
+
+    def hit_everyone(self, consumers: int | None = None) -> None:
+        """A fault that struck the server is over, just now."""
+        pids = self.consumers()
+        danger = len(pids) if consumers is None else consumers
+        self.strikes.append(Strike(time.time(), frozenset(pids), danger * self.formation.settings.size, True))
+
+    # --- the end of a phase ----------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Enqueue no more, and let healthy consumers finish all there is. Raises Overdue."""
+        self.load.stop()
+        if not any(group.alive for group in self.witnesses):
+            self.witnesses.append(self.bare(Settings(lease=self.formation.settings.lease)))
+        left = "SELECT count(*) FROM jobs WHERE status <> 'dead'"
+        until(lambda: self.ask(left) == [(0,)], "every job is done or dead", DRAIN_SECONDS)
+
+    def stop(self) -> list[str]:
+        """End every group in order; what they leave behind."""
+        late = [f"{group.log} ended by itself" for group in self.groups if not group.alive and not group.doomed]
+        late += [str(error) for group in self.groups if (error := _stopped(group))]
+        with contextlib.suppress(Overdue):
+            until(lambda: not self._left_behind(), "nothing is left behind", 15)
+        return late + self._left_behind()
+
+    def _left_behind(self) -> list[str]:
+        found = [f"process {pid}" for group in self.groups for pid in group.processes()]
+        found += [f"owner {tuple(row)}" for row in self.ask("SELECT id, pid, died FROM claimjobs_owners")]
+        found += [f"claimed {tuple(row)}" for row in self.ask("SELECT id, owner_id FROM jobs WHERE status = 'claimed'")]
+        return found + [f"session {tuple(row)}" for row in self.sessions()]
+
+    def sessions(self) -> list[Any]:
+        """The sessions of the database but the one that asks."""
+        if self.postgres:
+            return self.ask(
+                "SELECT pid, state, left(query, 60) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            )
+        return self.ask(
+            "SELECT id, command, left(info, 60) FROM information_schema.processlist "
+            "WHERE db = database() AND id <> connection_id()"
+        )
+
+    def end_session(self, session: int) -> None:
+        """As an administrator would."""
+        statement = f"SELECT pg_terminate_backend({session})" if self.postgres else f"KILL {session}"
+        self.ask(statement)
+
+
+def _clock(hours: float) -> dict[str, str]:
+    if not hours:
+        return {}
+    skewed = Path(__file__).with_name("skewed")
+    return {"PYTHONPATH": str(skewed), "CHAOS_CLOCK_OFF": str(hours * 3600)}
+
+
+def _stopped(group: Group) -> Overdue | None:
+    try:
+        group.stop()
+    except Overdue as error:
+        return error
+    return None
+
+
+class Load(threading.Thread):
+    """Enqueues all the time, as much as keeps everyone busy. Leave the block, or `stop`, and it ends."""
+
+    def __init__(self, arena: Arena) -> None:
+        super().__init__(name="load", daemon=True)
+        self._arena = arena
+        self._queue = Queue(sa.create_engine(arena.server.url, poolclass=sa.NullPool))
+        self._ended = threading.Event()
+        self.acknowledged = 0
+
+    def __enter__(self) -> Load:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Enqueue no more."""
+        self._ended.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self._ended.wait(0.05):
+            with contextlib.suppress(ClaimjobsError, sa.exc.SQLAlchemyError):
+                self._top_up()
+
+    def _top_up(self) -> None:
+        waiting = self._arena.ask("SELECT count(*) FROM jobs WHERE status = 'unclaimed'")
+        if waiting and waiting[0][0] < BACKLOG:
+            self.acknowledged += self._queue.enqueue([{"d": self._arena.kinds(), "e": ""} for _ in range(CHUNK)])

@@ -1,0 +1,270 @@
+"""Audit: what really happened, as handlers and the database's own triggers wrote it down, and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+METADATA: Final = sa.MetaData()
+
+_KEY = sa.BigInteger().with_variant(sa.Integer, "sqlite")
+
+RUNS: Final = sa.Table(
+    "chaos_runs",
+    METADATA,
+    sa.Column("id", _KEY, primary_key=True),
+    sa.Column("call", sa.String(32), nullable=False, comment="one call of a handler"),
+    sa.Column("job", sa.Integer, nullable=False),
+    sa.Column("owner", sa.Integer, comment="as the job in hand had it"),
+    sa.Column("pid", sa.Integer, nullable=False),
+    sa.Column("at", sa.Double, nullable=False, comment="seconds since 1970, by the database's clock"),
+    sa.UniqueConstraint("call", "job"),
+)
+"""Executions, written by handlers through a connection of their own."""
+
+MOVES: Final = sa.Table(
+    "chaos_moves",
+    METADATA,
+    sa.Column("id", _KEY, primary_key=True),
+    sa.Column("job", sa.Integer, nullable=False),
+    sa.Column("old_owner", sa.Integer),
+    sa.Column("new_owner", sa.Integer),
+    sa.Column("old_status", sa.String(10), comment="NULL: the job was enqueued"),
+    sa.Column("new_status", sa.String(10), comment="NULL: the job is done and gone"),
+    sa.Column("session", sa.Integer, nullable=False, comment="of the database, which did it"),
+    sa.Column("at", sa.Double, nullable=False),
+)
+"""Every change of a job's status or owner, written by a trigger in the transaction that made it."""
+
+SESSIONS: Final = sa.Table(
+    "chaos_sessions",
+    METADATA,
+    sa.Column("owner", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("session", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+)
+"""The sessions in which an owner gave a sign of life: whatever else happens in them, that owner does."""
+
+DEATHS: Final = sa.Table(
+    "chaos_deaths",
+    METADATA,
+    sa.Column("id", _KEY, primary_key=True),
+    sa.Column("owner", sa.Integer, nullable=False),
+    sa.Column("at", sa.Double, nullable=False),
+)
+"""Owners that were declared dead, or left."""
+
+_POSTGRES_NOW = "extract(epoch FROM clock_timestamp())"
+_POSTGRES = (
+    f"""CREATE FUNCTION chaos_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF TG_OP = 'INSERT' THEN
+        INSERT INTO chaos_moves (job, new_owner, new_status, session, at)
+          VALUES (NEW.id, NEW.owner_id, NEW.status, pg_backend_pid(), {_POSTGRES_NOW});
+      ELSIF TG_OP = 'DELETE' THEN
+        INSERT INTO chaos_moves (job, old_owner, old_status, session, at)
+          VALUES (OLD.id, OLD.owner_id, OLD.status, pg_backend_pid(), {_POSTGRES_NOW});
+      ELSIF (OLD.status, OLD.owner_id) IS DISTINCT FROM (NEW.status, NEW.owner_id) THEN
+        INSERT INTO chaos_moves (job, old_owner, new_owner, old_status, new_status, session, at)
+          VALUES (NEW.id, OLD.owner_id, NEW.owner_id, OLD.status, NEW.status, pg_backend_pid(), {_POSTGRES_NOW});
+      END IF;
+      RETURN NULL;
+    END $$""",
+    f"""CREATE FUNCTION chaos_owner() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+      IF TG_OP = 'DELETE' THEN
+        INSERT INTO chaos_deaths (owner, at) VALUES (OLD.id, {_POSTGRES_NOW});
+      ELSIF NEW.died IS NULL THEN
+        INSERT INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, pg_backend_pid(), NEW.pid)
+          ON CONFLICT DO NOTHING;
+      ELSE
+        INSERT INTO chaos_deaths (owner, at) VALUES (NEW.id, {_POSTGRES_NOW});
+      END IF;
+      RETURN NULL;
+    END $$""",
+    "CREATE TRIGGER chaos_jobs AFTER INSERT OR UPDATE OR DELETE ON jobs FOR EACH ROW EXECUTE FUNCTION chaos_move()",
+    """CREATE TRIGGER chaos_owners AFTER INSERT OR UPDATE OR DELETE ON claimjobs_owners
+       FOR EACH ROW EXECUTE FUNCTION chaos_owner()""",
+)
+
+_MYSQL_NOW = "unix_timestamp(sysdate(6))"
+_MYSQL = (
+    f"""CREATE TRIGGER chaos_enqueued AFTER INSERT ON jobs FOR EACH ROW
+      INSERT INTO chaos_moves (job, new_owner, new_status, session, at)
+        VALUES (NEW.id, NEW.owner_id, NEW.status, connection_id(), {_MYSQL_NOW})""",
+    f"""CREATE TRIGGER chaos_gone AFTER DELETE ON jobs FOR EACH ROW
+      INSERT INTO chaos_moves (job, old_owner, old_status, session, at)
+        VALUES (OLD.id, OLD.owner_id, OLD.status, connection_id(), {_MYSQL_NOW})""",
+    f"""CREATE TRIGGER chaos_moved AFTER UPDATE ON jobs FOR EACH ROW
+      IF NOT (OLD.status <=> NEW.status AND OLD.owner_id <=> NEW.owner_id) THEN
+        INSERT INTO chaos_moves (job, old_owner, new_owner, old_status, new_status, session, at)
+          VALUES (NEW.id, OLD.owner_id, NEW.owner_id, OLD.status, NEW.status, connection_id(), {_MYSQL_NOW});
+      END IF""",
+    """CREATE TRIGGER chaos_came AFTER INSERT ON claimjobs_owners FOR EACH ROW
+      INSERT IGNORE INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, connection_id(), NEW.pid)""",
+    f"""CREATE TRIGGER chaos_lived AFTER UPDATE ON claimjobs_owners FOR EACH ROW
+      IF NEW.died IS NULL THEN
+        INSERT IGNORE INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, connection_id(), NEW.pid);
+      ELSE
+        INSERT INTO chaos_deaths (owner, at) VALUES (NEW.id, {_MYSQL_NOW});
+      END IF""",
+    f"""CREATE TRIGGER chaos_left AFTER DELETE ON claimjobs_owners FOR EACH ROW
+      INSERT INTO chaos_deaths (owner, at) VALUES (OLD.id, {_MYSQL_NOW})""",
+)
+
+NOW: Final = {"postgresql": _POSTGRES_NOW, "mysql": _MYSQL_NOW, "mariadb": _MYSQL_NOW}
+"""The database's clock, in seconds since 1970, for each dialect of SQLAlchemy."""
+
+
+def install(engine: sa.Engine) -> None:
+    """Make the tables and the triggers, on tables of claimjobs that are there already."""
+    METADATA.create_all(engine)
+    with engine.begin() as connection:
+        for statement in _POSTGRES if engine.dialect.name == "postgresql" else _MYSQL:
+            connection.exec_driver_sql(statement).close()
+
+
+def forget(engine: sa.Engine) -> None:
+    """Begin a new page: no job is left, and nothing that was written."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM jobs").close()
+        for table in METADATA.sorted_tables:
+            connection.execute(sa.delete(table))
+
+
+@dataclass(frozen=True)
+class Story:
+    """What was written since the last page began."""
+
+    runs: list[Any]
+    moves: list[Any]
+    sessions: set[tuple[int, int]]
+    pids: dict[int, int]
+    """The process of each owner."""
+    deaths: dict[int, float]
+    left: dict[int, tuple[str, str]]
+    """Jobs that are in the table still: status and kind."""
+
+    # --- promises --------------------------------------------------------------------------------------
+
+    @cached_property
+    def enqueued(self) -> set[int]:
+        """All jobs that there ever were."""
+        return {move.job for move in self.moves if move.old_status is None}
+
+    @cached_property
+    def done(self) -> Counter[int]:
+        """How often each job was settled as done."""
+        return Counter(move.job for move in self.moves if move.new_status is None)
+
+    @property
+    def dead(self) -> list[int]:
+        """Jobs that are out of attempts."""
+        return [job for job, (status, _) in self.left.items() if status == "dead"]
+
+    def lost(self, poison: Set[str]) -> list[int]:
+        """Jobs that are neither done, nor dead as poison ought to be."""
+        dead = {job for job in self.dead if self.left[job][1] in poison}
+        return sorted(self.enqueued - self.done.keys() - dead)
+
+    @property
+    def settled_twice(self) -> list[str]:
+        """Settles that were not the owner's to make, each described."""
+        twice = [f"job {job} was done {times} times" for job, times in self.done.items() if times > 1]
+        return twice + [self._describe(move) for move in self.moves if self._is_wrong(move)]
+
+    def _is_wrong(self, move: Any) -> bool:
+        if move.old_status is None:
+            return False
+        if move.old_status == "unclaimed":
+            return bool(move.new_status != "claimed")
+        by_owner = move.old_status == "claimed" and (move.old_owner, move.session) in self.sessions
+        handed_back = move.old_status == "claimed" and move.new_status in ("unclaimed", "dead")
+        return not by_owner and not (handed_back and self.deaths.get(move.old_owner, move.at + 1) <= move.at)
+
+    def _describe(self, move: Any) -> str:
+        return (
+            f"job {move.job} went from {move.old_status} ({move.old_owner}) to {move.new_status or 'done'} "
+            f"in session {move.session}, at {move.at:.3f}, owner dead since {self.deaths.get(move.old_owner)}"
+        )
+
+    @property
+    def executed_twice(self) -> int:
+        """Executions beyond the first of each job."""
+        return sum(times - 1 for times in self.executions.values())
+
+    @cached_property
+    def executions(self) -> Counter[int]:
+        """How often each job was executed."""
+        return Counter(run.job for run in self.runs)
+
+    def dump(self, file: Path, strikes: Iterable[object]) -> None:
+        """Everything that happened to jobs that were executed more than once, for whoever wants to know why."""
+        lines = [f"strike {strike}" for strike in strikes]
+        lines += [f"owner {owner} pid {pid} dead at {self.deaths.get(owner)}" for owner, pid in self.pids.items()]
+        for job in sorted(job for job, times in self.executions.items() if times > 1):
+            events = [(run.at, f"run by {run.pid} in {run.call}") for run in self._runs_of[job]]
+            events += [
+                (move.at, f"{move.old_status} {move.old_owner} -> {move.new_status} {move.new_owner} by {move.session}")
+                for move in self._moves_of[job]
+            ]
+            lines += [f"job {job} {at:.3f} {what}" for at, what in sorted(events)]
+        file.write_text("\n".join(lines) + "\n")
+
+    # --- how long it took ------------------------------------------------------------------------------
+
+    @cached_property
+    def _moves_of(self) -> dict[int, list[Any]]:
+        moves: dict[int, list[Any]] = defaultdict(list)
+        for move in self.moves:
+            moves[move.job].append(move)
+        return moves
+
+    @cached_property
+    def _runs_of(self) -> dict[int, list[Any]]:
+        runs: dict[int, list[Any]] = defaultdict(list)
+        for run in self.runs:
+            runs[run.job].append(run)
+        return runs
+
+    def in_hand(self, pids: Set[int], at: float) -> list[int]:
+        """The jobs that these processes had claimed and not settled at a moment."""
+        owners = {owner for owner, pid in self.pids.items() if pid in pids}
+        return [job for job in self._moves_of if self._holder(job, at) in owners]
+
+    def _holder(self, job: int, at: float) -> int | None:
+        before = [move for move in self._moves_of[job] if move.at <= at]
+        return before[-1].new_owner if before else None
+
+    def went_on(self, job: int, pids: Set[int], at: float) -> float | None:
+        """Seconds from a moment until a job was settled as done, or executed by another process than these."""
+        ran = [run.at for run in self._runs_of[job] if run.at > at and run.pid not in pids]
+        done = [move.at for move in self._moves_of[job] if move.at > at and move.new_status is None]
+        return min([*ran, *done]) - at if ran or done else None
+
+    def next_run(self, at: float) -> float | None:
+        """Seconds from a moment until any job was executed."""
+        later = [run.at for run in self.runs if run.at > at]
+        return min(later) - at if later else None
+
+
+def read(engine: sa.Engine) -> Story:
+    """All that was written since the last `forget`."""
+    with engine.connect() as connection:
+        sessions = connection.execute(sa.select(SESSIONS)).all()
+        deaths: dict[int, float] = {}
+        for death in connection.execute(sa.select(DEATHS).order_by(DEATHS.c.id)):
+            deaths.setdefault(death.owner, death.at)
+        left = connection.execute(sa.text("SELECT id, status, d FROM jobs")).all()
+        return Story(
+            runs=list(connection.execute(sa.select(RUNS).order_by(RUNS.c.id))),
+            moves=list(connection.execute(sa.select(MOVES).order_by(MOVES.c.id))),
+            sessions={(row.owner, row.session) for row in sessions},
+            pids={row.owner: row.pid for row in sessions},
+            deaths=deaths,
+            left={row.id: (row.status, row.d) for row in left},
+        )

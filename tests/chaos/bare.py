@@ -1,0 +1,37 @@
+"""A consumer without a supervisor: the library in a process of the user's own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+
+from claimjobs import Batch, Queue, Retry
+from claimjobs.liveness import Liveness
+from tests.chaos.work import Poison, handle
+
+
+def main(url: str, settings: dict[str, float]) -> None:
+    """Consume until SIGTERM. Settings: lease, max_batch_time, size, attempts."""
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
+    liveness = Liveness(lease=settings["lease"], max_batch_time=settings["max_batch_time"])
+    with Queue(url, liveness=liveness, retry=Retry(int(settings["attempts"]))) as queue:
+        signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+        for batch in queue.batches(int(settings["size"])):
+            _handle(batch)
+    queue.engine.dispose()
+
+
+def _handle(batch: Batch) -> None:
+    try:
+        with batch:
+            handle(batch)
+    except Poison:
+        logging.info("poison in a batch of %d", len(batch))
+    if batch.lost:
+        logging.warning("%d jobs were not ours any more", len(batch.lost))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]))

@@ -1,0 +1,90 @@
+"""What happens to a server, and to the sessions that it has."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import sqlalchemy as sa
+
+from tests.chaos.arena import Arena
+
+FULL_SECONDS = (2.0, 4.0)
+"""How long no connection is to be had."""
+
+
+def restart(arena: Arena) -> None:
+    """kill -9 of every process of the server, then its start on the same data."""
+    arena.server.kill()
+    arena.pause(0.0, 1.0)
+    arena.server.restart()
+    arena.hit_everyone()
+
+
+def restart_late(arena: Arena) -> None:
+    """The same, with the server away for longer than the lease."""
+    arena.server.kill()
+    arena.pause(arena.formation.settings.lease, arena.formation.settings.lease + 2)
+    arena.server.restart()
+    arena.hit_everyone()
+
+
+def end_sessions(arena: Arena) -> None:
+    """An administrator ends every session, whatever it does."""
+    arena.hit(arena.consumers())
+    for session in arena.sessions():
+        arena.end_session(session[0])
+
+
+def exhaust_connections(arena: Arena) -> None:
+    """Others take every connection there is, also those that consumers lose now, and keep them for a while."""
+    consumers = arena.consumers()
+    with contextlib.ExitStack() as taken:
+        deadline = time.monotonic() + arena.random.uniform(*FULL_SECONDS)
+        first = taken.enter_context(_connection(arena))
+        _take_all(arena, taken)
+        arena.hit(consumers)
+        _end_others(arena, first)
+        while time.monotonic() < deadline:
+            _take_all(arena, taken)
+            time.sleep(0.02)
+    arena.hit(consumers, consumers=0)
+
+
+def _take_all(arena: Arena, taken: contextlib.ExitStack) -> None:
+    with contextlib.suppress(sa.exc.DBAPIError):
+        while True:
+            taken.enter_context(_connection(arena))
+
+
+@contextlib.contextmanager
+def _connection(arena: Arena) -> Iterator[sa.Connection]:
+    """One that the arena does not take for a consumer's: it is in another database."""
+    other = "postgres" if arena.postgres else "mysql"
+    engine = sa.create_engine(sa.make_url(arena.server.url).set(database=other), poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        yield connection
+
+
+def _end_others(arena: Arena, connection: sa.Connection) -> None:
+    name = sa.make_url(arena.server.url).database
+    if arena.postgres:
+        asked = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = :name"
+        connection.execute(sa.text(asked), {"name": name})
+        return
+    asked = "SELECT id FROM information_schema.processlist WHERE db = :name"
+    for session in connection.scalars(sa.text(asked), {"name": name}).all():
+        with contextlib.suppress(sa.exc.DBAPIError):
+            connection.exec_driver_sql(f"KILL {session}").close()
+
+
+def hold_row_locks(arena: Arena) -> None:
+    """Somebody's long transaction locks what is claimed, and some of what waits, for longer than the lease."""
+    with arena.engine.connect() as connection:
+        locked = "SELECT id FROM jobs WHERE status {} ORDER BY id LIMIT 60 FOR UPDATE"
+        connection.exec_driver_sql(locked.format("= 'claimed'")).close()
+        connection.exec_driver_sql(locked.format("= 'unclaimed'") + " SKIP LOCKED").close()
+        arena.pause(arena.formation.settings.lease + 0.5, arena.formation.settings.lease + 1.5)
+        connection.rollback()
+    arena.hit(arena.consumers(), consumers=0)

@@ -1,0 +1,177 @@
+"""The consumers of a phase: supervisors with their processes, and bare ones; each group in a session of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+
+ROOT: Final = Path(__file__).parents[2]
+HANDLER: Final = "tests.chaos.work:handle"
+PATIENCE: Final = 60.0
+"""Seconds until something that must happen is given up."""
+
+Road = Literal["direct", "proxy", "namespace"]
+
+
+class Overdue(Exception):
+    """Something that must happen did not."""
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = PATIENCE) -> None:
+    """Return when it is true. Raises Overdue."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Overdue(f"not within {seconds:g} s: {what}")
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a group is run."""
+
+    size: int = 10
+    lease: float = 10.0
+    max_batch_time: float = 3600.0
+    attempts: int = 5
+    road: Road = "direct"
+    """How it reaches the server."""
+    clock: float = 0.0
+    """Hours by which its clock is off."""
+
+
+@dataclass(frozen=True)
+class Formation:
+    """Which groups a phase begins with. The witnesses are never hit on purpose: they go on."""
+
+    supervised: int = 0
+    """Consumers of one supervisor."""
+    bare: int = 0
+    witnesses: int = 1
+    settings: Settings = Settings()
+
+    def but(self, **settings: object) -> Formation:
+        """The same groups with other settings."""
+        return replace(self, settings=replace(self.settings, **settings))  # type: ignore[arg-type]
+
+
+class Group:
+    """Processes with one leader, in a session of their own."""
+
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path, consumers: int | None) -> None:
+        """`consumers` of a supervisor; None: the leader is a consumer itself."""
+        self.size = consumers or 1
+        self.supervised = consumers is not None
+        self.doomed = False
+        """Whether its leader was killed on purpose."""
+        self.log = log
+        with log.open("ab") as output:
+            self.leader = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Of the leader: the supervisor, or the bare consumer itself."""
+        return self.leader.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether its leader is."""
+        return self.leader.poll() is None
+
+    def processes(self) -> list[int]:
+        """All that are alive."""
+        self.leader.poll()
+        return [process.pid for process in psutil.process_iter() if self._is_mine(process)]
+
+    def _is_mine(self, process: psutil.Process) -> bool:
+        try:
+            return os.getsid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE
+        except (ProcessLookupError, PermissionError, psutil.NoSuchProcess):
+            return False
+
+    def consumers(self) -> list[int]:
+        """The processes that handle jobs, or will."""
+        return [pid for pid in self.processes() if not self.supervised or _is_spawned(pid)]
+
+    def send(self, number: signal.Signals, *pids: int) -> None:
+        """Signal these processes of the group, or all of it."""
+        for pid in pids or tuple(self.processes()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def doom(self) -> None:
+        """SIGKILL of its leader; return when that is gone."""
+        self.doomed = True
+        self.leader.kill()
+        self.leader.wait()
+
+    def stop(self) -> None:
+        """Let it end in order. Raises Overdue, with nothing of it left all the same."""
+        try:
+            if self.alive:
+                self.leader.send_signal(signal.SIGTERM)
+            until(lambda: not self.processes(), f"the end of {self.processes()}, log {self.log}", 30)
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.send(signal.SIGCONT)
+        self.send(signal.SIGKILL)
+        self.leader.wait()
+
+
+def _is_spawned(pid: int) -> bool:
+    try:
+        return any("spawn_main" in word for word in psutil.Process(pid).cmdline())
+    except psutil.NoSuchProcess:
+        return False
+
+
+def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
+    """The command of a supervisor with so many consumers."""
+    options = {
+        "--consumers": consumers,
+        "--batch-size": settings.size,
+        "--lease": settings.lease,
+        "--max-batch-time": settings.max_batch_time,
+        "--attempts": settings.attempts,
+        "--url": url,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    return [sys.executable, "-m", "claimjobs", "start-processing", HANDLER, *words, "--json"]
+
+
+def bare(url: str, settings: Settings) -> list[str]:
+    """The command of a consumer without a supervisor."""
+    given = {name: getattr(settings, name) for name in ("size", "lease", "max_batch_time", "attempts")}
+    return [sys.executable, "-m", "tests.chaos.bare", url, json.dumps(given)]
+
+
+@contextlib.contextmanager
+def all_ended(groups: list[Group]) -> Iterator[None]:
+    """Whatever happens: afterwards no process of any group is left."""
+    try:
+        yield
+    finally:
+        for group in groups:
+            group.kill()

@@ -1,0 +1,85 @@
+"""Handlers: they write down each execution, then behave as the job says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs import Batch
+from tests.chaos.audit import NOW, RUNS
+
+PLAIN = "plain"
+RAISES = "raises"
+KILLS = "kills"
+HANGS = "hangs"
+"""Kinds of jobs, in column `d`: poison that raises, or kills its process; one that hangs when it first runs."""
+
+AUDIT_URL = "CHAOS_AUDIT_URL"
+SECONDS = "CHAOS_WORK_SECONDS"
+HANG_SECONDS = "CHAOS_HANG_SECONDS"
+GIVE_UP = 120.0
+
+
+class Poison(Exception):
+    """It spoils the batch that it is in."""
+
+
+def handle(batch: Batch) -> None:
+    """Write the execution of every job down, work for a while, and all is done."""
+    _write_down(batch)
+    kinds = {str(job.d) for job in batch.jobs}
+    if KILLS in kinds:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if RAISES in kinds:
+        raise Poison
+    for job in batch.jobs:
+        if job.d == HANGS and _persistently(partial(_first_time, job=job.key)):
+            time.sleep(float(os.environ[HANG_SECONDS]))
+    time.sleep(float(os.environ[SECONDS]))
+    batch.done()
+
+
+def _write_down(batch: Batch) -> None:
+    call = uuid.uuid4().hex
+    rows = [{"call": call, "job": job.key, "owner": job.get("owner_id"), "pid": os.getpid()} for job in batch.jobs]
+    _persistently(lambda connection: connection.execute(_insert(connection), rows))
+
+
+def _insert(connection: sa.Connection) -> Any:
+    """Written twice it is there once: the answer to the first try may be lost."""
+    name = connection.dialect.name
+    postgres = name == "postgresql"
+    columns = "(call, job, owner, pid, at)" if postgres else "(`call`, job, owner, pid, at)"
+    values = f"VALUES (:call, :job, :owner, :pid, {NOW[name]})"
+    verb, rest = ("INSERT", "ON CONFLICT DO NOTHING") if postgres else ("INSERT IGNORE", "")
+    return sa.text(f"{verb} INTO {RUNS.name} {columns} {values} {rest}")
+
+
+def _first_time(connection: sa.Connection, job: int) -> bool:
+    return connection.scalar(sa.select(sa.func.count()).select_from(RUNS).where(RUNS.c.job == job)) == 1
+
+
+@cache
+def _engine() -> sa.Engine:
+    return sa.create_engine(os.environ[AUDIT_URL], isolation_level="AUTOCOMMIT", pool_size=1)
+
+
+def _persistently(work: Callable[[sa.Connection], Any]) -> Any:
+    """The audit must not be what fails."""
+    deadline = time.monotonic() + GIVE_UP
+    while True:
+        try:
+            with _engine().connect() as connection:
+                return work(connection)
+        except sa.exc.DBAPIError:
+            _engine().dispose()
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
