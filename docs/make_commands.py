@@ -29,7 +29,7 @@ PLACEHOLDERS: Final = {"integer range": "N", "float range": "N", "path": "FILE",
 
 def page() -> str:
     """The page."""
-    lines = [HEAD, *_common(), *(line for name in COMMANDS for line in _command(name)), *_exits(), ""]
+    lines = [HEAD, *_common(), *(line for name in COMMANDS for line in _section(name)), *_exits(), ""]
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
 
 
@@ -39,10 +39,20 @@ def _common() -> Iterator[str]:
     yield from _options(main)
 
 
-def _command(name: str) -> Iterator[str]:
+def _section(name: str) -> Iterator[str]:
     command = main.get_command(click.Context(main), name)
     if command is None:
         raise LookupError(name)
+    if not isinstance(command, click.Group):
+        yield from _command(name, command)
+        return
+    yield f"\n## claimjobs {name}\n"
+    yield from _help(command)
+    for own, part in command.commands.items():
+        yield from _command(f"{name} {own}", part)
+
+
+def _command(name: str, command: click.Command) -> Iterator[str]:
     arguments = "".join(f" {p.make_metavar(click.Context(command))}" for p in command.params if _is_argument(p))
     yield f"\n## claimjobs {name}\n"
     yield f"```text\nclaimjobs {name} [OPTIONS]{arguments}\n```\n"

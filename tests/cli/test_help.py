@@ -10,11 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 
 import claimjobs as package
 from claimjobs.cli import exits
-from claimjobs.cli.main import COMMANDS
+from claimjobs.cli.main import COMMANDS, main
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 
@@ -23,12 +24,24 @@ RUN_ELSEWHERE = {"start-processing"}
 """Commands whose examples take their time."""
 
 
-def examples(command: str) -> list[str]:
-    text = claimjobs(command, "--help").out
+def words_of_all() -> list[tuple[str, ...]]:
+    """Every command, and in place of a group each of its own."""
+    found: list[tuple[str, ...]] = []
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        found += [(name, own) for own in command.commands] if isinstance(command, click.Group) else [(name,)]
+    return found
+
+
+WORDS = words_of_all()
+
+
+def examples(*words: str) -> list[str]:
+    text = claimjobs(*words, "--help").out
     return [line.strip() for line in text.partition("Examples:")[2].splitlines() if "claimjobs " in line]
 
 
-EXAMPLES = [line for command in COMMANDS if command not in RUN_ELSEWHERE for line in examples(command)]
+EXAMPLES = [line for words in WORDS if words[0] not in RUN_ELSEWHERE for line in examples(*words)]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
-    anywhere.make()
+    queue = anywhere.queue()
+    if line.startswith("claimjobs dead"):
+        queue.enqueue([{"d": "a", "e": "b", "status": "dead", "last_error": "Timeout"} for _ in range(2)])
     if "--table emails" in line:
         anywhere.make("emails")
     environment = {
@@ -69,13 +84,13 @@ def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
 
 
 def test_there_are_examples_of_every_command() -> None:
-    assert all(examples(command) for command in COMMANDS)
+    assert all(examples(*words) for words in WORDS)
     assert len(EXAMPLES) > 8
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(command: str) -> None:
-    ended = claimjobs(command, "-h")
+@pytest.mark.parametrize("words", WORDS, ids=" ".join)
+def test_every_command_has_help(words: tuple[str, ...]) -> None:
+    ended = claimjobs(*words, "-h")
     assert ended.code == exits.OK
     assert "--url URL" in ended.out
     assert "--table NAME | MODULE:ATTRIBUTE" in ended.out
