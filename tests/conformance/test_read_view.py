@@ -29,9 +29,10 @@ def test_a_claim_is_one_transaction_whatever_the_engines_isolation(backend: Back
     engine = backend.new_engine(isolation_level=level)
     queue = backend.queue(bind=engine)
     queue.enqueue(jobs(2))
+    queue._ready_hand().heart.stop()  # its statements are not the claim's
     with counted(engine) as sent, queue.claim() as batch:
         assert len(batch) == 2
-        assert sent.count("COMMIT") == 2  # the registration and the claim
+        assert sent.count("COMMIT") == 1
         [level_used] = {c.get_isolation_level() for c in [queue._ready_hand()._connector._open()]}
         assert level_used == backend.dialect.isolation
 
