@@ -73,9 +73,11 @@ class Connector:
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_passing),
             wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
-            stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
-            | tenacity.stop_when_event_set(self._giving_up)
-            | (lambda _: unless()),
+            stop=tenacity.stop_any(
+                tenacity.stop_after_delay(self._liveness.patience if patience is None else patience),
+                tenacity.stop_when_event_set(self._giving_up),
+                lambda _: unless(),
+            ),
             sleep=tenacity.sleep_using_event(self._giving_up),
             after=self._note,  # each failure, also of one that is not tried again here: a beat has no patience
             reraise=True,

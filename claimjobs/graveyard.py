@@ -54,7 +54,7 @@ class Graveyard:
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
         """Those of these jobs that are dead, by their keys."""
-        statement = statements.chosen(self._roles)
+        statement = statements.chosen(self._roles, self._backend.dialect)
         with self._connect() as connector:
             rows = [row for chunk in _chunks(keys, None) for row in self._read(connector, statement, keys=chunk)]
         return tuple(job_of(self._roles, row) for row in rows)

@@ -89,7 +89,12 @@ class Dialect:
 
         Portable: an IN list, sorted again. A LIMIT on top must stop the locking as well.
         """
-        return jobs.where(among(key, "candidates")).order_by(*order)
+        return jobs.where(self.among(key, "candidates")).order_by(*order)
+
+    def among(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
+        """`key IN (the values of this parameter)`, for one key column or several."""
+        values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
+        return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
 
     def candidates(self, keys: Sequence[Key], key: Sequence[sa.Column[Any]]) -> Any:
         """The keys found in phase 1, of these key columns, as the value that `pick` expects in its parameter."""
@@ -156,10 +161,4 @@ class Dialect:
         return write
 
 
-def among(key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
-    """`key IN (the values of this parameter)`, for one key column or several."""
-    values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
-    return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
-
-
-__all__ = ["Dialect", "Key", "Write", "among"]
+__all__ = ["Dialect", "Key", "Write"]

@@ -8,7 +8,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
-from claimjobs.dialects.base import among
 from claimjobs.roles import Roles
 from claimjobs.schema import DEAD, UNCLAIMED
 
@@ -26,9 +25,10 @@ def page(roles: Roles, columns: Sequence[Any], where: Predicates, *, after: Key 
     )
 
 
-def chosen(roles: Roles) -> sa.Select[Any]:
+def chosen(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
     """All columns of those of `keys` that are dead, by their keys."""
-    return sa.select(*roles.table.columns).where(among(roles.key, "keys"), roles.status == DEAD).order_by(*roles.key)
+    dead = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), roles.status == DEAD)
+    return dead.order_by(*roles.key)
 
 
 def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
@@ -41,12 +41,12 @@ def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], where: Pr
     fresh = {roles.owner_date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
     values = {column: value for column, value in fresh.items() if column is not None}
     update = sa.update(roles.table).values({roles.status: UNCLAIMED, roles.owner_id: None, **values})
-    return dialect.by_primary_key(update.where(among(roles.key, "keys"), roles.status == DEAD, *where))
+    return dialect.by_primary_key(update.where(dialect.among(roles.key, "keys"), roles.status == DEAD, *where))
 
 
 def drop(roles: Roles, dialect: Dialect, where: Predicates) -> sa.Delete:
     """Those of `keys` that are dead leave the table."""
-    delete = sa.delete(roles.table).where(among(roles.key, "keys"), roles.status == DEAD, *where)
+    delete = sa.delete(roles.table).where(dialect.among(roles.key, "keys"), roles.status == DEAD, *where)
     return dialect.by_primary_key(delete)
 
 

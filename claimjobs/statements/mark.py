@@ -7,7 +7,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.dialects.base import among
 from claimjobs.roles import Roles
 from claimjobs.schema import CLAIMED
 from claimjobs.statements.owners import alive
@@ -15,7 +14,7 @@ from claimjobs.statements.owners import alive
 
 def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
     """Make the jobs `keys`, which this transaction has locked, claimed by `me`; none if `me` was declared dead."""
-    update = sa.update(roles.table).where(among(roles.key, "keys"), alive(owners)).values(ownership(roles, now))
+    update = sa.update(roles.table).where(dialect.among(roles.key, "keys"), alive(owners)).values(ownership(roles, now))
     return dialect.by_primary_key(update)
 
 

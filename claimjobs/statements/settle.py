@@ -8,7 +8,6 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
-from claimjobs.dialects.base import among
 from claimjobs.roles import Roles
 from claimjobs.schema import DEAD, DONE, UNCLAIMED
 
@@ -78,12 +77,12 @@ def bury(roles: Roles, dialect: Dialect, errors: Mapping[Key, str]) -> sa.Update
 
 def still_mine(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
     """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
-    held = sa.select(*roles.key).where(among(roles.key, "keys"), roles.mine).order_by(*roles.key)
+    held = sa.select(*roles.key).where(dialect.among(roles.key, "keys"), roles.mine).order_by(*roles.key)
     return dialect.by_primary_key(held).with_for_update(of=roles.table)
 
 
 def _guarded(write: Write, roles: Roles, dialect: Dialect) -> Write:
-    write = dialect.by_primary_key(write.where(among(roles.key, "keys"), roles.mine))
+    write = dialect.by_primary_key(write.where(dialect.among(roles.key, "keys"), roles.mine))
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 
