@@ -73,11 +73,9 @@ class Connector:
         again = tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_passing),
             wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
-            stop=tenacity.stop_any(
-                tenacity.stop_after_delay(self._liveness.patience if patience is None else patience),
-                tenacity.stop_when_event_set(self._giving_up),
-                lambda _: unless(),
-            ),
+            stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
+            | tenacity.stop_when_event_set(self._giving_up)
+            | _Unless(unless),
             sleep=tenacity.sleep_using_event(self._giving_up),
             after=self._note,  # each failure, also of one that is not tried again here: a beat has no patience
             reraise=True,
@@ -190,6 +188,16 @@ class Connector:
         if trouble is not None:
             seconds = time.monotonic() - trouble.since
             log.warning("%s: over after %.1f s and %d more tries", trouble.kind, seconds, trouble.tries)
+
+
+class _Unless(tenacity.stop.stop_base):
+    """Stops when it is not wanted any more."""
+
+    def __init__(self, unwanted: Callable[[], bool]) -> None:
+        self._unwanted = unwanted
+
+    def __call__(self, _: tenacity.RetryCallState) -> bool:
+        return self._unwanted()
 
 
 class Trouble:
