@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 import claimjobs
 from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
+from claimjobs.liveness import Liveness
+from claimjobs.retry import Retry
 from docs import make_commands, make_sql
 from tests.docs.markdown import PAGES, README, ROOT, anchors, blocks, links, table
 
@@ -79,6 +82,41 @@ def test_the_versions_are_those_that_the_dialects_ask_for() -> None:
     said = {row[0]: row[1] for row in table(README, "database", "versions", "why not older")}
     asked = {kind.title: f"{'.'.join(map(str, kind.oldest))} and later" for kind in DIALECTS.values()}
     assert said == asked
+
+
+GUARANTEES = ROOT / "docs" / "guarantees.md"
+
+
+def test_every_test_that_is_named_is_there() -> None:
+    there = {
+        name
+        for file in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"^def (test_\w+)", file.read_text(), re.M)
+    }
+    named = {name for page in PAGES for name in re.findall(r"`(test_[a-z_0-9]+)`", page.read_text(encoding="utf-8"))}
+    assert len(named) > 30
+    assert named - there == set()
+
+
+def test_the_figures_of_the_guarantees_are_those_of_the_code() -> None:
+    for _, seconds, where in table(GUARANTEES, "figure", "seconds", "where"):
+        assert [_figure(name) for name in re.findall(r"`(\w+\.\w+)`", where)] == [
+            float(figure) for figure in seconds.split(", ")
+        ], where
+
+
+def _figure(name: str) -> float:
+    """`Liveness.lease`: the default of a class; `heart.LOOK`: a constant of a module."""
+    where, _, attribute = name.partition(".")
+    if where in ("Liveness", "Retry"):
+        return float(getattr({"Liveness": Liveness, "Retry": Retry}[where](), attribute))
+    found = importlib.import_module(f"claimjobs.{'cli.' if where == 'start_processing' else ''}{where}")
+    return float(getattr(found, attribute))
+
+
+def test_the_place_for_the_table_of_chaos_is_there() -> None:
+    text = GUARANTEES.read_text(encoding="utf-8")
+    assert [text.count(f"<!-- chaos: {mark} -->") for mark in ("begin", "end")] == [1, 1]
 
 
 def test_every_public_name_has_a_docstring() -> None:

@@ -1,4 +1,4 @@
-"""What the README says of deaths and refusals, where no other test says it already."""
+"""What README and guarantees say of deaths and refusals, where no other test says it already."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.liveness import Liveness
 from claimjobs.schema import OWNER_TABLE
+from claimjobs.worker import HUNG
 from tests.backends import Backend
+from tests.conformance.owners import end_session, still, stranger_holds
 from tests.docs.shop import Shop
+from tests.process.command import started, summary
 
 HOLDS_FIVE = """
 import os, time
@@ -48,8 +53,9 @@ def test_a_process_that_ends_by_itself_hands_back(database: Backend, ending: str
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_process_that_is_killed_leaves_its_jobs_until_they_are_given_back(
-    database: Backend, number: signal.Signals
+@pytest.mark.parametrize("how", ["by the library", "by the command"])
+def test_what_a_killed_process_held_can_be_reclaimed_where_no_consumer_runs(
+    database: Backend, number: signal.Signals, how: str
 ) -> None:
     queue = database.queue()
     queue.enqueue([{"d": "d", "e": "e"}] * 20)
@@ -57,11 +63,73 @@ def test_a_process_that_is_killed_leaves_its_jobs_until_they_are_given_back(
         assert process.stdout is not None
         owner = int(process.stdout.readline())
         process.send_signal(number)
-    stats = queue.stats()
-    assert (stats.unclaimed, stats.claimed) == (15, 5)
-    assert [(left.id, left.pid, left.jobs) for left in stats.owners] == [(owner, process.pid, 5)]
-    assert queue.give_back(owner) == 5
+    database.wait_for(lambda: [seen.lock for seen in queue.stats().owners] == ["free"], "the server knows it")
+    [left] = queue.stats().owners
+    assert (left.id, left.pid, left.jobs, left.dead) == (owner, process.pid, 5, True)
+    reclaimed = queue.reclaim() if how == "by the library" else int(_command(database, "reclaim"))
+    assert reclaimed == 5
     assert (queue.stats().unclaimed, queue.stats().owners) == (20, ())
+
+
+def _command(backend: Backend, *words: str) -> str:
+    """What a command prints."""
+    environment = {**os.environ, "CLAIMJOBS_URL": backend.url}
+    command = [sys.executable, "-m", "claimjobs", *words]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def test_a_session_that_is_ended_is_a_death_though_its_process_lives(database: Backend) -> None:
+    """Another consumer sees it before the one that lost it does; the late outcomes are refused and reported."""
+    other = database.queue()
+    assert other.owner_id
+    queue = still(database.queue())
+    queue.enqueue([{"d": "d", "e": "e"}] * 4)
+    with queue.claim(2) as batch:
+        before = queue.owner_id
+        end_session(database, before)
+        database.wait_for(lambda: other.stats().claimed == 0, "its jobs are handed back")
+        batch.done()
+    assert len(batch.lost) == 2
+    assert other.stats().unclaimed == 4
+    assert queue.owner_id > before
+
+
+def test_a_settle_that_fails_can_be_tried_again(database: Backend) -> None:
+    """A stranger's lock outlasts the patience: the block is left by the error, and the batch is still open."""
+    queue = database.queue(liveness=Liveness(lease=5, patience=0))
+    queue.enqueue([{"d": str(number), "e": "e"} for number in range(3)])
+    batch = queue.claim(2)
+    with stranger_holds(database, "0"), pytest.raises(sa.exc.DBAPIError), batch:
+        batch.done()
+    assert not batch.settled
+    assert queue.report.transients == {"lock timeout": 1}
+    assert [job.d for job in queue.claim(3).jobs] == ["2"]
+    batch.settle()
+    assert batch.lost == ()
+    assert [row["d"] for row in database.rows()] == ["2"]
+
+
+def test_a_hung_handlers_process_is_ended_and_replaced(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue([{"d": "d", "e": "e"}] * 20)
+    options = (
+        "tests.docs.hangs:once",
+        "--consumers",
+        "1",
+        "--max-batch-time",
+        "1",
+        "--lease",
+        "2",
+        "--drain",
+        "--json",
+    )
+    with started(anywhere, tmp_path, *options) as command:
+        code, out, err = command.end()
+    assert code == 0
+    found = summary(out)
+    assert (found["done"], found["left"], found["replaced"], found["handed_back"]) == (20, 0, 1, 20)
+    assert "the handler hangs" in err
+    assert f"with exit code {HUNG}" in err
 
 
 def test_the_demonstration_refuses_a_table_with_a_payload_of_its_own(any_shop: Shop) -> None:
