@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
+from claimjobs.errors import ColumnMissing, OwnersOutdated
 from claimjobs.roles import Roles, resolve, roles_of
 from claimjobs.schema import owner_table
 
@@ -25,10 +26,17 @@ class Backend:
 def look_at(engine: sa.Engine, table: str | sa.Table | type[Any], dialect: Dialect | None) -> Backend:
     """Look at the server and the tables; `dialect` overrides what the server is found to be.
 
-    Raises ConnectionFailed, ServerTooOld, TableMissing, ColumnMissing or NoPrimaryKey.
+    Raises ConnectionFailed, ServerTooOld, TableMissing, ColumnMissing, NoPrimaryKey or OwnersOutdated.
     """
     found = dialect_for(engine)
     with connected(engine) as connection:
         roles = roles_of(resolve(connection, table))
-        owners = resolve(connection, owner_table())
+        owners = _owners(connection)
     return Backend(dialect or found, roles, owners)
+
+
+def _owners(connection: sa.Connection) -> sa.Table:
+    try:
+        return resolve(connection, owner_table())
+    except ColumnMissing as missing:
+        raise OwnersOutdated(missing.table, missing.column) from None

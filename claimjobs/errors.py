@@ -87,6 +87,18 @@ class ColumnMissing(UnfitTable):
             f"table {table!r} has no column {column!r}, which {purpose} needs: "
             f"ALTER TABLE {table} ADD COLUMN {column} {self.TYPES.get(column, '...')}"
         )
+        self.table = table
+        self.column = column
+
+
+class OwnersOutdated(UnfitTable):
+    """The table of owners was made by an earlier version."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(
+            f"table {table!r} is of an earlier version, it has no column {column!r}: run `claimjobs setup-tables`, "
+            "which shows the statements that bring it up to date"
+        )
 
 
 class NoPrimaryKey(UnfitTable):

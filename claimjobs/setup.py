@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.backend import look_at
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
-from claimjobs.errors import AccessDenied, ColumnMissing, UnfitTable
+from claimjobs.errors import AccessDenied, ColumnMissing, OwnersOutdated, UnfitTable
 from claimjobs.roles import OPTIONAL, REQUIRED, Roles
 from claimjobs.schema import OWNER_TABLE, article_table, owner_table
 from claimjobs.statements import count
 from claimjobs.translate import reason
 
 TableLike = str | sa.Table | type[Any]
+
+WITHOUT: Final = {
+    "owner_date": "nothing tells when a job was claimed",
+    "priority": "jobs have no priorities",
+    "run_at": "no job can be delayed or retried",
+    "attempts": "no job can fail",
+    "last_error": "errors are not kept",
+    "suspect": "a batch that fails as a whole is released, not halved until the bad job is alone",
+}
+"""What is off in a table that lacks an optional column."""
 
 
 @dataclass(frozen=True)
@@ -103,17 +113,31 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool) -> Made:
 
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
     """The index to claim by, if it is described but not there, although its columns are."""
-    inspector = sa.inspect(connection)
-    there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
-    found = inspector.get_indexes(table.name, schema=table.schema)
+    found = sa.inspect(connection).get_indexes(table.name, schema=table.schema)
+    return [index for index in _described(connection, table) if not _covered(index, found)]
+
+
+def _described(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
+    """The index to claim by, if it is described and its columns are there."""
+    there = _there(connection, table)
     described = [index for index in table.indexes if index.name == f"{table.name}_claim"]
-    return [index for index in described if there >= set(index.columns.keys()) and not _covered(index, found)]
+    return [index for index in described if there >= set(index.columns.keys())]
 
 
 def _covered(index: sa.Index, found: list[Any]) -> bool:
-    """Whether an index of this name or beginning with these columns is there."""
-    columns = index.columns.keys()
-    return any(other["name"] == index.name or other["column_names"][: len(columns)] == columns for other in found)
+    """Whether an index of this name is there, or one that holds what claims are ordered and narrowed by."""
+    named = any(other["name"] == index.name for other in found)
+    return named or _holds(found, [column.name for column in index.columns if column.name != "suspect"])
+
+
+def _holds(found: list[Any], columns: list[str]) -> bool:
+    """Whether an index begins with these columns."""
+    return any(other["column_names"][: len(columns)] == columns for other in found)
+
+
+def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
+    """The columns that the database's table has."""
+    return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
 
 
 def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
@@ -169,24 +193,59 @@ def check(engine: sa.Engine, table: TableLike) -> Roles:
     """
     try:
         return look_at(engine, table, None).roles
-    except ColumnMissing as first:
-        missing = _missing(engine, table)
-        if len(missing) < 2:
-            raise
-        raise UnfitTable("\n".join(str(column) for column in missing)) from first
+    except (ColumnMissing, OwnersOutdated) as first:
+        raise UnfitTable("\n".join(_missing(engine, table))) from first
 
 
-def _missing(engine: sa.Engine, table: TableLike) -> list[ColumnMissing]:
-    jobs = tables_for(table)[0]
-    wanted = REQUIRED if isinstance(table, str) else jobs.columns.keys()
+def _missing(engine: sa.Engine, table: TableLike) -> list[str]:
+    """What the tables lack that must be there, each with the statement that adds it."""
+    jobs, owners = tables_for(table)
+    wanted = [jobs.c[name] for name in REQUIRED] if isinstance(table, str) else list(jobs.columns)
     with connected(engine) as connection:
-        there = {column["name"] for column in sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)}
-    return [ColumnMissing(jobs.fullname, name, "a queue") for name in wanted if name not in there]
+        there = {each: _there(connection, each) for each in (jobs, owners)}
+    missing = [column for column in (*wanted, *owners.columns) if column.name not in there[column.table]]
+    return [
+        f"table {column.table.fullname!r} has no column {column.name!r}, which a queue needs: {_alter(column, engine)}"
+        for column in missing
+    ]
 
 
-def absent(roles: Roles) -> tuple[str, ...]:
-    """The optional columns that a queue does without."""
-    return tuple(name for name in OPTIONAL if getattr(roles, name) is None)
+def advice(engine: sa.Engine, table: TableLike, roles: Roles) -> list[str]:
+    """What the queue works without, though not as well as it could, each with the statements that change it."""
+    ours = article_table(roles.table.name, sa.MetaData(schema=roles.table.schema))
+    absent = [name for name in OPTIONAL if getattr(roles, name) is None]
+    columns = [f"without the column {name} {WITHOUT[name]}: {_alter(ours.c[name], engine)}" for name in absent]
+    return [*columns, *_index_advice(engine, tables_for(table)[0])]
+
+
+def _index_advice(engine: sa.Engine, jobs: sa.Table) -> list[str]:
+    """The index to claim by, where the one that is there does not hold all that phase 1 reads."""
+    with connected(engine) as connection:
+        found = sa.inspect(connection).get_indexes(jobs.name, schema=jobs.schema)
+        narrow = [index for index in _described(connection, jobs) if not _holds(found, index.columns.keys())]
+    return [f"claims read rows that they do not take: {_renewed(index, found, engine)}" for index in narrow]
+
+
+def _renewed(index: sa.Index, found: list[Any], engine: sa.Engine) -> str:
+    create, drop = sa.schema.CreateIndex(index), sa.schema.DropIndex(index)
+    named = any(other["name"] == index.name for other in found)
+    return " ".join(_text(statement, engine) for statement in ((drop, create) if named else (create,)))
+
+
+def _alter(column: sa.Column[Any], engine: sa.Engine) -> str:
+    """The statement that adds a column to a table that may have rows."""
+    return f"ALTER TABLE {column.table.fullname} ADD COLUMN {_spec(column, engine)};"
+
+
+def _spec(column: sa.Column[Any], engine: sa.Engine) -> str:
+    if isinstance(column.type, sa.Enum):  # perhaps a type of its own, which would have to be made first
+        return f"{column.name} {ColumnMissing.TYPES.get(column.name, '...')}"
+    # An owner of an earlier version gives no signs of life: with a lease of 0 it is dead, and its jobs are handed back.
+    default = "0" if column.table.name == OWNER_TABLE and not column.nullable else None
+    filled: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else default
+    added = sa.Column(column.name, column.type, nullable=column.nullable, server_default=filled, comment=column.comment)
+    sa.Table(column.table.name, sa.MetaData(), added)
+    return str(sa.schema.CreateColumn(added).compile(dialect=engine.dialect))
 
 
 def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:

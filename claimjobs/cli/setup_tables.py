@@ -27,7 +27,8 @@ def setup_tables(recreate: bool, yes: bool, sql: bool, url: str | None, table: s
 
     --table NAME makes the table of the demonstration, with two columns of text as its payload; a table with a
     payload of your own is described in Python (see `claimjobs.job_table`) and given as MODULE:ATTRIBUTE. A table
-    that you have already is checked: what a queue lacks is said, with the ALTER TABLE that adds it.
+    that you have already, or that an earlier version made, is checked: what it lacks is said, with the statement
+    that adds it. Without an optional column, or with an older index, it is a queue all the same.
 
     --recreate leaves the table of owners alone: all queues of a database share it, and its ids must never be
     used again.
@@ -55,8 +56,8 @@ def _set_up(engine: sa.Engine, table: Any, recreate: bool, yes: bool) -> None:
     made = setup.make(engine, setup.tables_for(table), recreate=recreate)
     for line in _lines(made):
         click.echo(line)
-    if absent := setup.absent(setup.check(engine, table)):
-        say(f"without the column {', '.join(absent)}: what needs it (delays, retries, priorities) is off")
+    for line in setup.advice(engine, table, setup.check(engine, table)):
+        say(line)
 
 
 def _confirm(engine: sa.Engine, doomed: setup.Doomed | None, yes: bool) -> None:

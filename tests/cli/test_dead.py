@@ -254,7 +254,11 @@ def test_keys_of_several_columns_are_written_as_csv(database: Backend) -> None:
 
 
 def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> None:
-    for table, keys in [(models.uuids, [uuid.UUID(int=n) for n in (1, 2)]), (models.blobs, [b"\0\xff", b"abc"])]:
+    tables: list[tuple[Any, list[Any]]] = [
+        (models.uuids, [uuid.UUID(int=1), uuid.UUID(int=2)]),
+        (models.blobs, [b"\0\xff", b"abc"]),
+    ]
+    for table, keys in tables:
         queue = anywhere.queue(table)
         queue.enqueue([{"id": key, "status": "dead"} for key in keys])
         name = f"cli_dead_models:{table.name}"

@@ -8,9 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
-from claimjobs.schema import FIRST_OWNER
+from claimjobs.roles import OPTIONAL
+from claimjobs.schema import FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
-from tests.cli.command import claimjobs
+from tests.cli.command import Ended, claimjobs
 
 
 @pytest.fixture
@@ -32,6 +33,10 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def indexes(backend: Backend, table: str = "jobs") -> set[str | None]:
     return {index["name"] for index in sa.inspect(backend.engine).get_indexes(table)}
+
+
+def drop_index(backend: Backend) -> None:
+    backend.run(f"DROP INDEX jobs_claim{'' if backend.family == 'postgres' else ' ON jobs'}")
 
 
 def test_it_makes_what_is_missing_and_says_what_was_there(database: Backend) -> None:
@@ -144,7 +149,13 @@ def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Ba
         database.run(statement)
     ended = claimjobs(*words)
     assert (ended.code, ended.out) == (exits.OK, "orders: was there\nclaimjobs_owners: was there\n")
-    assert "without the column owner_date, priority, run_at, attempts, last_error" in ended.err
+    notes = [line for line in ended.err.splitlines() if line.startswith("claimjobs: without the column ")]
+    assert [line.split()[4] for line in notes] == list(OPTIONAL)
+    for note in notes:
+        database.run(note[note.index("ALTER TABLE ") :])
+    were_there = "orders: was there\nclaimjobs_owners: was there\n"
+    assert claimjobs(*words) == Ended(exits.OK, f"{were_there}orders_claim: index was missing, made\n", "")
+    assert claimjobs(*words) == Ended(exits.OK, were_there, "")
 
 
 def test_a_table_without_a_key_is_no_queue(anywhere: Backend) -> None:
@@ -156,8 +167,7 @@ def test_a_table_without_a_key_is_no_queue(anywhere: Backend) -> None:
 
 def test_a_lost_index_is_made_again(database: Backend) -> None:
     database.make()
-    on = "" if database.family == "postgres" else " ON jobs"
-    database.run(f"DROP INDEX jobs_claim{on}")
+    drop_index(database)
     ended = claimjobs("setup-tables", "--url", database.url)
     assert ended.out == "jobs: was there\nclaimjobs_owners: was there\njobs_claim: index was missing, made\n"
     assert "jobs_claim" in indexes(database)
@@ -165,9 +175,68 @@ def test_a_lost_index_is_made_again(database: Backend) -> None:
 
 def test_an_index_of_another_name_that_does_as_well_is_enough(anywhere: Backend) -> None:
     anywhere.make()
-    anywhere.run("DROP INDEX jobs_claim")
+    drop_index(anywhere)
+    anywhere.run("CREATE INDEX mine ON jobs (status, priority, id, run_at, suspect)")
+    ended = claimjobs("setup-tables", "--url", anywhere.url)
+    assert (ended.out.count("\n"), ended.err) == (2, "")
+    assert indexes(anywhere) == {"mine", "jobs_d"}
+
+
+# --- what an earlier version made ----------------------------------------------------------------------------
+
+
+def test_the_owners_of_an_earlier_version_are_brought_up_to_date(database: Backend) -> None:
+    """An owner that is still registered there gives no signs of life: what it held is handed back."""
+    database.make()
+    for column in ("beat", "lease", "server_since", "died"):
+        database.run(f"ALTER TABLE {OWNER_TABLE} DROP COLUMN {column}")
+    database.run(f"INSERT INTO {OWNER_TABLE} (host, pid, claims) VALUES ('gone', 1, 'jobs')")
+    [owner] = [row["id"] for row in database.rows(OWNER_TABLE)]
+    database.run(f"INSERT INTO jobs (d, e, status, owner_id) VALUES ('a', 'b', 'claimed', {owner})")
+    for command in ("status", "reclaim"):
+        ended = claimjobs(command, "--url", database.url)
+        assert ended.code == exits.TABLE
+        assert "is of an earlier version, it has no column 'beat': run `claimjobs setup-tables`" in ended.err
+    ended = claimjobs("setup-tables", "--url", database.url)
+    assert ended.code == exits.TABLE
+    statements = [line[line.index("ALTER TABLE ") :] for line in ended.err.splitlines()]
+    assert [statement.split()[5] for statement in statements] == ["beat", "lease", "server_since", "died"]
+    for statement in statements:
+        database.run(statement.removeprefix("claimjobs: "))
+    assert claimjobs("setup-tables", "--url", database.url).code == exits.OK
+    with database.bare_queue() as queue:
+        assert queue.owner_id > owner
+    assert claimjobs("reclaim", "--url", database.url).out in ("0\n", "1\n")  # the queue's heart may have been first
+    assert [row["status"] for row in database.rows()] == ["unclaimed"]
+    assert database.rows(OWNER_TABLE) == []
+
+
+def test_jobs_of_an_earlier_version_are_a_queue_and_what_they_lack_is_told(database: Backend) -> None:
+    database.make()
+    drop_index(database)
+    database.run("ALTER TABLE jobs DROP COLUMN suspect")
+    database.run("CREATE INDEX jobs_claim ON jobs (status, priority, id, run_at)")
+    words = ("setup-tables", "--url", database.url)
+    ended = claimjobs(*words)
+    assert (ended.code, ended.out.count("\n"), ended.err.count("\n")) == (exits.OK, 2, 1)
+    assert "without the column suspect a batch that fails as a whole is released" in ended.err
+    database.run(ended.err[ended.err.index("ALTER TABLE ") :])
+    ended = claimjobs(*words)
+    assert (ended.code, ended.out.count("\n"), ended.err.count("\n")) == (exits.OK, 2, 1)
+    assert "claims read rows that they do not take: DROP INDEX jobs_claim" in ended.err
+    for statement in ended.err.partition("take: ")[2].strip().removesuffix(";").split("; "):
+        database.run(statement)
+    assert claimjobs(*words).err == ""
+    assert "jobs_claim" in indexes(database)
+
+
+def test_an_index_of_another_name_that_lacks_the_suspects_stays(anywhere: Backend) -> None:
+    anywhere.make()
+    drop_index(anywhere)
     anywhere.run("CREATE INDEX mine ON jobs (status, priority, id, run_at)")
-    assert claimjobs("setup-tables", "--url", anywhere.url).out.count("\n") == 2
+    ended = claimjobs("setup-tables", "--url", anywhere.url)
+    assert (ended.code, ended.out.count("\n")) == (exits.OK, 2)
+    assert "claims read rows that they do not take: CREATE INDEX jobs_claim ON jobs (" in ended.err
     assert indexes(anywhere) == {"mine", "jobs_d"}
 
 

@@ -14,6 +14,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "ServerTooOld": ("MySQL", "5.7.44", "8.0.13"),
     "TableMissing": ("emails",),
     "ColumnMissing": ("emails", "run_at", "retrying"),
+    "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),
     "BadPredicate": ("no such column",),
     "BadSize": (0,),
