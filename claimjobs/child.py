@@ -124,6 +124,7 @@ class Child:
             self.was_ready = True
         elif isinstance(message, Progress):
             self._now = message.report
+            self.owner_id = message.owner_id or self.owner_id
             self._batch = message.batch or self._batch
 
     # --- looking ---------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -42,6 +43,8 @@ class Hand:
         self._process = os.getpid()
         self._in_hand: set[Key] = set()
         self._doubts = 0
+        self._doubted: float | None = None
+        self._lease = liveness.lease
         self.unwanted: Callable[[], bool] = lambda: False
         """Whether a claim that does not succeed at once is wanted no more."""
         self._alone = threading.Lock()
@@ -83,10 +86,16 @@ class Hand:
                 self.owner.beat()
 
     def _dispel_doubts(self) -> None:
-        """A claim whose commit was not answered may have happened: hand back what we hold and do not know of."""
-        if self._doubts == self._connector.lost:
+        """A claim whose commit was not answered may have happened: hand back what we hold and do not know of.
+
+        Looked after for a lease: where no session lock tells that the old session has ended, it may come late.
+        """
+        now = time.monotonic()
+        if self._doubts != self._connector.lost:
+            self._doubts, self._doubted = self._connector.lost, now
+        if self._doubted is None:
             return
-        self._doubts = self._connector.lost
+        self._doubted = None if now - self._doubted > self._lease else self._doubted
         me = self.owner.id
         held = self._connector.transaction(partial(_held, backend=self._backend, me=me))
         strays = [key for key in held if key not in self._in_hand]

@@ -35,6 +35,8 @@ class Progress:
     report: Report
     batch: int = 0
     """Jobs of the last batch."""
+    owner_id: int | None = None
+    """Under which id it works now: declared dead, a consumer goes on under a new one."""
 
 
 @dataclass(frozen=True)

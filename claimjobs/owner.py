@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -92,8 +93,10 @@ class Owner:
         """
         holder, hold = sa.select(self._dialect.holder(lock)), sa.select(self._dialect.hold(lock))
         session = connection.scalar(holder)
-        if session is not None:
-            connection.execute(self._dialect.end_session(session))
+        # One that has just ended, or is another user's, cannot be ended.
+        with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
+            if session is not None:
+                connection.execute(self._dialect.end_session(session))
         deadline = time.monotonic() + END_OF_SESSION
         while not (taken := bool(connection.scalar(hold))) and time.monotonic() < deadline:
             time.sleep(0.02)

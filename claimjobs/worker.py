@@ -100,7 +100,7 @@ def run_consumer(plan: Plan, pipe: Connection) -> None:
             handler,
             size=plan.size,
             poll=plan.poll,
-            on_batch=lambda batch: lifeline.send(Progress(queue.report, len(batch))),
+            on_batch=lambda batch: lifeline.send(Progress(queue.report, len(batch), queue.owner_id)),
         )
 
 
