@@ -46,12 +46,15 @@ tests: $(READY) servers ## pytest (PYTEST_ARGS=...)
 chaos: $(READY) ## faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
+bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
+	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
+
 servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list
 
 clean: ## remove the environment and every cache in this folder
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find claimjobs dialects servers tests -name __pycache__ -prune -exec rm -rf {} +
+	find claimjobs dialects servers tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip is upgraded first: dependency groups need 25.1.
 $(READY): pyproject.toml
