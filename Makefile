@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests chaos servers clean
+.PHONY: help test demo lint format types layers tests chaos bench servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
