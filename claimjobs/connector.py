@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final, TypeVar
 
@@ -47,7 +48,7 @@ class Connector:
         self._dialect = dialect
         self._liveness = liveness
         self._report = report
-        self._turn = threading.Lock()
+        self._turns = Turns()
         self._busy_since = 0.0
         self._connection: sa.Connection | None = None
         self._trouble: Trouble | None = None
@@ -113,14 +114,13 @@ class Connector:
     @contextlib.contextmanager
     def _taking_turns(self) -> Iterator[None]:
         """One thread at a time. Whoever keeps the connection for longer than a lease waits for a dead line: cut it."""
-        while not self._turn.acquire(timeout=self._liveness.lease / 4):
-            if time.monotonic() - self._busy_since > self._liveness.lease:
-                self._cut()
-        self._busy_since = time.monotonic()
-        try:
+        with self._turns.take(self._liveness.lease / 4, self._cut_if_dead):
+            self._busy_since = time.monotonic()
             yield
-        finally:
-            self._turn.release()
+
+    def _cut_if_dead(self) -> None:
+        if time.monotonic() - self._busy_since > self._liveness.lease:
+            self._cut()
 
     def _cut(self) -> None:
         connection = self._connection
@@ -198,6 +198,35 @@ class _Unless(tenacity.stop.stop_base):
 
     def __call__(self, _: tenacity.RetryCallState) -> bool:
         return self._unwanted()
+
+
+class Turns:
+    """A lock that threads get in the order in which they asked.
+
+    A `threading.Lock` often goes to whoever has just released it: a settle that meets a stranger's row lock again and
+    again would keep its own owner from giving a sign of life.
+    """
+
+    def __init__(self) -> None:
+        self._line: deque[threading.Event] = deque()
+        self._guard = threading.Lock()
+
+    @contextlib.contextmanager
+    def take(self, patience: float, impatient: Callable[[], None]) -> Iterator[None]:
+        """Wait for one's turn, calling `impatient` every `patience` seconds, and have it for a `with` block."""
+        mine = threading.Event()
+        with self._guard:
+            self._line.append(mine)
+            self._line[0].set()
+        try:
+            while not mine.wait(patience):
+                impatient()
+            yield
+        finally:
+            with self._guard:
+                self._line.remove(mine)
+                if self._line:
+                    self._line[0].set()
 
 
 class Trouble:
