@@ -45,19 +45,27 @@ def _in_pages() -> Iterator[Shown]:
 
 
 def _in_help() -> Iterator[Shown]:
-    for name in COMMANDS:
-        for line in (command(name).help or "").splitlines():
+    for words, found in every().items():
+        for line in (found.help or "").splitlines():
             if re.match(r"\s+(.*\| )?claimjobs ", line):
-                yield Shown(f"{name} --help", line.strip())
+                yield Shown(f"{' '.join(words)} --help", line.strip())
 
 
-def command(name: str) -> click.Command:
-    """A command by its name."""
-    found = main.get_command(click.Context(main), name)
-    assert found is not None, name
-    return found
+def every() -> dict[tuple[str, ...], click.Command]:
+    """All commands by their words; in place of a group each of its own."""
+    return dict(_parts())
 
 
-def options(name: str) -> set[str]:
+def _parts() -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    for name in COMMANDS:
+        found = main.get_command(click.Context(main), name)
+        assert found is not None, name
+        if isinstance(found, click.Group):
+            yield from (((name, own), part) for own, part in found.commands.items())
+        else:
+            yield (name,), found
+
+
+def options(words: tuple[str, ...]) -> set[str]:
     """The long options of a command."""
-    return {word for option in command(name).params for word in option.opts if word.startswith("--")}
+    return {word for option in every()[words].params for word in option.opts if word.startswith("--")}

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from tests.backends import Backend
-from tests.docs.markdown import README, blocks
+from tests.docs.markdown import README, ROOT, blocks
 
 STUB = """\
 sent = []
@@ -88,7 +88,8 @@ class Shop:
 
     def shell(self, line: str) -> tuple[str, ...]:
         """A command line for `sh -c`, with the claimjobs that is tested."""
-        return ("sh", "-c", f"PATH={Path(sys.executable).parent}:{os.defpath}; {line}")
+        path = f"PATH={Path(sys.executable).parent}:{os.defpath}"
+        return ("sh", "-c", f"export {path} PYTHONPATH={ROOT}; {line}")
 
 
 def _close(left: Any) -> None:

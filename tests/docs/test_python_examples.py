@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from smtplib import SMTPException
 
 import pytest
 import sqlalchemy as sa
@@ -36,7 +36,7 @@ def test_every_file_can_be_imported(any_shop: Shop) -> None:
 
 def test_the_ten_lines_send_each_mail_once_and_leave_no_job(shop: Shop) -> None:
     shop.open()
-    ten = _with("SMTPException")
+    ten = _with("ends after queue.stop()")
     assert ten == BLOCKS[0]
     assert len([line for line in ten.text.splitlines() if line and "import" not in line]) <= 10
     shop.run(ten.text, str(ten))
@@ -50,8 +50,6 @@ def test_the_mail_that_cannot_be_sent_is_tried_again_later(shop: Shop, monkeypat
     send = mail.send
 
     def refuse_one(address: str, body: str) -> None:
-        from smtplib import SMTPException
-
         send(address, body)
         if address == "a3@example.org":
             raise SMTPException("mailbox full")
@@ -81,10 +79,38 @@ def test_the_failure_example_leaves_what_its_comments_say(shop: Shop) -> None:
         "greylisted": "unclaimed",
         "no such address": "dead",
     }
-    [again] = re.findall(r"`(UPDATE emails .*?)\.\.\.`", " ".join(README.read_text(encoding="utf-8").split()))
-    shop.backend.run(again + ":id", id=failed["no such address"]["id"])
+    block = _with("queue.dead")
+    assert shop.run(block.text, str(block))["revived"] == 1
     with shop.backend.bare_queue("emails", where=sa.text("last_error = 'no such address'")).claim() as batch:
-        assert len(batch) == 1
+        assert [job.attempts for job in batch.jobs] == [0]
+
+
+@pytest.mark.parametrize("error", ["", "SMTPException"])
+def test_the_example_that_blames_nobody_leaves_suspects(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    shop.open()
+    mail = shop.load("mail")
+
+    def refuse(address: str, body: str) -> None:
+        raise SMTPException("mailbox full")
+
+    if error:
+        monkeypatch.setattr(mail, "send", refuse)
+    block = _with("batch.blame")
+    shop.run(block.text, str(block))
+    rows = shop.backend.rows("emails")
+    assert [row["suspect"] for row in rows] == ([10] * 10 if error else []) + [0] * 10
+    assert [row["attempts"] for row in rows] == [0] * len(rows)
+
+
+def test_the_long_example_sends_part_after_part(shop: Shop) -> None:
+    shop.open()
+    shop.backend.run("UPDATE emails SET body = 'one\n\ntwo'")
+    block = _with("batch.extend()")
+    queue = shop.run(block.text, str(block))["queue"]
+    assert shop.sent == [address for address in ADDRESSES[:3] for _ in range(2)]
+    assert queue.report.done == 3
 
 
 def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
@@ -101,17 +127,3 @@ def test_a_mapped_class_is_a_queue(shop: Shop) -> None:
     queue.enqueue({"weight": 3})
     with queue.claim() as batch:
         assert [job.weight for job in batch] == [3]
-
-
-def test_what_is_given_back_is_anyones_again(shop: Shop) -> None:
-    """The example's number is that of the first owner of a fresh database."""
-    shop.open()
-    dead = shop.backend.bare_queue("emails")
-    batch = dead.claim(5)
-    assert dead.owner_id == 10_000_000
-    block = _with("give_back")
-    assert shop.run(block.text, str(block))["released"] == 5
-    batch.done()
-    batch.settle()
-    assert len(batch.lost) == 5
-    assert len(shop.backend.rows("emails")) == 20

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from claimjobs.cli.main import COMMANDS
-from tests.docs.commands import Shown, command, options, shown
+from tests.docs.commands import Shown, every, options, shown
 from tests.docs.markdown import PAGES, README, ROOT, blocks, prose
 from tests.docs.shop import Shop
 
 SHOWN = shown()
+EVERY = every()
 
 
 @pytest.mark.parametrize("line", SHOWN, ids=str)
@@ -22,29 +23,31 @@ def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     for name in ("jobs.jsonl", "jobs.csv", "news.csv"):
         Path(name).touch()
-    [name, *_] = [word for word in line.words if word in COMMANDS]
-    place = line.words.index(name)
-    assert set(line.words[:place]) <= {"-v", "--verbose"}
-    with command(name).make_context(name, line.words[place + 1 :]):
+    rest = [word for word in line.words if word not in ("-v", "--verbose")]
+    [words] = [words for words in EVERY if tuple(rest[: len(words)]) == words]
+    with EVERY[words].make_context(words[-1], rest[len(words) :]):
         pass
 
 
 def test_every_command_is_shown_in_the_readme_and_in_its_own_help() -> None:
+    told = README.read_text(encoding="utf-8")
+    for words in map(" ".join, EVERY):
+        assert words in told
+        assert any(line.where == f"{words} --help" for line in SHOWN), words
     for name in COMMANDS:
         assert any(line.where.startswith("README") and name in line.words for line in SHOWN), name
-        assert any(line.where == f"{name} --help" for line in SHOWN), name
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_option_is_told_of_in_the_readme(name: str) -> None:
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_every_option_is_told_of_in_the_readme(words: tuple[str, ...]) -> None:
     told = README.read_text(encoding="utf-8")
-    missing = [option for option in options(name) if option not in told]
+    missing = [option for option in options(words) if option not in told]
     assert missing == []
 
 
 def test_the_readme_names_no_option_that_is_not_there() -> None:
     """Words in code that begin with two dashes are options of some command, or of another program."""
-    there = {option for name in COMMANDS for option in options(name)} | {"--verbose", "--version", "--help"}
+    there = {option for words in EVERY for option in options(words)} | {"--verbose", "--version", "--help"}
     others = {"--wait"}
     in_prose = {word.strip("`(),.;:") for word in prose(README).split() if "--" in word and word.startswith("`--")}
     assert in_prose - there - others == set()
