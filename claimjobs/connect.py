@@ -43,7 +43,8 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     url = parse(bind)
     _require_support(url.get_backend_name())
     try:
-        return sa.create_engine(url)
+        # A producer has no heart that looks after its connection: asked before use, one that ended is replaced.
+        return sa.create_engine(url, pool_pre_ping=True)
     except sa.exc.NoSuchModuleError:
         raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
     except ModuleNotFoundError as error:

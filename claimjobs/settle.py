@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -16,6 +17,12 @@ from claimjobs.statements import settle as statements
 
 OnDone = Literal["delete", "keep"]
 Write = tuple[Any, dict[str, Any]]
+
+MANY: Final = 10_000
+"""Keys of one statement: a protocol may count parameters in 16 bits."""
+FEW: Final = 200
+"""Jobs of one statement that says something else of each of them. With the longest errors it is 2 MB at most, below
+any limit of packets in use; and a CASE of n branches for n rows costs n * n."""
 
 
 @dataclass
@@ -112,29 +119,39 @@ class Settler:
 
     def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         keys = outcomes.keys()
-        held = {key_of(row) for row in connection.execute(self._still_mine, {"keys": keys, "me": me})}
+        held: set[Key] = set()
+        for some in _cut(keys, MANY):
+            held.update(key_of(row) for row in connection.execute(self._still_mine, {"keys": some, "me": me}))
         self.write(connection, me, outcomes.only(held))
         return set(keys) - held
 
     def _writes(self, outcomes: Outcomes) -> Iterator[Write]:
         """The statements for those kinds of outcome that there are, each with its parameters."""
-        errors = outcomes.errors
-        if outcomes.done:
-            yield self._done, {"keys": outcomes.done}
-        if outcomes.released:
-            yield self._release, {"keys": outcomes.released}
-        if outcomes.retried:
-            yield self._again(partial(statements.retry, loners=outcomes.loners), outcomes.retried, errors)
-        if dead := outcomes.dead:
-            yield statements.bury(self._roles, self._dialect, {key: errors[key] for key in dead}), {"keys": dead}
-        if suspects := outcomes.suspects:
-            statement, values = self._again(statements.suspect, suspects, errors)
-            yield statement, {**values, "company": len(suspects)}
+        retry, company = partial(statements.retry, loners=outcomes.loners), {"company": len(outcomes.suspects)}
+        for keys in _cut(outcomes.done, MANY):
+            yield self._done, {"keys": keys}
+        for keys in _cut(outcomes.released, MANY):
+            yield self._release, {"keys": keys}
+        for keys in _cut(outcomes.retried, FEW):
+            yield self._again(retry, keys, outcomes.retried, outcomes.errors)
+        for keys in _cut(outcomes.dead, FEW):
+            errors = {key: outcomes.errors[key] for key in keys}
+            yield statements.bury(self._roles, self._dialect, errors), {"keys": keys}
+        for keys in _cut(outcomes.suspects, FEW):
+            statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
+            yield statement, {**values, **company}
 
-    def _again(self, build: Any, delays: dict[Key, float], errors: dict[Key, str]) -> Write:
-        chosen = {key: errors[key] for key in delays}
-        statement = build(self._roles, self._dialect, self._now, errors=chosen, delays=delays)
-        return statement, {"keys": list(delays)}
+    def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> Write:
+        chosen = {key: errors[key] for key in keys}
+        waits = {key: delays[key] for key in keys}
+        return build(self._roles, self._dialect, self._now, errors=chosen, delays=waits), {"keys": keys}
+
+
+def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
+    """The keys in their order, so many at a time."""
+    rest = iter(keys)
+    while some := list(islice(rest, size)):
+        yield some
 
 
 def key_of(row: Any) -> Key:
