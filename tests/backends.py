@@ -173,7 +173,11 @@ class Backend:
 
     def new_engine(self, **options: Any) -> sa.Engine:
         """Another engine for the same database. Disposed of at teardown."""
-        engine = sa.create_engine(self.url, **{"max_overflow": 50, **options})
+        return self.new_engine_to(self.url, **{"max_overflow": 50, **options})
+
+    def new_engine_to(self, url: str, **options: Any) -> sa.Engine:
+        """The same for another way to it: through a proxy, as another user."""
+        engine = sa.create_engine(url, **options)
         self._engines.append(engine)
         return engine
 
@@ -223,6 +227,16 @@ class Backend:
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
         """Return when `condition()` is true; fail when it is not within `seconds`."""
         wait_for(condition, what, seconds)
+
+    def end_sessions(self) -> None:
+        """End every session of this database, as an administrator would; its own engine makes new ones."""
+        self.engine.dispose()
+        self._eye.end_sessions()
+        self.wait_for(lambda: not self.sessions(), "all sessions end")
+
+    def interrupt(self, session: int) -> None:
+        """End the statement that a session runs, not the session, as an administrator would."""
+        self._eye.interrupt(session)
 
     def someone_waits_for_a_lock(self) -> bool:
         """Whether a session of this database is blocked by another one's lock."""
@@ -332,6 +346,10 @@ class _Eye:
         else:
             asked = "SELECT id, command, info FROM information_schema.processlist WHERE db = :database"
         return [" ".join(str(value) for value in row) for row in self._ask(asked)]
+
+    def interrupt(self, session: int) -> None:
+        cancel = "SELECT pg_cancel_backend({})" if self._family == "postgres" else "KILL QUERY {}"
+        self._run(cancel.format(session))
 
     def someone_waits(self) -> bool:
         if self._family == "postgres":

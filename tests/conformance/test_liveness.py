@@ -40,7 +40,7 @@ from tests.conformance.owners import (
     write_owner,
 )
 
-QUICK = Liveness(lease=1.0)
+QUICK = Liveness(lease=2.0)
 PATIENT = Liveness(lease=60.0)
 """Nothing in these tests lasts so long: with it the session lock alone can have told."""
 LEASE_ONLY = Liveness(session_lock=False)
@@ -67,12 +67,12 @@ def janitor_of(queue: Queue) -> Janitor:
 def test_an_owner_tells_who_it_is_and_that_it_lives(backend: Backend) -> None:
     queue = backend.queue(liveness=QUICK)
     row = owner_row(backend, queue.owner_id)
-    assert (row["host"], row["pid"], row["claims"], row["lease"]) == (socket.gethostname(), os.getpid(), "jobs", 1.0)
+    assert (row["host"], row["pid"], row["claims"], row["lease"]) == (socket.gethostname(), os.getpid(), "jobs", 2.0)
     assert row["server_since"] < row["started"]
     assert row["died"] is None
     assert session_of(backend, queue.owner_id) is not None
     [owner] = queue.stats().owners
-    assert (owner.lock, owner.lease) == ("held", 1.0)
+    assert (owner.lock, owner.lease) == ("held", 2.0)
     for _ in range(2):
         await_beat(backend, queue.owner_id)
 
@@ -349,7 +349,7 @@ def test_what_unknown_owners_hold_is_handed_back_but_not_what_other_programs_do(
     assert queue.reclaim() == 0
 
 
-@pytest.mark.parametrize("liveness", [QUICK, Liveness(lease=1.0, session_lock=False)], ids=["locks", "lease only"])
+@pytest.mark.parametrize("liveness", [QUICK, Liveness(lease=2.0, session_lock=False)], ids=["locks", "lease only"])
 def test_hearts_find_what_unknown_owners_hold(backend: Backend, liveness: Liveness) -> None:
     queue = backend.queue(liveness=liveness)
     queue.enqueue(jobs(1))
