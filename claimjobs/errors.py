@@ -74,19 +74,20 @@ class ColumnMissing(UnfitTable):
     TYPES: ClassVar[dict[str, str]] = {
         "status": "VARCHAR(16) NOT NULL DEFAULT 'unclaimed'",
         "owner_id": "INTEGER",
-        "owner_date": "TIMESTAMP NULL",
         "priority": "INTEGER NOT NULL DEFAULT 0",
-        "run_at": "TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP",
         "attempts": "INTEGER NOT NULL DEFAULT 0",
         "last_error": "TEXT",
         "suspect": "INTEGER NOT NULL DEFAULT 0",
     }
 
     def __init__(self, table: str, column: str, purpose: str) -> None:
-        super().__init__(
-            f"table {table!r} has no column {column!r}, which {purpose} needs: "
-            f"ALTER TABLE {table} ADD COLUMN {column} {self.TYPES.get(column, '...')}"
+        # A type for an instant, and UTC by default, have another name in every database.
+        step = (
+            f"run `claimjobs setup-tables --table {table}`, which shows the statement that adds it"
+            if column in ("owner_date", "run_at")
+            else f"ALTER TABLE {table} ADD COLUMN {column} {self.TYPES.get(column, '...')}"
         )
+        super().__init__(f"table {table!r} has no column {column!r}, which {purpose} needs: {step}")
         self.table = table
         self.column = column
 

@@ -156,6 +156,11 @@ def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Ba
     were_there = "orders: was there\nclaimjobs_owners: was there\n"
     assert claimjobs(*words) == Ended(exits.OK, f"{were_there}orders_claim: index was missing, made\n", "")
     assert claimjobs(*words) == Ended(exits.OK, were_there, "")
+    elsewhere = "SET TIME ZONE" if database.family == "postgres" else "SET time_zone ="
+    with database.new_engine().begin() as connection:
+        connection.exec_driver_sql(f"{elsewhere} '+02:00'").close()
+        connection.exec_driver_sql("INSERT INTO orders (id) VALUES (1)").close()
+    assert len(database.bare_queue("orders").claim()) == 1  # due at once, wherever the producer is
 
 
 def test_a_table_without_a_key_is_no_queue(anywhere: Backend) -> None:

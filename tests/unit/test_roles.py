@@ -54,7 +54,12 @@ def test_a_role_that_every_claim_needs(role: str) -> None:
 
 
 def test_a_role_that_only_one_feature_needs() -> None:
-    with pytest.raises(ColumnMissing, match="'run_at', which retrying needs: ALTER TABLE orders ADD COLUMN run_at"):
+    with pytest.raises(ColumnMissing, match="'attempts', which retrying needs: ALTER TABLE orders ADD COLUMN attempts"):
+        roles_of(table("id", "status", "owner_id")).need("attempts", "retrying")
+
+
+def test_an_instant_has_another_type_in_every_database() -> None:
+    with pytest.raises(ColumnMissing, match=r"'run_at', .* run `claimjobs setup-tables --table orders`"):
         roles_of(table("id", "status", "owner_id")).need("run_at", "retrying")
 
 
