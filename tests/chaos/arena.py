@@ -6,8 +6,8 @@ import contextlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -63,10 +63,10 @@ class Arena:
         self.bares: list[Group] = []
         self.witnesses: list[Group] = []
         self.strikes: list[Strike] = []
-        self.kinds: Callable[[], str] = lambda: work.PLAIN
         self.formation = Formation()
         self.proxy: Proxy | None = None
         self.cage: Namespace | None = None
+        self.disk: Path | None = None
         self._logs = 0
 
     @property
@@ -86,6 +86,12 @@ class Arena:
         """For what only a family can do to itself."""
         return self.server.backend == "postgres"
 
+    @property
+    def the_disk(self) -> Path:
+        """That of the server, where it has one of its own."""
+        assert self.disk is not None
+        return self.disk
+
     def url(self, road: Road) -> str:
         """How consumers reach the server by this road."""
         return self.server.url if road == "direct" else self.roads[road]
@@ -101,20 +107,22 @@ class Arena:
         audit.forget(self.engine)
         with all_ended(self.groups), Load(self) as self.load:
             self.restore()
+            until(lambda: self._registered(all), "every consumer is registered")
             yield
 
     def restore(self) -> None:
-        """Start what is missing of the formation; return when all of it works."""
+        """Start groups that are missing of the formation; return when there is a consumer in every group."""
         formation = self.formation
         healthy = Settings(size=formation.settings.size, lease=formation.settings.lease)
         alive = [group for group in self.supervisors if group.alive]
         if formation.supervised and not alive:
             self.supervisors.append(self._supervisor(formation.settings, formation.supervised))
         while sum(group.alive for group in self.bares) < formation.bare:
-            self.bares.append(self.bare(formation.settings))
+            clock = formation.settings.clock * (-1) ** len(self.bares)
+            self.bares.append(self.bare(replace(formation.settings, clock=clock)))
         while sum(group.alive for group in self.witnesses) < formation.witnesses:
             self.witnesses.append(self.bare(healthy))
-        until(self._all_work, "every consumer is registered")
+        until(lambda: self._registered(any), "a consumer of every group is registered")
 
     def _supervisor(self, settings: Settings, consumers: int) -> Group:
         return self._start(supervised(self.url(settings.road), settings, consumers), settings, consumers)
@@ -142,9 +150,10 @@ class Arena:
             work.HANG_SECONDS: str(self.hang_seconds),
         }
 
-    def _all_work(self) -> bool:
-        registered = set(self.owners())
-        return all(len(registered & set(group.consumers())) >= group.size for group in self.groups if group.alive)
+    def _registered(self, enough: Callable[[Iterable[bool]], bool]) -> bool:
+        """Whether all, or any, of the consumers of each living group are."""
+        owners = self.owners()
+        return all(enough(group.seats(owners)) for group in self.groups if group.alive)
 
     def consumers(self) -> list[int]:
         """All that are alive."""
@@ -159,6 +168,21 @@ class Arena:
                 return list(connection.execute(sa.text(statement), values))
         except sa.exc.DBAPIError:
             return []
+
+    def do(self, statement: str) -> bool:
+        """Whether this could be done, and committed."""
+        try:
+            with self.engine.begin() as connection:
+                connection.exec_driver_sql(statement).close()
+        except sa.exc.DBAPIError:
+            return False
+        return True
+
+    def plant(self, kind: str) -> int:
+        """Enqueue a job of this kind, in company; its key."""
+        company = [work.PLAIN] * (self.formation.settings.size // 2)
+        self.load.enqueue([*company, kind, *company])
+        return int(self.ask("SELECT max(id) FROM jobs WHERE d = :kind", kind=kind)[0][0])
 
     def owners(self) -> dict[int, int]:
         """The processes that are registered, and how many jobs each holds."""
@@ -191,6 +215,10 @@ class Arena:
         size = self.formation.settings.size
         self.strikes.append(Strike(at or time.time(), frozenset(pids), danger * size))
 
+    def endanger(self, jobs: int) -> None:
+        """So many executions may be made more than once because of what is done now; nobody is hit."""
+        self.strikes.append(Strike(time.time(), frozenset(), jobs))
+
     def hit_everyone(self, consumers: int | None = None) -> None:
         """A fault that struck the server is over, just now."""
         pids = self.consumers()
@@ -202,7 +230,7 @@ class Arena:
     def drain(self) -> None:
         """Enqueue no more, and let healthy consumers finish all there is. Raises Overdue."""
         self.load.stop()
-        if not any(group.alive for group in self.witnesses):
+        if not any(group.alive for group in self.groups):
             self.witnesses.append(self.bare(Settings(lease=self.formation.settings.lease)))
         left = "SELECT count(*) FROM jobs WHERE status <> 'dead'"
         until(lambda: self.ask(left) == [(0,)], "every job is done or dead", DRAIN_SECONDS)
@@ -236,7 +264,7 @@ class Arena:
     def end_session(self, session: int) -> None:
         """As an administrator would."""
         statement = f"SELECT pg_terminate_backend({session})" if self.postgres else f"KILL {session}"
-        self.ask(statement)
+        self.do(statement)
 
 
 def _clock(hours: float) -> dict[str, str]:
@@ -262,6 +290,7 @@ class Load(threading.Thread):
         self._arena = arena
         self._queue = Queue(sa.create_engine(arena.server.url, poolclass=sa.NullPool))
         self._ended = threading.Event()
+        self._counting = threading.Lock()
         self.acknowledged = 0
 
     def __enter__(self) -> Load:
@@ -284,4 +313,10 @@ class Load(threading.Thread):
     def _top_up(self) -> None:
         waiting = self._arena.ask("SELECT count(*) FROM jobs WHERE status = 'unclaimed'")
         if waiting and waiting[0][0] < BACKLOG:
-            self.acknowledged += self._queue.enqueue([{"d": self._arena.kinds(), "e": ""} for _ in range(CHUNK)])
+            self.enqueue([work.PLAIN] * CHUNK)
+
+    def enqueue(self, kinds: Sequence[str]) -> None:
+        """Enqueue jobs of these kinds now. Raises what the queue raises."""
+        count = self._queue.enqueue([{"d": kind, "e": ""} for kind in kinds])
+        with self._counting:
+            self.acknowledged += count

@@ -177,12 +177,21 @@ class Story:
         twice = [f"job {job} was done {times} times" for job, times in self.done.items() if times > 1]
         return twice + [self._describe(move) for move in self.moves if self._is_wrong(move)]
 
+    @cached_property
+    def _hands(self) -> set[tuple[int | None, int]]:
+        """Each process with the sessions that are its own.
+
+        One that was declared dead may settle under its old id, in the session of its new one, for as long as
+        nobody could take its jobs away: they never left its hand.
+        """
+        return {(self.pids[owner], session) for owner, session in self.sessions}
+
     def _is_wrong(self, move: Any) -> bool:
         if move.old_status is None:
             return False
         if move.old_status == "unclaimed":
             return bool(move.new_status != "claimed")
-        by_owner = move.old_status == "claimed" and (move.old_owner, move.session) in self.sessions
+        by_owner = move.old_status == "claimed" and (self.pids.get(move.old_owner), move.session) in self._hands
         handed_back = move.old_status == "claimed" and move.new_status in ("unclaimed", "dead")
         return not by_owner and not (handed_back and self.deaths.get(move.old_owner, move.at + 1) <= move.at)
 
@@ -245,6 +254,17 @@ class Story:
         ran = [run.at for run in self._runs_of[job] if run.at > at and run.pid not in pids]
         done = [move.at for move in self._moves_of[job] if move.at > at and move.new_status is None]
         return min([*ran, *done]) - at if ran or done else None
+
+    def detour(self, job: int) -> float:
+        """Seconds from a job's first execution until it was done."""
+        done = [move.at for move in self._moves_of[job] if move.new_status is None]
+        return max(done, default=0.0) - self._runs_of[job][0].at if done else 0.0
+
+    @property
+    def innocent(self) -> dict[int, int]:
+        """The jobs that did not die and were executed more than once: how often."""
+        dead = set(self.dead)
+        return {job: times for job, times in self.executions.items() if times > 1 and job not in dead}
 
     def next_run(self, at: float) -> float | None:
         """Seconds from a moment until any job was executed."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
@@ -111,6 +111,11 @@ class Group:
     def consumers(self) -> list[int]:
         """The processes that handle jobs, or will."""
         return [pid for pid in self.processes() if not self.supervised or _is_spawned(pid)]
+
+    def seats(self, taken: Container[int]) -> list[bool]:
+        """For each consumer that there should be, whether it is there and among these."""
+        here = sum(pid in taken for pid in self.consumers())
+        return [seat < here for seat in range(self.size)]
 
     def send(self, number: signal.Signals, *pids: int) -> None:
         """Signal these processes of the group, or all of it."""

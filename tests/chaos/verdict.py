@@ -76,7 +76,10 @@ def judge(arena: Arena, fault: Fault, leaks: list[str]) -> Verdict:
     verdict.settled_twice = len(story.settled_twice)
     verdict.executed_twice = story.executed_twice
     verdict.bound = sum(strike.in_danger for strike in arena.strikes)
-    verdict.delays = [delay for strike in arena.strikes if (delay := went_on(story, strike)) is not None]
+    if fault.hands is not None:
+        verdict.delays = [story.detour(job) for job in story.innocent]
+    else:
+        verdict.delays = [delay for strike in arena.strikes if (delay := went_on(story, strike)) is not None]
     story.dump(arena.folder / f"{arena.server.backend}-{fault.name}.txt".replace(" ", "-"), arena.strikes)
     verdict.broken = [*leaks, *_broken(verdict, fault, story)]
     return verdict
@@ -98,6 +101,10 @@ def _broken(verdict: Verdict, fault: Fault, story: Story) -> Iterator[str]:
         yield f"{verdict.settled_twice} settles were not the owner's: {story.settled_twice[:3]}"
     if verdict.executed_twice > verdict.bound:
         yield f"{verdict.executed_twice} jobs executed twice, more than {verdict.bound}"
+    if fault.hands is not None and max(story.innocent.values(), default=0) > fault.hands:
+        yield f"an innocent job was in {max(story.innocent.values())} hands, more than {fault.hands}"
+    if fault.hands is not None and len(story.dead) != verdict.times:
+        yield f"{len(story.dead)} of {verdict.times} poison jobs are dead"
     if (verdict.longest or 0) > fault.limit:
         yield f"work went on after {verdict.longest:.2f} s, later than {fault.limit:g}"
     if fault.median is not None and (verdict.median or 0) > fault.median:

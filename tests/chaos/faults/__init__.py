@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.chaos.faults import network, processes, server
+from tests.chaos.faults import disk, network, processes, server, work
 from tests.chaos.faults.fault import Fault, NotHere
-from tests.chaos.fleet import Formation, Settings
+from tests.chaos.fleet import Formation
+from tests.chaos.work import KILLS, RAISES
 
-SHORT: Final = Settings(lease=2.0)
-"""Where a fault must outlast the lease."""
 ALL_SORTS: Final = Formation(supervised=2, bare=1, witnesses=1)
 BEHIND: Final = ALL_SORTS.but(lease=2.0, road="proxy")
 
@@ -34,7 +33,28 @@ FAULTS: Final = (
         place=network.in_a_namespace,
     ),
     Fault("row locks in a stranger's long transaction", server.hold_row_locks, ALL_SORTS.but(lease=2.0), 3, 5),
+    Fault("clocks of clients off by hours", work.kill_one_of_another_time, ALL_SORTS.but(clock=5.0), times=4, limit=5),
     Fault("out of connections", server.exhaust_connections, ALL_SORTS.but(lease=2.0), times=2, limit=5),
+    Fault("disk of the server full", disk.fill, ALL_SORTS.but(lease=2.0), times=1, limit=5, place=disk.on_a_small_disk),
+    Fault(
+        "poison: a job whose handler raises",
+        work.plant_raising,
+        ALL_SORTS.but(attempts=3),
+        times=4,
+        limit=10,
+        poison=frozenset({RAISES}),
+        hands=work.hands(10),
+    ),
+    Fault(
+        "poison: a job that kills its process",
+        work.plant_killing,
+        Formation(supervised=3, witnesses=0).but(attempts=3),
+        times=2,
+        limit=20,
+        poison=frozenset({KILLS}),
+        hands=work.hands(10),
+    ),
+    Fault("a handler that hangs", work.hang, ALL_SORTS.but(lease=2.0, max_batch_time=1.0), times=3, limit=5),
 )
 
 __all__ = ["FAULTS", "Fault", "NotHere"]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from tests.chaos.arena import Arena
 from tests.chaos.fleet import Formation
 
+Place = Callable[[Arena], AbstractContextManager[Arena]]
+
 
 class NotHere(Exception):
     """This fault cannot be tried on this machine: the reason is the message."""
@@ -28,7 +30,9 @@ class Fault:
     """Seconds within which it goes on at least every second time."""
     poison: frozenset[str] = field(default_factory=frozenset)
     """The kinds of jobs that may end as dead."""
+    hands: int | None = None
+    """How often an innocent job may be executed, at most."""
     pause: tuple[float, float] = (0.3, 0.9)
     """Seconds of undisturbed work before each strike."""
-    place: Callable[[Arena], AbstractContextManager[Arena]] = nullcontext
+    place: Place = nullcontext
     """What must be built around the arena, or in place of it. May raise NotHere."""

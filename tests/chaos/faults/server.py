@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import socket
+import struct
 import time
 from collections.abc import Iterator
 
@@ -40,12 +42,11 @@ def end_sessions(arena: Arena) -> None:
 def exhaust_connections(arena: Arena) -> None:
     """Others take every connection there is, also those that consumers lose now, and keep them for a while."""
     consumers = arena.consumers()
-    with contextlib.ExitStack() as taken:
+    with _elsewhere(arena) as administrator, contextlib.ExitStack() as taken:
         deadline = time.monotonic() + arena.random.uniform(*FULL_SECONDS)
-        first = taken.enter_context(_connection(arena))
         _take_all(arena, taken)
         arena.hit(consumers)
-        _end_others(arena, first)
+        _end_others(arena, administrator)
         while time.monotonic() < deadline:
             _take_all(arena, taken)
             time.sleep(0.02)
@@ -53,14 +54,28 @@ def exhaust_connections(arena: Arena) -> None:
 
 
 def _take_all(arena: Arena, taken: contextlib.ExitStack) -> None:
-    with contextlib.suppress(sa.exc.DBAPIError):
-        while True:
-            taken.enter_context(_connection(arena))
+    while (knocked := _knock(arena)) is not None:
+        taken.enter_context(knocked)
+
+
+def _knock(arena: Arena) -> socket.socket | None:
+    """A connection that the server counts, and whose password it waits for; None when it has no more."""
+    url = sa.make_url(arena.server.url)
+    door = socket.create_connection((url.host or "", url.port or 0), timeout=10)
+    if arena.postgres:
+        words = f"user\0{url.username}\0database\0postgres\0\0".encode()
+        door.sendall(struct.pack("!ii", 8 + len(words), 3 << 16) + words)
+    with contextlib.suppress(OSError):
+        answer = door.recv(5)
+        if answer[:1] == b"R" if arena.postgres else answer[4:] == b"\n":  # a request to log in
+            return door
+    door.close()
+    return None
 
 
 @contextlib.contextmanager
-def _connection(arena: Arena) -> Iterator[sa.Connection]:
-    """One that the arena does not take for a consumer's: it is in another database."""
+def _elsewhere(arena: Arena) -> Iterator[sa.Connection]:
+    """A connection that is not taken for a consumer's: it is in another database."""
     other = "postgres" if arena.postgres else "mysql"
     engine = sa.create_engine(sa.make_url(arena.server.url).set(database=other), poolclass=sa.NullPool)
     with engine.connect() as connection:

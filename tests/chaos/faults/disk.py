@@ -1,0 +1,108 @@
+"""A server on a disk of its own, that is full for a while."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import servers
+from tests.chaos.arena import Arena
+from tests.chaos.faults.fault import NotHere
+
+MEGABYTES: Final = {"postgres": 256, "mysql": 640, "mariadb": 512}
+"""Enough for an empty server and some minutes of work."""
+BALLAST: Final = "ballast"
+ANSWER_SECONDS: Final = 90.0
+"""MySQL looks once a minute whether there is space again."""
+
+
+@contextlib.contextmanager
+def on_a_small_disk(arena: Arena) -> Iterator[Arena]:
+    """Another server, all of whose files are on a small file system in memory."""
+    with _mounted(MEGABYTES[arena.server.backend]) as disk:
+        with _temporary_files_in(disk):
+            server = servers.start(arena.server.backend)
+        with server:
+            small = Arena(server, arena.random, arena.folder)
+            small.disk = disk
+            yield small
+
+
+@contextlib.contextmanager
+def _mounted(megabytes: int) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        raise NotHere("mounting a small disk needs root")
+    disk = Path(tempfile.gettempdir(), f"cj-disk-{secrets.token_hex(3)}")
+    disk.mkdir()
+    try:
+        options = f"size={megabytes}m,mode=1777"
+        made = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "cj-disk", disk], check=False, capture_output=True, text=True
+        )
+        if made.returncode:
+            raise NotHere(f"no small disk: {made.stderr.strip()}")
+        try:
+            yield disk
+        finally:
+            _unmount(disk)
+    finally:
+        disk.rmdir()
+
+
+def _unmount(disk: Path) -> None:
+    """The last of the server may still be closing its files."""
+    deadline = time.monotonic() + 10
+    while subprocess.run(["umount", disk], check=False, capture_output=True).returncode:
+        if time.monotonic() > deadline:
+            subprocess.run(["umount", "--lazy", disk], check=False)
+            return
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    before = os.environ.get("TMPDIR")
+    os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = before
+
+
+def fill(arena: Arena) -> None:
+    """Not a byte is left for some seconds; then there is space again, and the server is started if it gave up."""
+    ballast = arena.the_disk / BALLAST
+    deadline = time.monotonic() + arena.random.uniform(3.0, 5.0)
+    while time.monotonic() < deadline:
+        _take_what_is_free(ballast)
+        time.sleep(0.02)
+    ballast.unlink()
+    _see_that_it_writes(arena)
+    arena.hit_everyone()
+
+
+def _take_what_is_free(ballast: Path) -> None:
+    with ballast.open("ab") as file, contextlib.suppress(OSError):
+        free = os.statvfs(ballast).f_bavail * os.statvfs(ballast).f_frsize
+        if free:
+            os.posix_fallocate(file.fileno(), file.tell(), free)
+
+
+def _see_that_it_writes(arena: Arena) -> None:
+    deadline = time.monotonic() + ANSWER_SECONDS
+    write = "INSERT INTO chaos_deaths (owner, at) VALUES (0, 0)"
+    while not arena.do(write) and time.monotonic() < deadline:
+        time.sleep(1.0)  # it may be starting again of itself
+        if not arena.ask("SELECT 1"):
+            with contextlib.suppress(servers.Unavailable):
+                arena.server.restart()

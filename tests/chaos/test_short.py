@@ -1,0 +1,152 @@
+"""Each fault once, with small figures. `make chaos` has the long form, and the figures of docs/guarantees.md."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import servers
+from tests.chaos import audit
+from tests.chaos.arena import Arena
+from tests.chaos.faults import Fault, disk, network, processes, server, work
+from tests.chaos.faults.fault import Place
+from tests.chaos.fleet import ROOT, Formation, until
+from tests.chaos.verdict import run
+from tests.chaos.work import KILLS, RAISES
+
+ALL_SORTS = Formation(supervised=2, bare=1, witnesses=1).but(lease=2.0)
+MACHINES_AND_SERVERS = (
+    processes.kill_supervised,
+    processes.kill_bare,
+    processes.freeze,
+    server.restart,
+    server.end_sessions,
+    network.cut,
+    network.stall,
+    server.hold_row_locks,
+    server.exhaust_connections,
+    processes.kill_group,
+    processes.kill_supervisor,
+)
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module", params=["postgres", "mysql"])
+def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    yield from _arena(request.param, tmp_path_factory.mktemp("chaos"))
+
+
+def _arena(backend: servers.Backend, folder: Path) -> Iterator[Arena]:
+    try:
+        started = servers.start(backend)
+    except servers.Unavailable as error:
+        pytest.fail(f"no {backend} server: {error}", pytrace=False)
+    with started:
+        yield Arena(started, random.Random(time.time()), folder, hang_seconds=4.0)
+
+
+def _in_turn(arena: Arena, strikes: tuple[Callable[[Arena], None], ...]) -> None:
+    for strike in strikes:
+        arena.pause(0.1, 0.3)
+        strike(arena)
+        arena.restore()
+
+
+def _kept(arena: Arena, fault: Fault) -> None:
+    verdict = run(arena, fault, 1)
+    if verdict.skipped:
+        pytest.skip(verdict.skipped)
+    logs = "\n".join(f"{path.name}: {path.read_text()[-1000:]}" for path in sorted(arena.folder.glob("*.log"))[-6:])
+    assert not verdict.broken, "\n".join([*verdict.broken, logs])
+
+
+def _fault(
+    formation: Formation,
+    *strikes: Callable[[Arena], None],
+    place: Place = nullcontext,
+    poison: frozenset[str] = frozenset(),
+) -> Fault:
+    return Fault("short", partial(_in_turn, strikes=strikes), formation, 1, 8, poison=poison, place=place)
+
+
+def test_processes_servers_and_connections_die(arena: Arena) -> None:
+    formation = ALL_SORTS.but(road="proxy", clock=5.0)
+    _kept(arena, _fault(formation, *MACHINES_AND_SERVERS, place=network.behind_a_proxy))
+
+
+def test_jobs_spoil_their_batch(arena: Arena) -> None:
+    formation = Formation(supervised=3, witnesses=0).but(lease=2.0, max_batch_time=1.0, attempts=2)
+    strikes = (work.plant_raising, work.hang, work.plant_killing)
+    _kept(arena, _fault(formation, *strikes, poison=frozenset({RAISES, KILLS})))
+
+
+def test_the_network_of_a_machine_is_away(arena: Arena) -> None:
+    formation = Formation(bare=1).but(lease=2.0, road="namespace")
+    _kept(arena, _fault(formation, network.take_down, place=network.in_a_namespace))
+
+
+def test_the_disk_is_full(arena: Arena) -> None:
+    if not arena.postgres:
+        pytest.skip("a MySQL that met a full disk looks once a minute whether there is space again: see `make chaos`")
+    _kept(arena, _fault(Formation(bare=1).but(lease=2.0), disk.fill, place=disk.on_a_small_disk))
+
+
+def test_the_audit_sees_what_a_stranger_settles(arena: Arena) -> None:
+    with arena.fleet(Formation(bare=1, witnesses=0)):
+        arena.busy([arena.bares[0].pid])
+        until(partial(_settle_as_a_stranger, arena), "a stranger settles a job that another has in hand")
+        arena.load.stop()
+        arena.stop()
+    assert "to done in session" in audit.read(arena.engine).settled_twice[0]
+
+
+def _settle_as_a_stranger(arena: Arena) -> bool:
+    chosen = arena.ask("SELECT id FROM jobs WHERE status = 'claimed' LIMIT 1")
+    if not chosen:
+        return False
+    with arena.engine.begin() as connection:
+        statement = sa.text("DELETE FROM jobs WHERE status = 'claimed' AND id = :id")
+        return connection.execute(statement, {"id": chosen[0][0]}).rowcount == 1
+
+
+def test_the_audit_misses_a_job_that_is_gone() -> None:
+    story = audit.Story(
+        runs=[], moves=[_Enqueued(1), _Enqueued(2)], sessions=set(), pids={}, deaths={}, left={2: ("dead", "plain")}
+    )
+    assert story.lost(frozenset({"plain"})) == [1]
+    assert story.lost(frozenset()) == [1, 2]
+
+
+class _Enqueued:
+    old_status = None
+    new_status = "unclaimed"
+
+    def __init__(self, job: int) -> None:
+        self.job = job
+
+
+def test_a_clock_can_be_put_off() -> None:
+    asked = "import time, datetime; print(time.time(), datetime.datetime.now(datetime.UTC).timestamp())"
+    skewed = {"PYTHONPATH": str(ROOT / "tests/chaos/skewed"), "CHAOS_CLOCK_OFF": "7200"}
+    said = subprocess.run([sys.executable, "-c", asked], env=skewed, capture_output=True, text=True, check=True).stdout
+    assert [float(word) - time.time() for word in said.split()] == pytest.approx([7200, 7200], abs=60)
+
+
+def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--backend", "postgres", "--only", "group", "--keep", str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
+        until(lambda: len(list(tmp_path.glob("*.log"))) > 1, "consumers are started")
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert running.returncode != 0
