@@ -22,15 +22,17 @@ import sqlalchemy as sa
 from claimjobs import Queue
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import database_now
+from claimjobs.liveness import Liveness
 from claimjobs.roles import Roles, roles_of
 from claimjobs.schema import DEFAULT_TABLE, article_table, owner_table
 from claimjobs.setup import ddl, tables_for
-from claimjobs.statements import owners, produce, settle
+from claimjobs.statements import dead, owners, produce, settle
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
 from tests.backends import Backend, Servers
+from tests.conformance.owners import age, hand_of, still
 
 PAGE: Final = Path(__file__).with_name("sql.md")
 ROWS: Final = 20_000
@@ -52,22 +54,50 @@ TITLES: Final = {
     "retried": "Settle: failed, to be run again",
     "dead": "Settle: failed for the last time",
     "still mine": "Settle: which jobs are still ours, where a count fell short",
+    "suspects": "Settle: an error that names no job",
     "enqueue": "Enqueue",
-    "register": "A consumer registers",
-    "held": "A consumer leaves: what it still holds is released",
-    "leave": "A consumer leaves: its row",
+    "settings": "An owner's new connection: its settings",
+    "register": "An owner registers",
+    "hold": "An owner takes its session lock",
+    "locked": "An owner notes on which run of the server it holds that",
+    "beat": "An owner gives a sign of life",
+    "held": "An owner leaves: what it still holds is released",
+    "leave": "An owner leaves: its row",
+    "lead": "Looking after the dead: who looks most",
+    "look": "Looking after the dead: all owners of the table",
+    "sweep": "Looking after the dead: jobs whose owner is in no table",
+    "end session": "Reclaim: the session of a dead owner is ended",
+    "seize": "Reclaim: the owner's row is locked, and its last sign of life read again",
+    "declare dead": "Reclaim: it is declared dead",
+    "left behind": "Reclaim: what it held, but for what others have locked",
+    "claims of": "Reclaim by hand, or by a supervisor: is it an owner of this table",
+    "holder": "Reclaim by hand, or by a supervisor: has its session ended",
+    "list": "Dead jobs: list",
+    "revive": "Dead jobs: retry",
+    "drop": "Dead jobs: drop",
 }
 NOTES: Final = {
     "lock": "`:candidates` is what phase 1 found.",
     "retried": "One WHEN a failed job; here one job.",
     "dead": "One WHEN a dead job; here one job.",
+    "suspects": "One WHEN a job; here two jobs. `:company` is how many they were.",
+    "held": "In a reclaim it tells whether jobs are left that somebody has locked.",
+    "beat": "It reaches no row when the owner was declared dead. The owner then registers anew.",
+    "look": "With every beat of every consumer, and every 0.4 s by the one that looks most.",
+    "sweep": "Every 5 s, by the one that looks most.",
+    "end session": "`4711` stands for the session's number.",
+    "left behind": "They are handed back by the statements of a settle; then the owner leaves.",
+    "list": "In pages of 1,000, each from beyond the last key of the one before. `retry` and `drop` find theirs so.",
 }
 NOTES_FOR: Final = {
     ("mysql", "lock"): "`:candidates` is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
     ("mariadb", "lock"): "`:candidates` is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
 }
 
-GIVEN: Final = ("me", "size", "limit", "keys", "candidates", "d", "e", "host", "pid", "claims")
+GIVEN: Final = (
+    *("me", "size", "limit", "keys", "candidates", "d", "e"),
+    *("host", "pid", "claims", "lease", "since", "company"),
+)
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
 CLAUSES: Final = r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|RETURNING|VALUES|locked AS|claimed AS)\b"
@@ -75,13 +105,15 @@ CLAUSES: Final = r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|RETURNING|VA
 HEAD: Final = f"""\
 # The SQL that claimjobs sends
 
-Made by `python -m docs.make_sql` from real servers; do not edit. `tests/docs/test_sql_page.py` fails when a
+Made by `python -m docs.make_sql` from real servers; do not edit. `tests/docs/test_pages.py` fails when a
 statement on this page is not the one that the library compiles.
 
 The table is the one that `claimjobs setup-tables` makes, with {ROWS:,} waiting jobs; batches of {SIZE}. `:name` is a
 parameter that changes from run to run; `:keys` stands for a list of them. Constants (`'unclaimed'`) are sent
 as parameters as well, and are shown as their values here. Every transaction is READ COMMITTED, whatever the
-server's default. A claim is one transaction; a settle is another one.
+server's default. A claim is one transaction; a settle is another one; so is a reclaim, from locking the owner's row
+to deleting it. What a new connection asks about its server (versions, whose session this is, since when the server
+runs) is not shown.
 
 The row locks were counted just before the commit: on MySQL in `performance_schema.data_locks`, on the others by
 a second session that tried to lock every row with SKIP LOCKED.
@@ -90,6 +122,11 @@ What a table of your own changes: its name, its columns in place of `d` and `e`,
 `where` beside the condition on `status`, and your `order_by`.
 """
 
+
+ME: Final = sa.bindparam("me", type_=sa.Integer)
+
+UNPLANNED: Final = ("settings", "register", "hold", "locked", "leave", "lead", "end session", "holder")
+"""Nothing is to be learned from a plan of these, or there is none."""
 
 # --- without a server ----------------------------------------------------------------------------------------
 
@@ -110,13 +147,46 @@ def _built(family: str) -> dict[str, Any]:
         "released": settle.release(roles, dialect),
         "retried": settle.retry(roles, dialect, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
         "dead": settle.bury(roles, dialect, {1: "ValueError: ..."}),
+        "suspects": settle.suspect(
+            roles, dialect, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
+        ),
         **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(roles, dialect)}),
         "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
-        "register": owners.register(owner_table()).values(
-            {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
-        ),
+        **_life(roles, dialect),
+        **_reclaiming(roles, dialect),
+        "list": dead.page(roles, tuple(roles.table.columns), ()),
+        "revive": dead.revive(roles, dialect, now, ()),
+        "drop": dead.drop(roles, dialect, ()),
+    }
+
+
+def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
+    ours = owner_table()
+    row = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
+    [setting] = dialect.settings(Liveness().lock_timeout)
+    return {
+        "settings": sa.text(setting),
+        "register": owners.register(ours).values(row),
+        "hold": sa.select(dialect.hold(ME)),
+        "locked": owners.locked(ours),
+        "beat": owners.beat(ours),
         "held": owners.held(roles),
-        "leave": owners.leave(owner_table()),
+        "leave": owners.leave(ours),
+    }
+
+
+def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
+    ours = owner_table()
+    return {
+        "lead": sa.select(dialect.hold_named(f"janitor of {roles.name}")),
+        "look": owners.everyone(ours, dialect),
+        "sweep": owners.unknown(roles, ours),
+        "end session": dialect.end_session(4711),
+        "seize": owners.seize(ours),
+        "declare dead": owners.declare_dead(ours),
+        "left behind": owners.left_behind(roles),
+        "claims of": owners.claims_of(ours),
+        "holder": sa.select(dialect.holder(ME)),
     }
 
 
@@ -183,10 +253,15 @@ class Listener:
         self.sent = Sent()
         self._backend = backend
         self._names = {_shape(str(compiled(s, backend.family))): name for name, s in _built(backend.family).items()}
+        self._shapes = set(self._names)
         self._last = ""
         self._asking = backend.new_engine()
         sa.event.listen(engine, "before_cursor_execute", self._on_statement)
         sa.event.listen(engine, "commit", self._on_commit)
+
+    def not_sent(self) -> list[str]:
+        """The statements that nobody has sent yet."""
+        return sorted(self._names[shape] for shape in self._shapes)
 
     def _on_statement(self, _connection: Any, _cursor: Any, statement: str, values: Any, _: Any, many: bool) -> None:
         if re.match(r"(?i)(SAVEPOINT|RELEASE|ROLLBACK|DESCRIBE|SHOW)\b", statement) or _looks_around(statement):
@@ -195,8 +270,10 @@ class Listener:
         if name is None:
             raise SystemExit(f"{self._backend.family}: a statement that is not on the page was sent:\n{statement}")
         self._last = name
-        if not many and name not in ("register", "leave"):
-            self.sent.plans.setdefault(name, self._plan(statement, values))
+        self._shapes.discard(_shape(statement))
+        # Once: MySQL reads a single row already to explain, and would wait for the lock that it explains.
+        if not many and name not in UNPLANNED and name not in self.sent.plans:
+            self.sent.plans[name] = self._plan(statement, values)
 
     def _plan(self, statement: str, values: Any) -> str:
         with self._asking.connect() as connection:
@@ -205,7 +282,7 @@ class Listener:
         return re.sub(r"\{(\d+,\d+),[\d,]+,(\d+)\}", r"{\1,...,\2}", plan)
 
     def _on_commit(self, _connection: Any) -> None:
-        if self._last in ("claim", "mark", "done", "kept", "released", "retried", "dead"):
+        if self._last in ("claim", "mark", "done", "kept", "released", "retried", "dead", "suspects"):
             self.sent.locks.setdefault(self._last, self._locks())
 
     def _locks(self) -> str:
@@ -216,7 +293,15 @@ class Listener:
 
 
 def _looks_around(statement: str) -> bool:
-    return "pg_catalog" in statement or "information_schema" in statement or "@@" in statement
+    words = (
+        "pg_catalog",
+        "information_schema",
+        "@@",
+        "pg_backend_pid()",
+        "connection_id()",
+        "pg_postmaster_start_time",
+    )
+    return any(word in statement for word in words) or statement == "SELECT utc_timestamp(6) AS anon_1"
 
 
 def _shape(statement: str) -> str:
@@ -238,21 +323,57 @@ def look(backend: Backend) -> Sent:
     backend.make()
     engine = backend.new_engine()
     listener = Listener(backend, engine)
-    with Queue(engine, article_table()) as queue:
+    with still(Queue(engine, article_table())) as queue:
         queue.enqueue({"d": f"{number:064}", "e": "e" * 64} for number in range(ROWS))
         backend.analyze()
         for outcome in ("done", "release", "retry", "dead", "lost"):
             _work(queue, outcome, backend)
-        queue.claim(SIZE)  # held, and released when the queue is closed
-    with Queue(engine, article_table(), on_done="keep") as queue:
+        _live(queue)
+        _reclaim(queue, backend)
+        _bury(queue)
+        queue.claim(1)  # held, and released when the queue is closed
+    with still(Queue(engine, article_table(), on_done="keep")) as queue:
         _work(queue, "done", backend)
+        _work(queue, "suspects", backend)
     engine.dispose()
+    if missing := listener.not_sent():
+        raise SystemExit(f"{backend.family}: on the page, but never sent: {', '.join(missing)}")
     return listener.sent
 
 
+def _live(queue: Queue) -> None:
+    hand = hand_of(queue)
+    hand.owner.beat()
+    hand.heart._look()
+
+
+def _reclaim(queue: Queue, backend: Backend) -> None:
+    """From an owner that has been silent for long, and from one whose process has ended."""
+    silent, ended = (still(Queue(queue.engine, article_table())) for _ in range(2))
+    silent.claim(2)
+    age(backend, silent.owner_id)
+    queue.reclaim()
+    queue.give_back(ended.owner_id)
+    for each in (silent, ended):
+        each.close()
+    backend.run("UPDATE jobs SET suspect = 0 WHERE suspect > 0")  # so that the next batch is one of fresh jobs
+
+
+def _bury(queue: Queue) -> None:
+    [job] = queue.dead.list()
+    queue.dead.retry([job.key])
+    queue.dead.drop([job.key])
+
+
+FEW: Final = {"retry": 1, "dead": 1, "suspects": 2}
+"""Jobs of a batch that fails: their statement has a line for each."""
+
+
 def _work(queue: Queue, outcome: str, backend: Backend) -> None:
-    with queue.claim(1 if outcome in ("retry", "dead") else SIZE) as batch:
-        if outcome in ("retry", "dead"):
+    with queue.claim(FEW.get(outcome, SIZE)) as batch:
+        if outcome == "suspects":
+            batch.blame(ValueError("..."))
+        elif outcome in ("retry", "dead"):
             batch.fail(batch[0], ValueError("..."), retry=outcome == "retry")
         elif outcome == "lost":
             backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL WHERE id = :id", id=batch[0].key)
