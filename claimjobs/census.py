@@ -37,13 +37,17 @@ class Seen:
         """Seconds since its last sign of life."""
         return (self.now - self.beat).total_seconds()
 
+    def silent_for(self, server_since: datetime) -> float:
+        """Seconds in which it could have given a sign of life, but did not: while there was no server it could not."""
+        return (self.now - max(self.beat, server_since)).total_seconds()
+
     def is_dead(self, server_since: datetime) -> bool:
         """Whether its jobs are to be handed back.
 
         A free session lock tells at once, but only if this server has run since it was taken: after a restart or
-        a failover every lock is free, and owners have what is left of their lease to come back.
+        a failover every lock is free, and owners have a lease's time to come back.
         """
-        if self.died is not None or self.silence > self.lease:
+        if self.died is not None or self.silent_for(server_since) > self.lease:
             return True
         if self.server_since is None or self.session is not None:
             return False

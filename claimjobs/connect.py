@@ -26,6 +26,9 @@ DRIVERS = {
 }
 """What a URL means that names no driver."""
 
+CONNECT_SECONDS = 5
+"""How long a connection may take to be there, greeting and all, where the URL says nothing else."""
+
 PACKAGES = {"MySQLdb": "mysqlclient"}
 """Drivers whose package has another name than their module."""
 
@@ -43,8 +46,7 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     url = parse(bind)
     _require_support(url.get_backend_name())
     try:
-        # A producer has no heart that looks after its connection: asked before use, one that ended is replaced.
-        return sa.create_engine(url, pool_pre_ping=True)
+        return _engine(url)
     except sa.exc.NoSuchModuleError:
         raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
     except ModuleNotFoundError as error:
@@ -52,6 +54,16 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
             f"the driver of {url.drivername!r} is not installed ({error}): "
             f"pip install {PACKAGES.get(error.name or '', error.name)}, or leave the driver out of the URL"
         ) from error
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    dialect = DIALECTS[url.get_backend_name()]()
+    limits = dialect.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
+    wanted = {name: value for name, value in limits.items() if name not in url.query}
+    # A producer has no heart that looks after its connection: asked before use, one that ended is replaced.
+    engine = sa.create_engine(url, pool_pre_ping=True, connect_args=wanted)
+    sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.on_connect(driver_connection))
+    return engine
 
 
 def parse(url: str | sa.URL) -> sa.URL:

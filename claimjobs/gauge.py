@@ -13,6 +13,8 @@ from claimjobs.queue import Queue
 
 SHARE = 20
 """Counting takes at most one part in so many of the time: on a large table it is a scan of an index."""
+PATIENCE = 10.0
+"""Seconds to wait for the last count."""
 
 log = logging.getLogger("claimjobs.gauge")
 
@@ -26,6 +28,7 @@ class Gauge:
         self._queue = queue
         self._every = every
         self._ended = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gauge", daemon=True)
 
     def __enter__(self) -> Gauge:
@@ -33,12 +36,23 @@ class Gauge:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def once_more(self) -> int | None:
+        """A last count; None where it cannot be had in time."""
+        self.left = None
+        self._end()
+        return self.left
+
+    def _end(self) -> None:
         self._ended.set()
-        self._thread.join()
+        self._wake.set()
+        self._thread.join(PATIENCE)
 
     def _run(self) -> None:
-        while not self._ended.wait(self._count()):
-            pass
+        while not self._ended.is_set():
+            self._wake.wait(self._count())
+        self._count()
 
     def _count(self) -> float:
         """Count; seconds until the next time."""

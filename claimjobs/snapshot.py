@@ -51,8 +51,8 @@ class Summary:
     done: int
     failed: int
     """Jobs that became dead."""
-    left: int
-    """Jobs unclaimed or claimed when the run ended."""
+    left: int | None
+    """Jobs unclaimed or claimed when the run ended; None where the database could not be asked."""
     seconds: float
     """From when all consumers were ready until the end."""
     total: Report
@@ -62,10 +62,12 @@ class Summary:
     """Jobs handed back for processes that died."""
 
     @property
-    def unaccounted(self) -> int:
+    def unaccounted(self) -> int | None:
         """What the equation is off by. Not 0 where others worked on the same table at the same time, or where a
         process was killed between a commit and its report of it.
         """
+        if self.left is None:
+            return None
         return self.before + self.generated - self.done - self.failed - self.left
 
     @property

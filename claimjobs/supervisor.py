@@ -11,14 +11,12 @@ from itertools import product
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-import sqlalchemy as sa
-
 from claimjobs.child import Child, Rate
-from claimjobs.errors import ClaimjobsError
 from claimjobs.gauge import Gauge
 from claimjobs.lifeline import LAST_GRACE, Message, Order, Said
 from claimjobs.report import Report
 from claimjobs.snapshot import Snapshot, Summary
+from claimjobs.undertaker import Undertaker
 from claimjobs.worker import Plan, run_consumer, run_generator
 
 TICK: Final = 0.1
@@ -68,8 +66,6 @@ class Supervisor:
         self._phase = "starting"
         self._told: set[Order] = set()
         self._wanted: set[Order] = set()
-        self._orphaned: list[int] = []
-        self._handed_back = 0
         self._rate = Rate()
         self._kill_at: float | None = None
         self._began = self._looked = 0.0
@@ -105,10 +101,11 @@ class Supervisor:
         self._plan.check(self._run.generators)
         before = self._queue.stats().left
         self._began = time.monotonic()
-        with Gauge(self._queue) as self._gauge, self._never_an_orphan():
-            while self._alive():
-                self._tick()
-        return self._summary(before)
+        with Gauge(self._queue) as self._gauge:
+            with Undertaker(self._queue) as self._undertaker, self._never_an_orphan():
+                while self._alive():
+                    self._tick()
+            return self._summary(before)
 
     # --- one turn --------------------------------------------------------------------------------------
 
@@ -117,7 +114,6 @@ class Supervisor:
         for message in self._hear():
             self._show(message)
         self._reap()
-        self._hand_back()
         self._notice_readiness()
         self._decide()
         self._pass_on()
@@ -161,23 +157,13 @@ class Supervisor:
             child.finished = True
             return
         if owner is not None:
-            self._orphaned.append(owner)
+            self._undertaker.take(owner)
         if child.ending:
             child.finished = True
             log.warning("a process ended %s while it was stopping", _how(code))
         else:
             pause = child.replace_later()
             log.warning("a process ended %s; replaced in %.1f s", _how(code), pause)
-
-    def _hand_back(self) -> None:
-        """Hand back what dead processes held; what fails now is tried again at the next turn."""
-        for owner in list(self._orphaned):
-            try:
-                self._handed_back += self._queue.give_back(owner)
-            except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-                log.warning("the jobs of owner %d could not be handed back yet: %s", owner, error)
-                return
-            self._orphaned.remove(owner)
 
     def _notice_readiness(self) -> None:
         """All consumers have registered once, or died trying: the run's clock begins."""
@@ -240,7 +226,6 @@ class Supervisor:
                 if child.process is not None:
                     child.process.join()
                     self._take_leave(child)
-            self._hand_back()
             self._queue.close()
 
     # --- looking ---------------------------------------------------------------------------------------
@@ -276,11 +261,11 @@ class Supervisor:
             generated=total.enqueued,
             done=total.done,
             failed=total.dead,
-            left=self._queue.stats().left,
+            left=self._gauge.once_more(),
             seconds=seconds,
             total=total,
             replaced=sum(child.restarts for child in self._children()),
-            handed_back=self._handed_back,
+            handed_back=self._undertaker.handed_back,
         )
 
 

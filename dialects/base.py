@@ -63,6 +63,14 @@ class Dialect:
         kind = self.broken.get(self.error_code(error))
         return kind or ("connection lost" if getattr(error, "connection_invalidated", False) else None)
 
+    def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
+        """What makes a driver give up on a connection that is not there after so many seconds."""
+        del driver
+        return {"connect_timeout": seconds}
+
+    def on_connect(self, driver_connection: Any) -> None:
+        """Called with each new connection of the driver."""
+
     def connect_kind(self, error: BaseException) -> str:
         """What kind of trouble it is that a connection could not be had."""
         return self.broken.get(self.error_code(error), "server unavailable")

@@ -46,6 +46,15 @@ class MySQL(Dialect):
         original = getattr(error, "orig", None) or error
         return original.args[0] if original.args and isinstance(original.args[0], int) else None
 
+    def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
+        # PyMySQL's connect_timeout ends with the TCP connection: a greeting that never comes is a read.
+        more = {"read_timeout": seconds} if driver == "pymysql" else {}
+        return {**super().connect_arguments(driver, seconds), **more}
+
+    def on_connect(self, driver_connection: Any) -> None:
+        if hasattr(driver_connection, "_read_timeout"):
+            driver_connection._read_timeout = None  # that was for the greeting; a statement may take its time
+
     def refused(self, error: BaseException) -> bool:
         return bool(self.error_code(error) in {1044, 1045, 1130, 1142, 1698})
 

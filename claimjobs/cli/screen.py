@@ -137,8 +137,9 @@ def _without_fonts(template: str) -> str:
 def summary_text(summary: Summary) -> str:
     """The closing summary: what came in is what went out."""
     into = f"{summary.generated:,} generated + {summary.before:,} there before"
-    out = f"{summary.done:,} done + {summary.failed:,} failed + {summary.left:,} left"
-    sign = "=" if not summary.unaccounted else "≠"
+    left = "?" if summary.left is None else f"{summary.left:,}"
+    out = f"{summary.done:,} done + {summary.failed:,} failed + {left} left"
+    sign = {None: "?", 0: "="}.get(summary.unaccounted, "≠")
     lines = [
         f"{into} {sign} {out}",
         f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s; {_effort(summary.total)}",
