@@ -32,7 +32,7 @@ from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
 from tests.backends import Backend, Servers
-from tests.conformance.owners import age, hand_of, still
+from tests.conformance.owners import declare_dead, hand_of, still
 
 PAGE: Final = Path(__file__).with_name("sql.md")
 ROWS: Final = 20_000
@@ -162,7 +162,7 @@ def _built(family: str) -> dict[str, Any]:
 
 def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
-    row = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
+    row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
     [setting] = dialect.settings(Liveness().lock_timeout)
     return {
         "settings": sa.text(setting),
@@ -348,13 +348,13 @@ def _live(queue: Queue) -> None:
 
 
 def _reclaim(queue: Queue, backend: Backend) -> None:
-    """From an owner that has been silent for long, and from one whose process has ended."""
-    silent, ended = (still(Queue(queue.engine, article_table())) for _ in range(2))
-    silent.claim(2)
-    age(backend, silent.owner_id)
+    """From an owner that is found dead, and from one whose process is known to have ended."""
+    dead_one, ended = (still(Queue(queue.engine, article_table())) for _ in range(2))
+    dead_one.claim(2)
+    declare_dead(backend, dead_one.owner_id)
     queue.reclaim()
     queue.give_back(ended.owner_id)
-    for each in (silent, ended):
+    for each in (dead_one, ended):
         each.close()
     backend.run("UPDATE jobs SET suspect = 0 WHERE suspect > 0")  # so that the next batch is one of fresh jobs
 

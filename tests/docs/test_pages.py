@@ -14,7 +14,7 @@ from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
-from docs import make_commands, make_sql
+from docs import make_chaos, make_commands, make_sql
 from tests.docs.markdown import PAGES, README, ROOT, anchors, blocks, links, table
 
 
@@ -115,9 +115,14 @@ def _figure(name: str) -> float:
     return float(getattr(found, attribute))
 
 
-def test_the_place_for_the_table_of_chaos_is_there() -> None:
-    text = GUARANTEES.read_text(encoding="utf-8")
-    assert [text.count(f"<!-- chaos: {mark} -->") for mark in ("begin", "end")] == [1, 1]
+def test_a_table_of_chaos_finds_its_place_and_replaces_the_one_before() -> None:
+    page = GUARANTEES.read_text(encoding="utf-8")
+    once = make_chaos.with_table(page, "| fault | times |\n")
+    twice = make_chaos.with_table(once, "| another |\n")
+    assert "-->\n\n| fault | times |\n\n<!--" in once
+    assert twice == once.replace("| fault | times |", "| another |")
+    with pytest.raises(ValueError, match="no place"):
+        make_chaos.with_table("nothing", "| first |")
 
 
 def test_every_public_name_has_a_docstring() -> None:
