@@ -20,6 +20,7 @@ from claimjobs.schema import OWNER_TABLE
 from claimjobs.worker import HUNG
 from tests.backends import Backend
 from tests.conformance.owners import end_session, still, stranger_holds
+from tests.docs.pooler import pooler
 from tests.docs.shop import Shop
 from tests.process.command import started, summary
 
@@ -93,6 +94,23 @@ def test_a_session_that_is_ended_is_a_death_though_its_process_lives(database: B
     assert len(batch.lost) == 2
     assert other.stats().unclaimed == 4
     assert queue.owner_id > before
+
+
+def test_a_pooler_is_found_out_and_the_lease_alone_counts(database: Backend) -> None:
+    straight = database.queue()
+    assert straight.owner_id
+    with pooler(database.url) as url, Queue(url) as queue:
+        queue.enqueue([{"d": "d", "e": "e"}] * 4)
+        with queue.claim(2) as batch:
+            signs = {owner.id: (owner.lock, owner.dead) for owner in straight.stats().owners}
+            assert signs == {straight.owner_id: ("held", False), queue.owner_id: ("none", False)}
+            batch.done()
+        assert batch.lost == ()
+    queue.engine.dispose()
+    with pooler(database.url) as url, Queue(url, liveness=Liveness(session_lock=True)) as queue:
+        assert queue.owner_id
+        assert [owner.lock for owner in straight.stats().owners] == ["held", "held"]
+    queue.engine.dispose()
 
 
 def test_a_settle_that_fails_can_be_tried_again(database: Backend) -> None:
