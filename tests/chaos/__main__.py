@@ -15,7 +15,7 @@ from pathlib import Path
 
 import servers
 from tests.chaos import report
-from tests.chaos.arena import Arena
+from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults import FAULTS, Fault
 from tests.chaos.verdict import Verdict, run
 
@@ -57,7 +57,7 @@ def _arena(backend: servers.Backend, rng: random.Random, keep: Path | None) -> I
     with contextlib.ExitStack() as stack:
         folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cj-chaos-")))
         folder.mkdir(exist_ok=True)
-        server = stack.enter_context(servers.start(backend))
+        server = stack.enter_context(own_server(backend))
         print(f"{backend} {server.version} ({server.how})", flush=True)
         yield Arena(server, rng, folder)
 

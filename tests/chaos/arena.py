@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 import servers
 from claimjobs import ClaimjobsError, Queue, make, tables_for
+from servers import containers, programs
 from tests.chaos import audit, work
 from tests.chaos.fleet import Formation, Group, Overdue, Road, Settings, all_ended, bare, supervised, until
 from tests.chaos.namespace import Namespace
@@ -113,7 +114,7 @@ class Arena:
     def restore(self) -> None:
         """Start groups that are missing of the formation; return when there is a consumer in every group."""
         formation = self.formation
-        healthy = Settings(size=formation.settings.size, lease=formation.settings.lease)
+        healthy = replace(formation.settings, road="direct", clock=0.0)
         alive = [group for group in self.supervisors if group.alive]
         if formation.supervised and not alive:
             self.supervisors.append(self._supervisor(formation.settings, formation.supervised))
@@ -231,7 +232,7 @@ class Arena:
         """Enqueue no more, and let healthy consumers finish all there is. Raises Overdue."""
         self.load.stop()
         if not any(group.alive for group in self.groups):
-            self.witnesses.append(self.bare(Settings(lease=self.formation.settings.lease)))
+            self.witnesses.append(self.bare(replace(self.formation.settings, road="direct", clock=0.0)))
         left = "SELECT count(*) FROM jobs WHERE status <> 'dead'"
         until(lambda: self.ask(left) == [(0,)], "every job is done or dead", DRAIN_SECONDS)
 
@@ -265,6 +266,11 @@ class Arena:
         """As an administrator would."""
         statement = f"SELECT pg_terminate_backend({session})" if self.postgres else f"KILL {session}"
         self.do(statement)
+
+
+def own_server(backend: servers.Backend) -> servers.Server:
+    """A server that may be killed, whatever CLAIMJOBS_TEST_*_URL names. Raises servers.Unavailable."""
+    return (containers.find(backend) or programs.find(backend)).start()
 
 
 def _clock(hours: float) -> dict[str, str]:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 import servers
 from tests.chaos import audit
-from tests.chaos.arena import Arena
+from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults import Fault, disk, network, processes, server, work
 from tests.chaos.faults.fault import Place
 from tests.chaos.fleet import ROOT, Formation, until
@@ -49,7 +49,7 @@ def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def _arena(backend: servers.Backend, folder: Path) -> Iterator[Arena]:
     try:
-        started = servers.start(backend)
+        started = own_server(backend)
     except servers.Unavailable as error:
         pytest.fail(f"no {backend} server: {error}", pytrace=False)
     with started:

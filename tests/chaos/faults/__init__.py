@@ -16,7 +16,7 @@ FAULTS: Final = (
     Fault("SIGKILL of a consumer", processes.kill_supervised, Formation(supervised=4), times=12, limit=5, median=1.5),
     Fault("SIGKILL of a consumer without a supervisor", processes.kill_bare, Formation(bare=2), 12, 5, median=1.5),
     Fault("SIGKILL of the supervisor", processes.kill_supervisor, Formation(supervised=2), times=3, limit=5),
-    Fault("SIGKILL of a whole process group", processes.kill_group, Formation(supervised=2), 12, 5, median=3.0),
+    Fault("SIGKILL of a whole process group", processes.kill_group, Formation(supervised=2), 11, 5, median=3.0),
     Fault("SIGSTOP longer than the lease, SIGCONT", processes.freeze, ALL_SORTS.but(lease=2.0), times=4, limit=5),
     Fault("kill -9 of the server, and restart", server.restart, ALL_SORTS, times=3, limit=5),
     Fault("the same, away longer than the lease", server.restart_late, ALL_SORTS.but(lease=2.0), times=2, limit=5),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 import servers
-from tests.chaos.arena import Arena
+from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults.fault import NotHere
 
 MEGABYTES: Final = {"postgres": 256, "mysql": 640, "mariadb": 512}
@@ -28,8 +28,10 @@ def on_a_small_disk(arena: Arena) -> Iterator[Arena]:
     """Another server, all of whose files are on a small file system in memory."""
     with _mounted(MEGABYTES[arena.server.backend]) as disk:
         with _temporary_files_in(disk):
-            server = servers.start(arena.server.backend)
+            server = own_server(arena.server.backend)
         with server:
+            if not any(disk.iterdir()):
+                raise NotHere("the data of a server in a container are not where a small disk could be put")
             small = Arena(server, arena.random, arena.folder)
             small.disk = disk
             yield small
