@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests chaos bench servers clean
+.PHONY: help test demo lint format types layers tests chaos bench model servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -48,6 +48,9 @@ chaos: $(READY) ## faults under load on Postgres and MySQL, and the proof that n
 
 bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
 	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
+
+model: $(READY) ## the model of the protocol, all that can happen to it: searched by spin
+	$(BIN)/python -m tests.protocol.model
 
 servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list

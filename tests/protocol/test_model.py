@@ -1,0 +1,35 @@
+"""The model of the protocol holds, and no rule of it could be left out. `make model` searches farther."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from servers import Unavailable
+from tests.protocol import model
+
+needs_a_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to compile the model with")
+
+
+def searched(claim: str, *defines: str, mishaps: int) -> model.Found:
+    try:
+        return model.check(claim, *defines, mishaps=mishaps)
+    except Unavailable as error:
+        pytest.skip(f"no spin: {error}")
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("defines", model.PROTOCOLS, ids=lambda names: " ".join(names) or "locks")
+@pytest.mark.parametrize("claim", [model.SAFETY, model.DONE])
+def test_whatever_happens_once(claim: str, defines: tuple[str, ...]) -> None:
+    found = searched(claim, *defines, mishaps=1)
+    assert not found.errors, found.output
+    assert found.states > 1_000
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("rule", model.RULES, ids=lambda rule: rule.left_out)
+def test_a_rule_that_is_left_out_is_missed(rule: model.Rule) -> None:
+    found = searched(rule.violates, rule.left_out, *rule.where, mishaps=2)
+    assert found.errors, found.output
