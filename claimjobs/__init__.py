@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from claimjobs.batch import Batch
     from claimjobs.errors import ClaimjobsError
     from claimjobs.job import Job
+    from claimjobs.liveness import Liveness
     from claimjobs.queue import Queue
     from claimjobs.retry import Retry
     from claimjobs.schema import job_table
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "ClaimjobsError", "Job", "Queue", "Retry", "job_table", "make", "tables_for"]
+__all__ = ["Batch", "ClaimjobsError", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
 
 _MODULES = {
     "Batch": "batch",
     "ClaimjobsError": "errors",
     "Job": "job",
+    "Liveness": "liveness",
     "Queue": "queue",
     "Retry": "retry",
     "job_table": "schema",

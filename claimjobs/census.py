@@ -41,7 +41,7 @@ class Seen:
         """Seconds in which it could have given a sign of life, but did not: while there was no server it could not."""
         return (self.now - max(self.beat, server_since)).total_seconds()
 
-    def is_dead(self, server_since: datetime) -> bool:
+    def is_dead(self, server_since: datetime, *, locks_tell: bool = True) -> bool:
         """Whether its jobs are to be handed back.
 
         A free session lock tells at once, but only if this server has run since it was taken: after a restart or
@@ -49,17 +49,19 @@ class Seen:
         """
         if self.died is not None or self.silent_for(server_since) > self.lease:
             return True
-        if self.server_since is None or self.session is not None:
+        if self.server_since is None or self.session is not None or not locks_tell:
             return False
         return abs((self.server_since - server_since).total_seconds()) <= SAME_RUN
 
 
-def dead_among(owners: Sequence[Seen], connection: sa.Connection, backend: Backend) -> list[Seen]:
-    """Those of the owners that are dead."""
+def dead_among(
+    owners: Sequence[Seen], connection: sa.Connection, backend: Backend, *, locks_tell: bool = True
+) -> list[Seen]:
+    """Those of the owners that are dead. `locks_tell`: a free session lock counts."""
     if not any(seen.session is None or seen.silence > seen.lease or seen.died for seen in owners):
         return []  # spares the server a question that is rarely needed
     since = backend.dialect.server_since(connection)
-    return [seen for seen in owners if seen.is_dead(since)]
+    return [seen for seen in owners if seen.is_dead(since, locks_tell=locks_tell)]
 
 
 def look(connection: sa.Connection, backend: Backend) -> list[Seen]:

@@ -28,6 +28,9 @@ LONGEST_PAUSE: Final = 1.0
 """Seconds: before its nth try a transaction waits for a random part of the first, doubled n times, up to the longest.
 The losers of a deadlock part ways by that."""
 
+CALM: Final = 3.0
+"""Seconds after a lost connection in which others may not be back yet: reconnecting takes them one, and a beat."""
+
 log = logging.getLogger("claimjobs.connection")
 
 
@@ -51,8 +54,14 @@ class Connector:
         self._turns = Turns()
         self._busy_since = 0.0
         self._connection: sa.Connection | None = None
+        self._opened = 0.0
         self._trouble: Trouble | None = None
         self._giving_up = threading.Event()
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether the connection was not lost lately. What ended it may have ended everybody's."""
+        return not self.lost or time.monotonic() - self._opened > CALM
 
     def transaction(
         self,
@@ -135,6 +144,7 @@ class Connector:
         if self._connection is None:
             connection = open_connection(self._engine)
             self._connection = connection.execution_options(isolation_level=self._dialect.isolation)
+            self._opened = time.monotonic()
             try:
                 self._welcome(self._connection)
             except BaseException:

@@ -48,7 +48,9 @@ class Janitor:
         return self._connector.transaction(lambda c: list(c.scalars(self._unknown)), patience=0)
 
     def _dead(self, connection: sa.Connection) -> list[Seen]:
-        return dead_among(look(connection, self._backend), connection, self._backend)
+        # Where one session's end was everybody's (a crash, a failover), the first one back must not bury the others.
+        calm = self._connector.is_calm
+        return dead_among(look(connection, self._backend), connection, self._backend, locks_tell=calm)
 
     # --- reclaiming ------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs import Queue
 from claimjobs.dialects.types import database_now
 from claimjobs.hand import Hand
+from claimjobs.liveness import Liveness
 from claimjobs.schema import article_table, owner_table
 from tests.backends import Backend
 
@@ -50,9 +51,16 @@ def await_beat(backend: Backend, owner_id: int) -> None:
 
 
 def age(backend: Backend, *owner_ids: int) -> None:
-    """The last sign of life of these owners was long ago."""
+    """The last sign of life of these owners was long ago, and the server has run for longer than a lease since."""
+    backend.wait_for(lambda: _server_age(backend) > Liveness.lease + 2, "the server is older than a lease", 30)
     for owner_id in owner_ids:
         write_owner(backend, owner_id, beat=LONG_AGO)
+
+
+def _server_age(backend: Backend) -> float:
+    with backend.engine.connect() as connection:
+        now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+        return (now - backend.dialect.server_since(connection)).total_seconds()
 
 
 def declare_dead(backend: Backend, owner_id: int) -> None:
