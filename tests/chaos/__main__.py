@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import logging
 import random
 import secrets
 import signal
@@ -27,6 +28,7 @@ def main() -> int:
     options = _parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda received, _: sys.exit(128 + received))
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of every connection that is lost
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
     print(f"seed {seed}: `make chaos SEED={seed}` does the same again", flush=True)
     verdicts = list(_all(options, seed))

@@ -64,6 +64,7 @@ class Arena:
         self.bares: list[Group] = []
         self.witnesses: list[Group] = []
         self.strikes: list[Strike] = []
+        self.injected = 0
         self.formation = Formation()
         self.proxy: Proxy | None = None
         self.cage: Namespace | None = None
@@ -138,7 +139,7 @@ class Arena:
         group = Group(
             [*self.prefix, *command] if inside else command,
             {**self._environment(inside), **_clock(settings.clock)},
-            self.folder / f"{self.server.backend}-{self._logs}.log",
+            self.folder / f"{self.server.backend}-{sa.make_url(self.server.url).port}-{self._logs}.log",
             consumers,
         )
         self.groups.append(group)
@@ -220,11 +221,11 @@ class Arena:
         """So many executions may be made more than once because of what is done now; nobody is hit."""
         self.strikes.append(Strike(time.time(), frozenset(), jobs))
 
-    def hit_everyone(self, consumers: int | None = None) -> None:
-        """A fault that struck the server is over, just now."""
+    def hit_everyone(self, at: float | None = None) -> None:
+        """A fault that struck the server is over, since `at` or just now."""
         pids = self.consumers()
-        danger = len(pids) if consumers is None else consumers
-        self.strikes.append(Strike(time.time(), frozenset(pids), danger * self.formation.settings.size, True))
+        danger = len(pids) * self.formation.settings.size
+        self.strikes.append(Strike(at or time.time(), frozenset(pids), danger, True))
 
     # --- the end of a phase ----------------------------------------------------------------------------
 

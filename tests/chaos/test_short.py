@@ -91,14 +91,15 @@ def test_jobs_spoil_their_batch(arena: Arena) -> None:
     _kept(arena, _fault(formation, *strikes, poison=frozenset({RAISES, KILLS})))
 
 
+@pytest.mark.parametrize("arena", ["mysql"], indirect=True)
 def test_the_network_of_a_machine_is_away(arena: Arena) -> None:
     formation = Formation(bare=1).but(lease=2.0, road="namespace")
     _kept(arena, _fault(formation, network.take_down, place=network.in_a_namespace))
 
 
+@pytest.mark.parametrize("arena", ["postgres"], indirect=True)
 def test_the_disk_is_full(arena: Arena) -> None:
-    if not arena.postgres:
-        pytest.skip("a MySQL that met a full disk looks once a minute whether there is space again: see `make chaos`")
+    """A MySQL that met a full disk looks once a minute whether there is space again: see `make chaos`."""
     _kept(arena, _fault(Formation(bare=1).but(lease=2.0), disk.fill, place=disk.on_a_small_disk))
 
 

@@ -54,10 +54,12 @@ def run(arena: Arena, fault: Fault, times: int) -> Verdict:
 
 def _run(arena: Arena, fault: Fault, times: int) -> Verdict:
     leaks: list[str] = []
+    arena.injected = 0
     with arena.fleet(fault.formation):
         try:
             for _ in range(times):
                 arena.pause(*fault.pause)
+                arena.injected += 1
                 fault.strike(arena)
                 arena.restore()
             arena.drain()
@@ -71,7 +73,7 @@ def _run(arena: Arena, fault: Fault, times: int) -> Verdict:
 def judge(arena: Arena, fault: Fault, leaks: list[str]) -> Verdict:
     """What became of it."""
     story = audit.read(arena.engine)
-    verdict = Verdict(arena.server.backend, fault.name, times=len(arena.strikes), jobs=len(story.enqueued))
+    verdict = Verdict(arena.server.backend, fault.name, times=arena.injected, jobs=len(story.enqueued))
     verdict.lost = len(story.lost(fault.poison)) + max(0, arena.load.acknowledged - verdict.jobs)
     verdict.settled_twice = len(story.settled_twice)
     verdict.executed_twice = story.executed_twice

@@ -9,16 +9,20 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import servers
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults.fault import NotHere
+from tests.chaos.fleet import until
 
 MEGABYTES: Final = {"postgres": 256, "mysql": 640, "mariadb": 512}
 """Enough for an empty server and some minutes of work."""
 BALLAST: Final = "ballast"
+STANDSTILL_SECONDS: Final = 1.5
+"""Without one execution: nothing can be written any more."""
 ANSWER_SECONDS: Final = 90.0
 """MySQL looks once a minute whether there is space again."""
 
@@ -82,15 +86,20 @@ def _temporary_files_in(folder: Path) -> Iterator[None]:
 
 
 def fill(arena: Arena) -> None:
-    """Not a byte is left for some seconds; then there is space again, and the server is started if it gave up."""
+    """Not a byte is left until all work stands still; then there is space, and a server that gave up is started."""
     ballast = arena.the_disk / BALLAST
-    deadline = time.monotonic() + arena.random.uniform(3.0, 5.0)
-    while time.monotonic() < deadline:
-        _take_what_is_free(ballast)
-        time.sleep(0.02)
+    until(partial(_stands_still, arena, ballast), "work stands still while the disk is full")
+    arena.pause(1.0, 2.0)
     ballast.unlink()
-    _see_that_it_writes(arena)
-    arena.hit_everyone()
+    freed = time.time()
+    gave_up = _see_that_it_writes(arena)
+    arena.hit_everyone(at=None if gave_up else freed)
+
+
+def _stands_still(arena: Arena, ballast: Path) -> bool:
+    _take_what_is_free(ballast)
+    last = arena.ask("SELECT max(at) FROM chaos_runs")
+    return not last or last[0][0] is None or time.time() - last[0][0] > STANDSTILL_SECONDS
 
 
 def _take_what_is_free(ballast: Path) -> None:
@@ -100,11 +109,14 @@ def _take_what_is_free(ballast: Path) -> None:
             os.posix_fallocate(file.fileno(), file.tell(), free)
 
 
-def _see_that_it_writes(arena: Arena) -> None:
+def _see_that_it_writes(arena: Arena) -> bool:
+    """Wait until it does; whether it had to be started again."""
     deadline = time.monotonic() + ANSWER_SECONDS
-    write = "INSERT INTO chaos_deaths (owner, at) VALUES (0, 0)"
-    while not arena.do(write) and time.monotonic() < deadline:
-        time.sleep(1.0)  # it may be starting again of itself
+    gave_up = False
+    while not arena.do("INSERT INTO chaos_deaths (owner, at) VALUES (0, 0)") and time.monotonic() < deadline:
+        time.sleep(0.5)  # it may be starting again of itself
         if not arena.ask("SELECT 1"):
+            gave_up = True
             with contextlib.suppress(servers.Unavailable):
                 arena.server.restart()
+    return gave_up
