@@ -21,6 +21,7 @@ one, and named in the summary. Without MySQL or Postgres tests fail; without Mar
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -33,6 +34,8 @@ RUN = pytest.StashKey[Servers]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A run in the background of a shell script ignores SIGINT, and so would every command that a test starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[RUN] = Servers()
 
 
