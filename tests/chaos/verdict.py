@@ -5,12 +5,16 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from tests.chaos import audit
 from tests.chaos.arena import Arena, Strike
 from tests.chaos.audit import Story
 from tests.chaos.faults import Fault, NotHere
 from tests.chaos.fleet import Overdue
+
+SAMPLES: Final = 10
+"""A median of fewer says little."""
 
 
 @dataclass
@@ -109,5 +113,7 @@ def _broken(verdict: Verdict, fault: Fault, story: Story) -> Iterator[str]:
         yield f"{len(story.dead)} of {verdict.times} poison jobs are dead"
     if (verdict.longest or 0) > fault.limit:
         yield f"work went on after {verdict.longest:.2f} s, later than {fault.limit:g}"
+    if fault.median is not None and verdict.times == fault.times and len(verdict.delays) < SAMPLES:
+        yield f"a median of {len(verdict.delays)} samples, fewer than {SAMPLES}"
     if fault.median is not None and (verdict.median or 0) > fault.median:
         yield f"median {verdict.median:.2f} s, more than {fault.median:g}"

@@ -13,8 +13,8 @@ ALL_SORTS: Final = Formation(supervised=2, bare=1, witnesses=1)
 BEHIND: Final = ALL_SORTS.but(lease=2.0, road="proxy")
 
 FAULTS: Final = (
-    Fault("SIGKILL of a consumer", processes.kill_supervised, Formation(supervised=4), times=12, limit=5, median=1.5),
-    Fault("SIGKILL of a consumer without a supervisor", processes.kill_bare, Formation(bare=2), 12, 5, median=1.5),
+    Fault("SIGKILL of a consumer", processes.kill_supervised, Formation(supervised=4), times=13, limit=5, median=1.5),
+    Fault("SIGKILL of a consumer without a supervisor", processes.kill_bare, Formation(bare=2), 13, 5, median=1.5),
     Fault("SIGKILL of the supervisor", processes.kill_supervisor, Formation(supervised=2), times=3, limit=5),
     Fault("SIGKILL of a whole process group", processes.kill_group, Formation(supervised=2), 11, 5, median=3.0),
     Fault("SIGSTOP longer than the lease, SIGCONT", processes.freeze, ALL_SORTS.but(lease=2.0), times=4, limit=5),
