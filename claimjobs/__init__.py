@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from claimjobs.batch import Batch
+    from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
     from claimjobs.job import Job
     from claimjobs.liveness import Liveness
@@ -18,11 +19,12 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "ClaimjobsError", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
+__all__ = ["Batch", "ClaimjobsError", "Columns", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
 
 _MODULES = {
     "Batch": "batch",
     "ClaimjobsError": "errors",
+    "Columns": "columns",
     "Job": "job",
     "Liveness": "liveness",
     "Queue": "queue",

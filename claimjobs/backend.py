@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ColumnMissing, OwnersOutdated
-from claimjobs.roles import Roles, resolve, roles_of
+from claimjobs.roles import Roles, check_lease, key_index, roles_of
 from claimjobs.schema import owner_table
+from claimjobs.tables import map_of, resolve
+
+TableLike = str | sa.Table | type[Any]
 
 
 @dataclass(frozen=True)
@@ -21,18 +25,33 @@ class Backend:
     dialect: Dialect
     roles: Roles
     owners: sa.Table
+    by_lease: bool = True
+    """Whether claims are committed in the name of an owner."""
 
 
-def look_at(engine: sa.Engine, table: str | sa.Table | type[Any], dialect: Dialect | None) -> Backend:
+def look_at(
+    engine: sa.Engine,
+    table: TableLike,
+    dialect: Dialect | None = None,
+    *,
+    columns: Columns | None = None,
+    by_lease: bool = True,
+) -> Backend:
     """Look at the server and the tables; `dialect` overrides what the server is found to be.
 
-    Raises ConnectionFailed, ServerTooOld, TableMissing, ColumnMissing, NoPrimaryKey or OwnersOutdated.
+    `by_lease`: claims are committed in the name of an owner, so that there must be a column for it, and owners.
+    Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
     found = dialect_for(engine)
+    given = columns or map_of(table)
     with connected(engine) as connection:
-        roles = roles_of(resolve(connection, table))
-        owners = _owners(connection)
-    return Backend(dialect or found, roles, owners)
+        described = resolve(connection, table, given)
+        roles = roles_of(described, given)
+        roles = replace(roles, key_index=key_index(connection, roles))
+        if by_lease:
+            check_lease(roles, mapped=given is not None)
+        owners = _owners(connection) if by_lease else owner_table()
+    return Backend(dialect or found, roles, owners, by_lease)
 
 
 def _owners(connection: sa.Connection) -> sa.Table:

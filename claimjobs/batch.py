@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import Self
 
+import sqlalchemy as sa
+
+from claimjobs.columns import DEAD
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchSettled, NotInBatch
+from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch
 from claimjobs.job import Job
 from claimjobs.retry import Retry, bounded
 from claimjobs.roles import Roles
@@ -15,6 +18,37 @@ from claimjobs.settle import Outcomes
 
 LONGEST_ERROR = 2_000
 """Characters of an error that are kept; the rest of a long one is rarely read."""
+
+
+class Grip:
+    """What keeps the jobs of a batch in hand, as far as a batch needs to know. This one is for claims held by lease.
+
+    Such a claim is committed: what a handler writes is its own affair, and nothing of it can be undone.
+    """
+
+    def __init__(self, settle: Callable[[Outcomes], set[Key]], progress: Callable[[], None] = lambda: None) -> None:
+        self.settle = settle
+        """Write the outcomes; the keys of jobs that were not ours any more."""
+        self.progress = progress
+        """Called when the work goes on."""
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The open transaction that holds the jobs. Raises NoOpenTransaction where they are held by lease."""
+        raise NoOpenTransaction("is held by lease and has no open transaction")
+
+    def enter(self) -> None:
+        """The work on a job begins."""
+
+    def leave(self) -> None:
+        """The work on the job is done: what it wrote stays."""
+
+    def undo(self) -> None:
+        """What the job in work wrote is undone."""
+
+    def undo_all(self) -> bool:
+        """All that was written since the claim is undone; the jobs stay in hand. Whether anything can have been."""
+        return False
 
 
 class Batch:
@@ -26,23 +60,15 @@ class Batch:
     suspect: see `blame`.
     """
 
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        roles: Roles,
-        settle: Callable[[Outcomes], set[Key]],
-        retry: Retry,
-        *,
-        progress: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job], roles: Roles, grip: Grip, retry: Retry) -> None:
         self._jobs = {job.key: job for job in jobs}
         self._order = tuple(jobs)
         self._undecided = dict(self._jobs)
-        self._outcomes = Outcomes()
+        self._outcomes = Outcomes(jobs=self._jobs)
         self._roles = roles
-        self._settle = settle
-        self._progress = progress
+        self._grip = grip
         self._retry = retry
+        self._in_work: Job | None = None
         self.lost: tuple[Job, ...] = ()
         """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
         self.settled = False
@@ -65,9 +91,20 @@ class Batch:
         """Each job that has no outcome yet. Asking for the next one makes the one before it done."""
         for job in self._order:
             if job.key in self._undecided:
+                self._begin(job)
                 yield job
                 if not self.settled and job.key in self._undecided:
                     self.done(job)
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection whose open transaction holds these jobs: what is written through it and the completion
+        commit together, when the block is left. Its transaction is the batch's: no commit and no rollback of one's own.
+
+        What a job wrote that then fails, or is released, is undone, and the rest commits. Raises NoOpenTransaction
+        where the Queue was not made with `hold="transaction"`.
+        """
+        return self._grip.connection
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -83,11 +120,15 @@ class Batch:
 
     def done(self, *jobs: Job) -> None:
         """These jobs are done; without arguments, all that have no outcome yet."""
-        self._outcomes.done.extend(self._decide(jobs))
+        keys = self._decide(jobs)
+        self._outcomes.done.extend(keys)
+        self._end(keys, undo=False)
 
     def release(self, *jobs: Job) -> None:
         """Hand these jobs back, for anyone, at once; without arguments, all that have no outcome yet."""
-        self._outcomes.released.extend(self._decide(jobs))
+        keys = self._decide(jobs)
+        self._outcomes.released.extend(keys)
+        self._end(keys, undo=True)
 
     def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
         """This job failed: it runs again after its back-off, or after `retry_in` seconds; dead if out of attempts.
@@ -95,15 +136,23 @@ class Batch:
         `retry=False` makes it dead at once. Raises NotInBatch for a job of another batch, ColumnMissing for a table
         that cannot hold a failure.
         """
-        self._roles.need("attempts", "counting a failed attempt")
-        self._roles.need("run_at", "retrying a failed job later")
+        failures = self._roles.told("attempts", job, 0) if job.key in self._jobs else 0
+        is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
+        self._check_failure(is_last)
         [key] = self._decide([job])
-        failures = job.get("attempts", 0)
+        self._end([key], undo=True)
         self._outcomes.errors[key] = _text(error)
-        if not retry or self._retry.is_last(failures):
+        if is_last:
             self._outcomes.dead.append(key)
         else:
             self._outcomes.retried[key] = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
+
+    def _check_failure(self, is_last: bool) -> None:
+        if is_last:
+            self._roles.need_state(DEAD, "keeping a job that failed for the last time")
+        else:
+            self._roles.need("attempts", "counting a failed attempt")
+            self._roles.need("run_at", "retrying a failed job later")
 
     def blame(self, error: BaseException | str) -> None:
         """Something went wrong that names no job: any of those without an outcome may be why.
@@ -112,31 +161,34 @@ class Batch:
         back-off they are claimed again, half as many at a time as they were, until the bad one is alone. An exception
         that leaves the `with` block is the same. A table that cannot hold the mark has them released.
         """
+        self._undo_what_raised()
         if len(self._undecided) == 1 and self._can_fail():
             [job] = self._undecided.values()
             self.fail(job, error)
             self._outcomes.loners.add(job.key)
-        elif self._undecided and self._roles.suspect is not None and self._roles.run_at is not None:
+        elif self._undecided and self._roles.can_suspect:
             self._suspect(error)
 
     def _suspect(self, error: BaseException | str) -> None:
         jobs = self.undecided
-        for key, job in zip(self._decide(jobs), jobs, strict=True):
+        keys = self._decide(jobs)
+        self._end(keys, undo=True)
+        for key, job in zip(keys, jobs, strict=True):
             self._outcomes.errors[key] = _text(error)
-            self._outcomes.suspects[key] = self._retry.wait(job.get("attempts", 0))
+            self._outcomes.suspects[key] = self._retry.wait(self._roles.told("attempts", job, 0))
 
     def _can_fail(self) -> bool:
-        return self._roles.attempts is not None and self._roles.run_at is not None
+        return self._roles.can_retry and self._roles.can_bury
 
     def extend(self) -> None:
         """Say that the work on this batch goes on, where that takes long and no job passes meanwhile."""
         self._must_be_open()
-        self._progress()
+        self._grip.progress()
 
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
         self._must_be_open()
-        self._progress()
+        self._grip.progress()
         keys = list(dict.fromkeys(job.key for job in jobs)) or list(self._undecided)
         for key in keys:
             if key not in self._jobs:
@@ -145,6 +197,21 @@ class Batch:
             if self._undecided.pop(key, None) is None:
                 self._outcomes.forget(key)
         return keys
+
+    # --- what a job in work writes, where it writes into the transaction that holds it ---------------------
+
+    def _begin(self, job: Job) -> None:
+        self._in_work = job
+        self._grip.enter()
+
+    def _end(self, keys: Collection[Key], *, undo: bool) -> None:
+        """An outcome is known of these jobs: what the one in work wrote stays, or is undone."""
+        if self._in_work is not None and self._in_work.key in keys:
+            self._in_work = None
+            if undo:
+                self._grip.undo()
+            else:
+                self._grip.leave()
 
     # --- settling --------------------------------------------------------------------------------------
 
@@ -159,7 +226,15 @@ class Batch:
             return
         if isinstance(error, Exception):
             self.blame(error)
+        elif error is not None:
+            self._undo_what_raised()
         self.settle()
+
+    def _undo_what_raised(self) -> None:
+        """Nobody knows which job wrote what was written outside of any job's work: all is undone, and no job done."""
+        if self._in_work is None and self._grip.undo_all():
+            self._undecided = dict(self._jobs)
+            self._outcomes = Outcomes(jobs=self._jobs)
 
     @property
     def outcomes(self) -> Outcomes:
@@ -169,9 +244,11 @@ class Batch:
     def settle(self) -> None:
         """Write the outcomes now, releasing what has none. Raises BatchSettled the second time."""
         self._must_be_open()
+        if len(self._undecided) == len(self):
+            self._grip.undo_all()  # nothing came of them, so nothing may come of what was written for them
         if self._undecided:
             self.release()
-        lost = self._settle(self._outcomes) if self._order else set()
+        lost = self._grip.settle(self._outcomes) if self._order else set()
         self.settled = True
         self.lost = tuple(job for job in self._order if job.key in lost)
 

@@ -1,27 +1,32 @@
 """The two-phase claim: find candidates without a lock, then lock those that are still free and mark them ours.
 
-Two named algorithms do it, chosen by what the database can: `OneStatement` and `TwoPhases`. `Overfetch` decides
-how many candidates to read for the jobs wanted.
+Two named algorithms do it, chosen by what the database can: `OneStatement` and `TwoPhases`.
+How many candidates to read for the jobs wanted is `claimjobs.overfetch`'s to say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Final, Literal, Protocol, get_args
 
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
+from claimjobs.columns import CLAIMED
 from claimjobs.dialects import Key
+from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
 from claimjobs.roles import Roles
-from claimjobs.schema import CLAIMED
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
+
+Hold = Literal["lease", "transaction"]
+"""What holds a claim while the work is done: the name of an owner that lives, or the locks of an open transaction."""
+HOLDS: Final = get_args(Hold)
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,8 @@ class Claimed:
     """How far down the candidates phase 2 went to take these jobs."""
     owner: int = 0
     """In whose name they are claimed."""
+    suspects: bool = False
+    """Whether these are suspects, of which fewer are taken than were wanted."""
 
     @property
     def collisions(self) -> int:
@@ -64,32 +71,62 @@ class TwoPhases:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         roles, dialect = backend.roles, backend.dialect
+        self._phases = Phases(backend, selection)
         self._roles = roles
-        self._dialect = dialect
-        self._find = find(roles, selection)
-        self._lock = lock(roles, dialect, selection)
         self._mark = mark(roles, dialect, now, backend.owners)
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
+        # As they will be once they are marked; `owner_date` is the server's to say.
+        marked = self._roles.state.becomes(CLAIMED, sa.literal(me))
+        claimed = self._phases(connection, size, limit, {column.name: _value(told) for column, told in marked.items()})
+        if claimed.jobs:
+            self._mark_all(connection, me, claimed.jobs)
+        return replace(claimed, owner=me)
+
+    def _mark_all(self, connection: sa.Connection, me: int, jobs: list[Job]) -> None:
+        marked = connection.execute(self._mark, {"keys": [job.key for job in jobs], "me": me}).rowcount
+        if marked > len(jobs):
+            raise KeyNotUnique(self._roles.name)
+        if marked < len(jobs):
+            raise OwnerDead
+
+
+class LockOnly:
+    """Find and lock, and nothing is written: the locks are the claim, for as long as the transaction is open."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._phases = Phases(backend, selection)
+
+    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
+        return replace(self._phases(connection, size, limit), owner=me)
+
+
+class Phases:
+    """The two phases as two statements: find candidates, lock those that are still free."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._roles, self._dialect = backend.roles, backend.dialect
+        self._find = find(self._roles, selection)
+        self._lock = lock(self._roles, self._dialect, selection)
+
+    def __call__(
+        self, connection: sa.Connection, size: int, limit: int, marked: Mapping[str, Any] = MappingProxyType({})
+    ) -> Claimed:
+        """`marked`: what will be written into the jobs, which is shown as if it were."""
         rows = connection.execute(self._find, {"limit": limit}).all()
         if not rows:
             return NOTHING
         candidates, size = _alike(rows, size)
-        jobs = self._locked(connection, me, candidates, size)
-        if jobs:
-            self._mark_all(connection, me, jobs)
-        return Claimed(jobs, len(rows), _reach(candidates, jobs, size), me)
+        jobs = self._locked(connection, candidates, size, marked)
+        return Claimed(jobs, len(rows), _reach(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
-    def _locked(self, connection: sa.Connection, me: int, candidates: list[Key], size: int) -> list[Job]:
+    def _locked(
+        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
+    ) -> list[Job]:
         given = {"candidates": self._dialect.candidates(candidates, self._roles.key), "size": size}
-        # As they will be once they are marked; `owner_date` is the server's to say.
-        marked = {self._roles.status.name: CLAIMED, self._roles.owner_id.name: me}
-        return [job_of(self._roles, row, marked) for row in connection.execute(self._lock, given)]
-
-    def _mark_all(self, connection: sa.Connection, me: int, jobs: list[Job]) -> None:
-        marked = connection.execute(self._mark, {"keys": [job.key for job in jobs], "me": me})
-        if marked.rowcount != len(jobs):
-            raise OwnerDead
+        jobs = [job_of(self._roles, row, marked) for row in connection.execute(self._lock, given)]
+        _check_keys(self._roles, jobs)
+        return jobs
 
 
 class OneStatement:
@@ -106,47 +143,17 @@ class OneStatement:
             raise OwnerDead
         taken = [row for row in rows if row[-1] is not None]
         jobs = [job_of(self._roles, row[2:-1]) for row in taken]
-        wanted = _at_most(size, jobs[0].get("suspect", 0)) if jobs else size
-        reach = taken[-1][-1] if len(taken) == wanted else found
-        return Claimed(jobs, found, reach, me)
+        _check_keys(self._roles, jobs)
+        company = self._roles.told("suspect", jobs[0], 0) if jobs else 0
+        reach = taken[-1][-1] if len(taken) == _at_most(size, company) else found
+        return Claimed(jobs, found, reach, me, suspects=bool(company))
 
 
-def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> Algorithm:
-    """The shortest way to claim that the database is capable of."""
-    chosen = OneStatement if backend.dialect.claims_in_one_statement else TwoPhases
-    return chosen(backend, selection, now)
-
-
-class Overfetch:
-    """How many candidates to read for each job wanted, learned from what the last claims met.
-
-    Consumers that read the same head lock the same rows: with ten of them and no over-fetch, nine claims of ten
-    come back empty. Reading a few batches' worth lets each find its own, in order. The factor doubles when a
-    claim falls short, and settles a little above what full claims needed.
-    """
-
-    LARGEST = 32
-    SPARE = 1.25
-    """What a claim reads above its recent need: others move on while it looks."""
-    MEMORY = 0.8
-    """The weight of what was known before against the claim just made."""
-
-    def __init__(self) -> None:
-        self.factor = 1.0
-
-    def limit(self, size: int) -> int:
-        """Candidates to read for a batch of `size`."""
-        return max(size, round(size * self.factor))
-
-    def learn(self, claimed: Claimed, size: int, limit: int) -> None:
-        """Adapt to a claim of `size` that was allowed `limit` candidates. One of suspects teaches nothing."""
-        if claimed.jobs and claimed.jobs[0].get("suspect"):
-            return
-        if len(claimed.jobs) == size:
-            need = self.SPARE * claimed.reach / size if claimed.collisions else 1.0
-            self.factor = max(1.0, self.MEMORY * self.factor + (1 - self.MEMORY) * need)
-        elif claimed.found == limit:  # there was more to read
-            self.factor = min(self.factor * 2, self.LARGEST)
+def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold = "lease") -> Algorithm:
+    """The shortest way to claim that the database is capable of, for what is to hold the claim."""
+    if hold == "transaction":
+        return LockOnly(backend, selection)
+    return (OneStatement if backend.dialect.claims_in_one_statement else TwoPhases)(backend, selection, now)
 
 
 def job_of(roles: Roles, values: Sequence[Any], marked: Mapping[str, Any] = MappingProxyType({})) -> Job:
@@ -155,6 +162,17 @@ def job_of(roles: Roles, values: Sequence[Any], marked: Mapping[str, Any] = Mapp
     names = [column.name for column in roles.key]
     key = columns[names[0]] if len(names) == 1 else tuple(columns[name] for name in names)
     return Job(key, columns)
+
+
+def _check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
+    """What names two rows names none. Only a key that is no primary key can."""
+    if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
+        raise KeyNotUnique(roles.name)
+
+
+def _value(told: Any) -> Any:
+    """What a column will hold that is written like this."""
+    return told.value if isinstance(told, sa.BindParameter) else told
 
 
 def _alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:

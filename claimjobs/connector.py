@@ -80,7 +80,12 @@ class Connector:
         `doubts` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
         there is no further try.
         """
-        again = tenacity.Retrying(
+        result: Result = self._again(patience, unless)(self._once, work, doubts)
+        self._recovered()
+        return result
+
+    def _again(self, patience: float | None, unless: Callable[[], bool]) -> tenacity.Retrying:
+        return tenacity.Retrying(
             retry=tenacity.retry_if_exception(self._is_passing),
             wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
             stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
@@ -90,9 +95,6 @@ class Connector:
             after=self._note,  # each failure, also of one that is not tried again here: a beat has no patience
             reraise=True,
         )
-        result: Result = again(self._once, work, doubts)
-        self._recovered()
-        return result
 
     def give_up(self) -> None:
         """Let transactions that cannot succeed now fail rather than try on; the connector is about to be closed."""
@@ -109,16 +111,21 @@ class Connector:
     def _once(self, work: Callable[[sa.Connection], Result], doubts: list[BaseException] | None) -> Result:
         with shielded(), self._taking_turns():
             connection = self._open()
-            try:
-                with connection.begin():
-                    return work(connection)
-            except sa.exc.DBAPIError as error:
-                if self._dialect.broken_kind(error):
-                    self.lost += 1
-                    self._drop()
-                    if doubts is not None:
-                        doubts.append(error)
-                raise
+            with self._breaking(doubts), connection.begin():
+                return work(connection)
+
+    @contextlib.contextmanager
+    def _breaking(self, doubts: list[BaseException] | None = None) -> Iterator[None]:
+        """A connection that breaks is dropped."""
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            if self._dialect.broken_kind(error):
+                self.lost += 1
+                self._drop()
+                if doubts is not None:
+                    doubts.append(error)
+            raise
 
     @contextlib.contextmanager
     def _taking_turns(self) -> Iterator[None]:

@@ -78,6 +78,7 @@ class ColumnMissing(UnfitTable):
         "attempts": "INTEGER NOT NULL DEFAULT 0",
         "last_error": "TEXT",
         "suspect": "INTEGER NOT NULL DEFAULT 0",
+        "assignee": "INTEGER UNIQUE",
     }
 
     def __init__(self, table: str, column: str, purpose: str) -> None:
@@ -109,6 +110,47 @@ class NoPrimaryKey(UnfitTable):
         super().__init__(f"table {table!r} has no primary key to name a job by: add one, or choose another table")
 
 
+class NotInTable(ColumnMissing):
+    """A map names a column that the table has not."""
+
+    def __init__(self, table: str, column: str, role: str) -> None:
+        UnfitTable.__init__(
+            self, f"table {table!r} has no column {column!r}, which its column map names as {role}: check the map"
+        )
+        self.table = table
+        self.column = column
+
+
+class StateMissing(UnfitTable):
+    """No value of a status column means a state that is needed for what was asked."""
+
+    def __init__(self, table: str, column: str, state: str, purpose: str) -> None:
+        super().__init__(
+            f"no value of column {column!r} of table {table!r} means {state!r}, which {purpose} needs: "
+            f"name one, as in Columns(states={{{state!r}: ...}})"
+        )
+
+
+class KeyNotIndexed(UnfitTable):
+    """The columns that name a row are not at the head of an index: each claim would read, or lock, the whole table."""
+
+    def __init__(self, table: str, columns: list[str]) -> None:
+        super().__init__(
+            f"no index of table {table!r} begins with its key, {', '.join(columns)}: "
+            f"CREATE UNIQUE INDEX ... ON {table} ({', '.join(columns)})"
+        )
+
+
+class KeyNotUnique(UnfitTable):
+    """Two rows of a table have the same key."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"two rows of table {table!r} have the same key, so that neither can be named: "
+            "choose columns that are unique together as Columns(key=...)"
+        )
+
+
 class BadTable(UnfitTable):
     """The table is a queue, but not one for what was asked."""
 
@@ -131,6 +173,13 @@ class BadSize(ClaimjobsError, ValueError):
 
     def __init__(self, size: Any) -> None:
         super().__init__(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
+
+
+class NoOpenTransaction(ClaimjobsError):
+    """A batch was asked for its transaction, and has none, or none any more."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"this batch {what}: make the Queue with hold='transaction', and leave commit to `with batch`")
 
 
 class BatchSettled(ClaimjobsError):

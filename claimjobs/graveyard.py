@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs.backend import Backend
 from claimjobs.claim import job_of
+from claimjobs.columns import DEAD
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.job import Job
@@ -38,6 +39,7 @@ class Graveyard:
         now: sa.ColumnElement[Any],
         connect: Callable[[], AbstractContextManager[Connector]],
     ) -> None:
+        backend.roles.need_state(DEAD, "keeping dead jobs")
         self._backend = backend
         self._roles = backend.roles
         self._now = now

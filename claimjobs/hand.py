@@ -12,21 +12,20 @@ from functools import partial
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.claim import Algorithm, Claimed, Overfetch, OwnerDead
+from claimjobs.batch import Grip
+from claimjobs.claim import Algorithm, Claimed, OwnerDead
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError, CrossedFork
 from claimjobs.heart import Heart
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
+from claimjobs.overfetch import Search
 from claimjobs.owner import Owner
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.settle import Outcomes, Settler, key_of
 from claimjobs.statements import owners
-
-TRIES = 5
-"""How often a claim that met only other hands looks again, wider each time, before it comes back empty."""
 
 
 class Hand:
@@ -39,7 +38,7 @@ class Hand:
         self._settler = settler
         self._report = report
         self._connector = Connector(engine, backend.dialect, liveness, report)
-        self._overfetch = Overfetch()
+        self._search = Search(report)
         self._process = os.getpid()
         self._in_hand: set[Key] = set()
         self._doubts = 0
@@ -57,24 +56,14 @@ class Hand:
 
     # --- claiming --------------------------------------------------------------------------------------
 
-    def claim(self, size: int, algorithm: Algorithm) -> Claimed:
-        """Up to `size` jobs, committed as this owner's."""
+    def claim(self, size: int, algorithm: Algorithm) -> tuple[Claimed, Grip]:
+        """Up to `size` jobs, committed as this owner's, and what they are settled through."""
         with self._alone:
-            for _ in range(TRIES):
-                claimed = self._try(size, algorithm)
-                if claimed.jobs or not claimed.found:
-                    break
+            claimed = self._search(size, partial(self._take, algorithm, size))
             self._in_hand.update(job.key for job in claimed.jobs)
             self._dispel_doubts()
         self.progress()
-        return claimed
-
-    def _try(self, size: int, algorithm: Algorithm) -> Claimed:
-        limit = self._overfetch.limit(size)
-        claimed = self._take(algorithm, size, limit)
-        self._overfetch.learn(claimed, size, limit)
-        self._count(claimed)
-        return claimed
+        return claimed, Grip(partial(self.settle, owner=claimed.owner), self.progress)
 
     def _take(self, algorithm: Algorithm, size: int, limit: int) -> Claimed:
         while True:
@@ -102,13 +91,6 @@ class Hand:
         if strays:
             self._settler.settle(self._connector, me, Outcomes(released=strays))
 
-    def _count(self, claimed: Claimed) -> None:
-        self._report.claims += 1
-        self._report.empty_claims += not claimed.jobs
-        self._report.candidates += claimed.found
-        self._report.collisions += claimed.collisions
-        self._report.claimed += len(claimed.jobs)
-
     # --- settling --------------------------------------------------------------------------------------
 
     def settle(self, outcomes: Outcomes, owner: int) -> set[Key]:
@@ -121,7 +103,8 @@ class Hand:
             lost = set() if refused and doubts and self._is_still(owner) else refused
             self._in_hand.difference_update(outcomes.keys())
         self.progress()
-        self._count_outcomes(outcomes.only(set(outcomes.keys()) - lost) if lost else outcomes, len(lost))
+        (outcomes.only(set(outcomes.keys()) - lost) if lost else outcomes).count(self._report)
+        self._report.lost += len(lost)
         return lost
 
     def _is_still(self, owner: int) -> bool:
@@ -133,13 +116,10 @@ class Hand:
         self.owner.beat(patience=None)
         return self.owner.id == owner
 
-    def _count_outcomes(self, kept: Outcomes, lost: int) -> None:
-        self._report.done += len(kept.done)
-        self._report.released += len(kept.released)
-        self._report.retried += len(kept.retried)
-        self._report.dead += len(kept.dead)
-        self._report.suspects += len(kept.suspects)
-        self._report.lost += lost
+    @property
+    def owner_id(self) -> int:
+        """The id in whose name jobs are claimed by now."""
+        return self.owner.id
 
     # --- living ----------------------------------------------------------------------------------------
 

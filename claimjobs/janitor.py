@@ -147,7 +147,7 @@ class Janitor:
         """
         found: list[tuple[Key, int]] = [(row[0] if len(row) == 2 else tuple(row[:-1]), row[-1]) for row in rows]
         roles = self._backend.roles
-        if roles.attempts is None or roles.run_at is None or roles.suspect is None:
+        if not (roles.can_retry and roles.can_suspect and roles.can_bury):
             return Outcomes(released=[key for key, _ in found])
         errors = {key: f"owner {owner} died with it in hand" for key, _ in found}
         if not alone:

@@ -15,9 +15,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import stats as statistics
-from claimjobs.backend import Backend, look_at
-from claimjobs.batch import Batch
-from claimjobs.claim import Algorithm, algorithm
+from claimjobs.backend import Backend, TableLike, look_at
+from claimjobs.batch import Batch, Grip
+from claimjobs.claim import HOLDS, Algorithm, Hold, algorithm
+from claimjobs.columns import Columns
 from claimjobs.connect import connected, engine_of
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
@@ -35,6 +36,7 @@ from claimjobs.selection import Predicate, Where, order_of, predicates_of
 from claimjobs.settle import OnDone, Settler
 from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
+from claimjobs.transaction import TransactionHold
 from claimjobs.translate import predicate_errors
 
 SHORTEST_POLL = 0.02
@@ -46,20 +48,27 @@ class Queue:
 
     `bind` is a URL or an engine; `table` a name, a `Table` or a mapped class. `where` is a predicate over its
     columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key;
-    `()` takes jobs in any order. `on_done="keep"` leaves done jobs in the table as `done`.
+    `()` takes jobs in any order. `columns` says which column plays which role, where they have other names than ours.
 
-    Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld, TableMissing,
-    ColumnMissing or NoPrimaryKey where it cannot work. A Queue registers as one owner when it first claims. Its
-    threads take turns; another process needs a Queue of its own (CrossedFork).
+    `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the locks of an open
+    transaction are the claim, which is `batch.connection`; what is written through it and the completion commit
+    together. `on_done="keep"` leaves done jobs in the table as `done`; a function is called with the connection of
+    the settle and the jobs, and returns which of the two it is to be.
+
+    Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld or UnfitTable
+    (TableMissing, ColumnMissing, ...) where it cannot work. A Queue that holds by lease registers as one owner when it
+    first claims. Its threads take turns; another process needs a Queue of its own (CrossedFork).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - by name only, each a choice of its own
         self,
         bind: str | sa.URL | sa.Engine,
-        table: str | sa.Table | type[Any] = DEFAULT_TABLE,
+        table: TableLike = DEFAULT_TABLE,
         *,
+        columns: Columns | None = None,
         where: Where = None,
         order_by: sa.ColumnElement[Any] | Sequence[sa.ColumnElement[Any]] | None = None,
+        hold: Hold = "lease",
         retry: Retry | None = None,
         liveness: Liveness | None = None,
         on_done: OnDone = "delete",
@@ -71,6 +80,8 @@ class Queue:
         self.report = Report()
         """What this Queue has done so far, in numbers."""
         self._table = table
+        self._columns = columns
+        self._hold: Hold = _one_of(hold, HOLDS, "hold")
         self._where = where
         self._order_by = order_by
         self._retry = retry or Retry()
@@ -87,7 +98,7 @@ class Queue:
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
         self._built: tuple[Where, Algorithm] | None = None
-        self._hand: Hand | None = None
+        self._hand: Hand | TransactionHold | None = None
         self._finalize: Callable[[], Any] | None = None
 
     # --- producing -------------------------------------------------------------------------------------
@@ -128,9 +139,8 @@ class Queue:
         _check_size(size)
         backend, hand = self._ready(), self._ready_hand()
         with predicate_errors(backend.dialect):
-            claimed = hand.claim(size, self._algorithm(where))
-        settle = partial(hand.settle, owner=claimed.owner)
-        batch = Batch(claimed.jobs, backend.roles, settle, self._retry, progress=hand.progress)
+            claimed, grip = hand.claim(size, self._algorithm(where))
+        batch = Batch(claimed.jobs, backend.roles, grip, self._retry)
         batch.contended = bool(claimed.found) and not claimed.jobs
         return batch
 
@@ -166,7 +176,7 @@ class Queue:
         except (sa.exc.DBAPIError, ServerUnreachable):
             if not self.stopping:
                 raise
-            return Batch((), self._ready().roles, lambda _: set(), self._retry)
+            return Batch((), self._ready().roles, Grip(lambda _: set()), self._retry)
 
     def stop(self) -> None:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
@@ -191,8 +201,16 @@ class Queue:
 
     @property
     def owner_id(self) -> int:
-        """The id that stands in `owner_id` of every job this Queue holds; registers if that was not done yet."""
-        return self._ready_hand().owner.id
+        """The id that stands in `owner_id` of every job this Queue holds; registers if that was not done yet.
+
+        0 where the locks of a transaction hold them: nobody is registered then.
+        """
+        return self._ready_hand().owner_id
+
+    @property
+    def hold(self) -> Hold:
+        """What holds a claim while the work is done."""
+        return self._hold
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -228,9 +246,13 @@ class Queue:
     def give_back(self, owner_id: int) -> int:
         """Reclaim from an owner whose process is known to have ended; how many jobs were handed back.
 
+        Nothing is to be done where transactions hold the jobs: the server has rolled back.
+
         A supervisor calls this after it has seen the process end. For an owner that still lives it would put jobs
         in two hands; its outcomes for them would be refused.
         """
+        if self._hold == "transaction":
+            return 0
         with self._janitor() as janitor:
             return janitor.reclaim_by_id(owner_id)
 
@@ -239,6 +261,8 @@ class Queue:
 
         Every consumer does this all the time; it needs to be called only where none runs.
         """
+        if self._hold == "transaction":
+            return 0
         with self._janitor() as janitor:
             return janitor.reclaim_dead()
 
@@ -276,14 +300,18 @@ class Queue:
             raise CrossedFork
         with self._preparing:
             if self._backend is None:
-                self._backend = look_at(self.engine, self._table, self._dialect)
+                by_lease = self._hold == "lease"
+                self._backend = look_at(
+                    self.engine, self._table, self._dialect, columns=self._columns, by_lease=by_lease
+                )
             return self._backend
 
-    def _ready_hand(self) -> Hand:
+    def _ready_hand(self) -> Hand | TransactionHold:
         backend = self._ready()
         with self._preparing:
             if self._hand is None:
-                self._hand = self._new_hand(backend)
+                self._hand = (self._new_hand if self._hold == "lease" else self._new_transactions)(backend)
+                self._hand.unwanted = self._stopped.is_set
                 self._finalize = weakref.finalize(self, self._hand.close)
             return self._hand
 
@@ -291,10 +319,13 @@ class Queue:
         settler = self._settler(backend)
         hand = Hand(self.engine, backend, settler, liveness=self._liveness, retry=self._retry, report=self.report)
         queue = weakref.ref(self)  # the heart's thread must not keep a queue alive that nobody else knows of
-        hand.unwanted = self._stopped.is_set
         hand.heart.on_reclaimed = self._wake.set
         hand.heart.on_hang = lambda: _hangs(queue())
         return hand
+
+    def _new_transactions(self, backend: Backend) -> TransactionHold:
+        settler = Settler(backend.roles, backend.dialect, self._now, self._on_done, locked=True)
+        return TransactionHold(self.engine, backend, settler, liveness=self._liveness, report=self.report)
 
     def _settler(self, backend: Backend) -> Settler:
         return Settler(backend.roles, backend.dialect, self._now, self._on_done)
@@ -309,7 +340,8 @@ class Queue:
 
     def _build(self, where: Where) -> Algorithm:
         roles = self._ready().roles
-        return algorithm(self._ready(), Selection(self._ready_jobs(where), order_of(self._order_by, roles)), self._now)
+        selection = Selection(self._ready_jobs(where), order_of(self._order_by, roles))
+        return algorithm(self._ready(), selection, self._now, self._hold)
 
     def _ready_jobs(self, where: Where) -> Predicate:
         roles = self._ready().roles
@@ -319,6 +351,12 @@ class Queue:
 def _hangs(queue: Queue | None) -> None:
     if queue is not None:
         queue.on_hang()
+
+
+def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> Any:
+    if given not in allowed:
+        raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, allowed))}")
+    return given
 
 
 def _check_size(size: Any) -> None:

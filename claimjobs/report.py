@@ -31,6 +31,14 @@ class Report:
     transients: Counter[str] = field(default_factory=Counter)
     """Transactions run again, by reason: deadlock, lock timeout, serialization, connection lost, ..."""
 
+    def count_claim(self, jobs: int, *, candidates: int, collisions: int) -> None:
+        """A claim was made."""
+        self.claims += 1
+        self.empty_claims += not jobs
+        self.candidates += candidates
+        self.collisions += collisions
+        self.claimed += jobs
+
     def __add__(self, other: Report) -> Report:
         return Report(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.types import Instant, WholeSecond
-from claimjobs.errors import ColumnMissing, NoPrimaryKey, TableMissing
-from claimjobs.schema import CLAIMED, UNCLAIMED
+from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
+from claimjobs.errors import ColumnMissing, KeyNotIndexed, NoPrimaryKey, NotInTable, StateMissing
+from claimjobs.state import Column, State
 
-Column = sa.Column[Any]
-
-REQUIRED = ("status", "owner_id")
-OPTIONAL = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect")
-INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
+REQUIRED: Final = ("status", "owner_id")
+"""What a table must have that comes without a map of its columns."""
+OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee")
+ALL: Final = (*REQUIRED, *OPTIONAL)
 
 
 @dataclass(frozen=True)
@@ -25,14 +25,18 @@ class Roles:
 
     table: sa.Table
     key: tuple[Column, ...]
-    status: Column
-    owner_id: Column
+    state: State
+    status: Column | None
+    owner_id: Column | None
     owner_date: Column | None
     priority: Column | None
     run_at: Column | None
     attempts: Column | None
     last_error: Column | None
     suspect: Column | None
+    assignee: Column | None
+    key_index: str | None = None
+    """The index through which a row is found by its key; None: the primary key."""
 
     @cached_property
     def name(self) -> str:
@@ -47,23 +51,34 @@ class Roles:
     @cached_property
     def payload(self) -> tuple[Column, ...]:
         """The columns that are the user's own."""
-        ours = {*REQUIRED, *OPTIONAL, *(column.name for column in self.key)}
-        return tuple(column for column in self.table.columns if column.name not in ours)
+        ours = {getattr(self, role) for role in ALL} | set(self.key)
+        return tuple(column for column in self.table.columns if column not in ours)
 
     @cached_property
     def default_order(self) -> tuple[Column, ...]:
         """Lower priority numbers first, then the key: the order of the claim index."""
-        return (*(() if self.priority is None else (self.priority,)), *self.key)
+        return tuple(dict.fromkeys((*(() if self.priority is None else (self.priority,)), *self.key)))
 
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a job that may be claimed at the instant `now`."""
-        waiting = self.status == UNCLAIMED
-        return waiting if self.run_at is None else sa.and_(waiting, self.run_at <= now)
+        named = [column.is_not(None) for column in self.key if column.nullable]
+        ripe = [] if self.run_at is None else [self._ripe(self.run_at, now)]
+        return sa.and_(self.state.is_(UNCLAIMED), *ripe, *named)
+
+    @staticmethod
+    def _ripe(run_at: Column, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.or_(run_at.is_(None), run_at <= now) if run_at.nullable else run_at <= now
 
     @cached_property
     def mine(self) -> sa.ColumnElement[bool]:
         """The guard of every way out of `claimed`: still claimed, and by the parameter `me`."""
-        return sa.and_(self.status == CLAIMED, self.owner_id == sa.bindparam("me", type_=sa.Integer))
+        return self.state.is_claimed_by(sa.bindparam("me", type_=sa.Integer))
+
+    def told(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
+        """What a row says in a role; `otherwise` where no column plays it, or it is NULL."""
+        column: Column | None = getattr(self, role)
+        value = None if column is None else row.get(column.name)
+        return otherwise if value is None else value
 
     def need(self, role: str, purpose: str) -> Column:
         """The column of an optional role, or ColumnMissing that says what it is wanted for."""
@@ -72,59 +87,110 @@ class Roles:
             raise ColumnMissing(self.name, role, purpose)
         return column
 
+    def need_state(self, state: str, purpose: str) -> None:
+        """Raises ColumnMissing or StateMissing where a row cannot say that it is in this state."""
+        if state not in self.state.can:
+            if self.status is None:
+                raise ColumnMissing(self.name, "status", purpose)
+            raise StateMissing(self.name, self.status.name, state, purpose)
 
-def roles_of(table: sa.Table) -> Roles:
-    """The roles of a table's columns, by their names.
+    @property
+    def can_retry(self) -> bool:
+        """Whether a failed job can wait and run again."""
+        return self.attempts is not None and self.run_at is not None
 
-    Raises ColumnMissing where a required column is not there, NoPrimaryKey where no key is.
+    @property
+    def can_bury(self) -> bool:
+        """Whether a job can be dead."""
+        return DEAD in self.state.can
+
+    @property
+    def can_suspect(self) -> bool:
+        """Whether jobs can be marked as suspect, and wait."""
+        return self.suspect is not None and self.run_at is not None
+
+
+def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> Roles:
+    """The roles of a table's columns: by the map, or by their own names.
+
+    Raises ColumnMissing for a column that the map names and the table has not; NoPrimaryKey where no key is.
     """
-    for role in REQUIRED:
-        if role not in table.c:
-            raise ColumnMissing(table.fullname, role, "claiming")
-    if not table.primary_key.columns:
+    given = columns or Columns()
+    found = {role: _column(table, role, given.names.get(role)) for role in ALL}
+    key = _key(table, given)
+    state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
+    _check(table, state)
+    return Roles(table=table, key=key, state=state, key_index=key_index, **found)
+
+
+def check_lease(roles: Roles, *, mapped: bool) -> None:
+    """Whether a claim by lease can be written into the table. Raises ColumnMissing.
+
+    One that comes without a map must have the columns for it under their own names.
+    """
+    for role in REQUIRED if not mapped else ("owner_id",):
+        roles.need(role, "claiming")
+
+
+def _column(table: sa.Table, role: str, name: str | None) -> Column | None:
+    if name is None or (name == role and name not in table.c):
+        return None
+    return _named(table, name, role)
+
+
+def _named(table: sa.Table, name: str, role: str) -> Column:
+    if name not in table.c:
+        raise NotInTable(table.fullname, name, role)
+    return table.c[name]
+
+
+def _key(table: sa.Table, columns: Columns) -> tuple[Column, ...]:
+    names = columns.key_names or tuple(column.name for column in table.primary_key)
+    if not names:
         raise NoPrimaryKey(table.fullname)
-    columns = {role: table.c.get(role) for role in (*REQUIRED, *OPTIONAL)}
-    return Roles(table=table, key=tuple(table.primary_key), **columns)  # type: ignore[arg-type]
+    return tuple(_named(table, name, "key") for name in names)
 
 
-def resolve(connection: sa.Connection, table: str | sa.Table | type[Any]) -> sa.Table:
-    """The table that a name, a `Table` or a mapped class stands for, found to be in the database as described.
-
-    Raises TableMissing or ColumnMissing.
-    """
-    if isinstance(table, str):
-        return _reflect(connection, table)
-    described = table if isinstance(table, sa.Table) else _mapped_table(table)
-    there = _columns(connection, described.fullname)
-    missing = [column.name for column in described.columns if column.name not in there]
-    if missing:
-        raise ColumnMissing(described.fullname, missing[0], "its description in Python")
-    return described
+def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The value of each state that the status column can say."""
+    if status is None:
+        return {}
+    values = dict(states) if states is not None else _words(status)
+    if UNCLAIMED not in values:
+        raise StateMissing(table.fullname, status.name, UNCLAIMED, "claiming")
+    return values
 
 
-def _reflect(connection: sa.Connection, name: str) -> sa.Table:
-    _columns(connection, name)
-    schema, _, bare = name.rpartition(".")
-    known = [("column_reflect", _as_instant)]
-    return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection, listeners=known)
+def _words(status: Column) -> dict[str, Any]:
+    if _is_boolean(status):
+        return {UNCLAIMED: True, CLAIMED: False, DONE: False}
+    if not isinstance(status.type, sa.String):  # an Enum is one, too
+        return {}
+    allowed = status.type.enums if isinstance(status.type, sa.Enum) else STATES
+    return {state: state for state in STATES if state in allowed}
 
 
-def _as_instant(_inspector: Any, _table: sa.Table, column: Any) -> None:
-    """Columns that hold an instant come back aware, also from a type that knows no time zone."""
-    if column["name"] in INSTANTS:
-        column["type"] = INSTANTS[column["name"]]()
+def _is_boolean(column: Column) -> bool:
+    """Also where a database keeps truth in a number of one digit."""
+    return isinstance(column.type, sa.Boolean) or getattr(column.type, "display_width", None) == 1
 
 
-def _columns(connection: sa.Connection, name: str) -> set[str]:
-    schema, _, bare = name.rpartition(".")
-    try:
-        return {column["name"] for column in sa.inspect(connection).get_columns(bare, schema=schema or None)}
-    except sa.exc.NoSuchTableError:
-        raise TableMissing(name) from None
+def _check(table: sa.Table, state: State) -> None:
+    """No two states that nothing tells apart."""
+    distinct = {UNCLAIMED, DONE, DEAD} & state.values.keys()
+    values = [state.values[one] for one in distinct]
+    if len({repr(value) for value in values}) < len(values):
+        raise StateMissing(table.fullname, str(state.column), "done", "telling it from another state")
 
 
-def _mapped_table(mapped: type[Any]) -> sa.Table:
-    table = sa.inspect(mapped).local_table
-    if not isinstance(table, sa.Table):
-        raise TypeError(f"{mapped!r} is mapped to {table!r}, which is no table: give a class mapped to one")
-    return table
+def key_index(connection: sa.Connection, roles: Roles) -> str | None:
+    """The index that begins with the key's columns, None where that is the primary key. Raises KeyNotIndexed."""
+    names = {column.name for column in roles.key}
+    table, inspector = roles.table, sa.inspect(connection)
+    primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    if set(primary[: len(names)]) == names:
+        return None
+    for index in inspector.get_indexes(table.name, schema=table.schema):
+        if set(index["column_names"][: len(names)]) == names and index["name"]:
+            return index["name"]
+    raise KeyNotIndexed(table.fullname, [column.name for column in roles.key])

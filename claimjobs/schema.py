@@ -6,14 +6,8 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.columns import STATES, UNCLAIMED
 from claimjobs.dialects.types import Instant, WholeSecond, database_now, table_options
-
-UNCLAIMED: Final = "unclaimed"
-CLAIMED: Final = "claimed"
-DONE: Final = "done"
-DEAD: Final = "dead"
-STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
-"""The first three are the article's; `dead` is a job out of attempts, kept for a person to look at."""
 
 DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -10,12 +10,17 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from claimjobs.columns import DONE
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect, Key
+from claimjobs.job import Job
+from claimjobs.report import Report
 from claimjobs.roles import Roles
 from claimjobs.statements import settle as statements
 
-OnDone = Literal["delete", "keep"]
+OnDone = Literal["delete", "keep"] | Callable[[sa.Connection, Sequence[Job]], Literal["delete", "keep"] | None]
+"""What becomes of done jobs. A function is called in the settle's own transaction, with the jobs, which are still
+ours and locked; it returns which of the two it is to be (None: delete)."""
 Write = tuple[Any, dict[str, Any]]
 
 MANY: Final = 10_000
@@ -40,10 +45,20 @@ class Outcomes:
     """Those of `retried` and `dead` that nobody named: they were alone when something went wrong."""
     errors: dict[Key, str] = field(default_factory=dict)
     """What went wrong with each job of `retried`, `dead` and `suspects`."""
+    jobs: Mapping[Key, Job] = field(default_factory=dict)
+    """The jobs themselves, as they were claimed, where they are known."""
 
     def keys(self) -> list[Key]:
         """All of them."""
         return [*self.done, *self.released, *self.retried, *self.dead, *self.suspects]
+
+    def count(self, report: Report) -> None:
+        """Count them: they are in the database."""
+        report.done += len(self.done)
+        report.released += len(self.released)
+        report.retried += len(self.retried)
+        report.dead += len(self.dead)
+        report.suspects += len(self.suspects)
 
     def forget(self, key: Key) -> None:
         """Take back what was said of a job."""
@@ -65,6 +80,7 @@ class Outcomes:
             suspects={key: wait for key, wait in self.suspects.items() if key in held},
             loners=self.loners & held,
             errors={key: error for key, error in self.errors.items() if key in held},
+            jobs=self.jobs,
         )
 
 
@@ -75,13 +91,25 @@ class _SomeAreLost(Exception):  # rolls a transaction back; no error that anyone
 class Settler:
     """Writes outcomes for jobs of one table."""
 
-    def __init__(self, roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], on_done: OnDone) -> None:
-        self._roles = roles
-        self._dialect = dialect
+    def __init__(
+        self,
+        roles: Roles,
+        dialect: Dialect,
+        now: sa.ColumnElement[Any],
+        on_done: OnDone = "delete",
+        *,
+        locked: bool = False,
+    ) -> None:
+        """`locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for."""
+        if on_done == "keep":
+            roles.need_state(DONE, "keeping done jobs")
+        self._locked = locked
+        self._reach = reach = statements.Reach(roles, dialect, sa.true() if locked else roles.mine)
         self._now = now
-        self._done = (statements.keep if on_done == "keep" else statements.delete)(roles, dialect)
-        self._release = statements.release(roles, dialect)
-        self._still_mine = statements.still_mine(roles, dialect)
+        self._on_done = on_done
+        self._delete, self._keep = statements.delete(reach), statements.keep(reach)
+        self._release = statements.release(reach)
+        self._still_mine = statements.still_mine(reach)
 
     def settle(
         self, connector: Connector, me: int, outcomes: Outcomes, doubts: list[BaseException] | None = None
@@ -91,29 +119,31 @@ class Settler:
         Those are left as they are: somebody else decides about them now. Written twice the outcomes do no harm.
         `doubts` as for `Connector.transaction`.
         """
-        if self._dialect.returns_what_it_writes:
+        if callable(self._on_done):
+            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
+        if self._reach.dialect.returns_what_it_writes:
             return connector.transaction(partial(self._write_and_compare, me=me, outcomes=outcomes), doubts=doubts)
         try:
             return connector.transaction(partial(self._write_and_count, me=me, outcomes=outcomes), doubts=doubts)
         except _SomeAreLost:
             return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
 
-    def write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> None:
+    def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> None:
         """Write outcomes of jobs that this transaction has locked."""
-        for statement, values in self._writes(outcomes):
-            connection.execute(statement, {**values, "me": me})
+        for statement, values in self._writes(connection, outcomes):
+            connection.execute(statement, _by(me, values))
 
     def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         lost: set[Key] = set()
-        for statement, values in self._writes(outcomes):
-            rows = connection.execute(statement, {**values, "me": me})
+        for statement, values in self._writes(connection, outcomes):
+            rows = connection.execute(statement, _by(me, values))
             lost.update(set(values["keys"]) - {key_of(row) for row in rows})
         return lost
 
     def _write_and_count(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """The same where nothing is returned. A count says that some are lost, not which: then look first."""
-        for statement, values in self._writes(outcomes):
-            if connection.execute(statement, {**values, "me": me}).rowcount != len(values["keys"]):
+        for statement, values in self._writes(connection, outcomes):
+            if connection.execute(statement, _by(me, values)).rowcount != len(values["keys"]):
                 raise _SomeAreLost
         return set()
 
@@ -125,26 +155,45 @@ class Settler:
         self.write(connection, me, outcomes.only(held))
         return set(keys) - held
 
-    def _writes(self, outcomes: Outcomes) -> Iterator[Write]:
+    # --- the statements --------------------------------------------------------------------------------
+
+    def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[Write]:
         """The statements for those kinds of outcome that there are, each with its parameters."""
-        retry, company = partial(statements.retry, loners=outcomes.loners), {"company": len(outcomes.suspects)}
-        for keys in _cut(outcomes.done, MANY):
-            yield self._done, {"keys": keys}
-        for keys in _cut(outcomes.released, MANY):
-            yield self._release, {"keys": keys}
+        if outcomes.done:
+            finish = self._finish(connection, outcomes)
+            yield from ((finish, {"keys": keys}) for keys in _cut(outcomes.done, MANY))
+        if not self._locked:  # a row that is merely locked is free as soon as its transaction ends
+            yield from ((self._release, {"keys": keys}) for keys in _cut(outcomes.released, MANY))
+        yield from self._failures(outcomes)
+
+    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Any:
+        """What becomes of done jobs, perhaps by the user's own function."""
+        wanted = self._on_done
+        if callable(wanted):
+            wanted = wanted(connection, [outcomes.jobs[key] for key in outcomes.done]) or "delete"
+            if wanted == "keep":
+                self._reach.roles.need_state(DONE, "keeping done jobs")
+        return self._keep if wanted == "keep" else self._delete
+
+    def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
+        retry = partial(statements.retry, loners=outcomes.loners)
         for keys in _cut(outcomes.retried, FEW):
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):
-            errors = {key: outcomes.errors[key] for key in keys}
-            yield statements.bury(self._roles, self._dialect, errors), {"keys": keys}
+            yield statements.bury(self._reach, {key: outcomes.errors[key] for key in keys}), {"keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
-            yield statement, {**values, **company}
+            yield statement, {**values, "company": len(outcomes.suspects)}
 
     def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> Write:
         chosen = {key: errors[key] for key in keys}
         waits = {key: delays[key] for key in keys}
-        return build(self._roles, self._dialect, self._now, errors=chosen, delays=waits), {"keys": keys}
+        return build(self._reach, self._now, errors=chosen, delays=waits), {"keys": keys}
+
+
+def _by(me: int | None, values: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a write, with the owner's, if there is one."""
+    return values if me is None else {**values, "me": me}
 
 
 def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.backend import Backend
 from claimjobs.census import Seen, dead_among, look
-from claimjobs.schema import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
+from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.statements import count
 
 
@@ -54,15 +54,16 @@ class Stats:
 
 def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
     """The statistics of a queue's table, in three statements, or four where an owner may be dead."""
-    by_status = {row.status: row for row in connection.execute(count.by_status(backend.roles, now))}
-    counts = {status: getattr(by_status.get(status), "jobs", 0) for status in STATES}
+    roles = backend.roles
+    counted = {roles.state.named(row): row for row in connection.execute(count.by_state(roles, now))}
+    counts = {state: getattr(counted.get(state), "jobs", 0) for state in STATES}
     return Stats(
         unclaimed=counts[UNCLAIMED],
         claimed=counts[CLAIMED],
         done=counts[DONE],
         dead=counts[DEAD],
-        oldest=_age(by_status.get(UNCLAIMED)),
-        owners=_owners(connection, backend),
+        oldest=_age(counted.get(UNCLAIMED)),
+        owners=_owners(connection, backend) if backend.by_lease else (),
     )
 
 

@@ -164,8 +164,9 @@ class Dialect:
         del order
         return rows
 
-    def by_primary_key(self, write: Write) -> Write:
-        """Make a statement about known keys reach them through the primary key."""
+    def by_key(self, write: Write, index: str | None) -> Write:
+        """Make a statement about known keys reach them through this index of theirs; None: the primary key."""
+        del index
         return write
 
 

@@ -123,14 +123,15 @@ class MySQL(Dialect):
 
     # --- writing -------------------------------------------------------------------------------------------
 
-    def by_primary_key(self, write: Write) -> Write:
-        """Force the primary key: through a secondary index InnoDB locks other consumers' rows on the way."""
+    def by_key(self, write: Write, index: str | None) -> Write:
+        """Force the index of the key: through another one InnoDB locks other consumers' rows on the way."""
+        hint = f"FORCE INDEX ({'PRIMARY' if index is None else _PREPARER.quote(index)})"
         if isinstance(write, sa.Select):
-            return write.with_hint(write.get_final_froms()[0], "FORCE INDEX (PRIMARY)")
+            return write.with_hint(write.get_final_froms()[0], hint)
         if isinstance(write, sa.Delete):
             # An index hint is allowed only in the multi-table form: DELETE jobs FROM jobs FORCE INDEX ...
-            write = write.prefix_with(_quoted(write.table))
-        return write.with_hint("FORCE INDEX (PRIMARY)", dialect_name="*")
+            write = write.prefix_with(sa.text(_PREPARER.format_table(write.table)))
+        return write.with_hint(hint, dialect_name="*")
 
     def _candidate_table(self, key: Sequence[sa.Column[Any]]) -> sa.TableValuedAlias:
         # Names that no table has: a user's predicate stands in the same WHERE, and may name columns plainly.
@@ -143,6 +144,7 @@ class MySQL(Dialect):
 
 
 _HERE: sa.Dialect = mysql.dialect()
+_PREPARER = _HERE.identifier_preparer
 _BINARY = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
 
 
@@ -173,7 +175,3 @@ def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElem
 
 def _as_json(part: Any) -> str:
     return part.hex() if isinstance(part, bytes) else str(part)
-
-
-def _quoted(table: Any) -> sa.TextClause:
-    return sa.text(mysql.dialect().identifier_preparer.format_table(table))

@@ -64,7 +64,7 @@ def _locked(roles: Roles, dialect: Dialect, candidate: sa.CTE, *, ready: Any) ->
         .where(ready, walk.c[SUSPECT] == kind)
         .order_by(walk.c[PLACE])
         .limit(_at_most(kind))
-        .with_for_update(skip_locked=True, of=roles.table)
+        .with_for_update(skip_locked=True, key_share=True, of=roles.table)
         .cte("locked")
         .prefix_with("MATERIALIZED")
     )

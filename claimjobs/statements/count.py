@@ -6,21 +6,23 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.columns import CLAIMED
 from claimjobs.roles import Roles
-from claimjobs.schema import CLAIMED
 
 
-def by_status(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """One row a status: `status`, `jobs`, `oldest` (the earliest run_at, if the table has one) and `now`."""
+def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """One row a state: what tells it (`Roles.state.told_by`), `jobs`, `oldest` (the earliest run_at, if any), `now`."""
     oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
-    columns: tuple[Any, ...] = (roles.status.label("status"), sa.func.count().label("jobs"), oldest.label("oldest"))
-    return sa.select(*columns, now.label("now")).group_by(roles.status)
+    counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now"))
+    told = roles.state.told_by
+    return sa.select(*told, *counts).select_from(roles.table).group_by(*told)
 
 
 def by_owner(roles: Roles) -> sa.Select[Any]:
     """One row an owner that holds something: `owner_id`, `jobs`."""
-    columns: tuple[Any, ...] = (roles.owner_id.label("owner_id"), sa.func.count().label("jobs"))
-    return sa.select(*columns).where(roles.status == CLAIMED).group_by(roles.owner_id)
+    owner = roles.need("owner_id", "counting what owners hold")
+    columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
+    return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)
 
 
 def rows(table: sa.Table) -> sa.Select[Any]:

@@ -7,9 +7,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.columns import DEAD, UNCLAIMED
 from claimjobs.dialects import Dialect, Key
 from claimjobs.roles import Roles
-from claimjobs.schema import DEAD, UNCLAIMED
 
 Predicates = Sequence[sa.ColumnElement[bool]]
 
@@ -19,7 +19,7 @@ def page(roles: Roles, columns: Sequence[Any], where: Predicates, *, after: Key 
     beyond = () if after is None else (_beyond(roles, after),)
     return (
         sa.select(*columns)
-        .where(roles.status == DEAD, *where, *beyond)
+        .where(roles.state.is_(DEAD), *where, *beyond)
         .order_by(*roles.key)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
@@ -27,27 +27,28 @@ def page(roles: Roles, columns: Sequence[Any], where: Predicates, *, after: Key 
 
 def chosen(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
     """All columns of those of `keys` that are dead, by their keys."""
-    dead = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), roles.status == DEAD)
+    dead = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), roles.state.is_(DEAD))
     return dead.order_by(*roles.key)
 
 
 def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
     """How many jobs are dead."""
-    return sa.select(sa.func.count()).select_from(roles.table).where(roles.status == DEAD, *where)
+    return sa.select(sa.func.count()).select_from(roles.table).where(roles.state.is_(DEAD), *where)
 
 
 def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], where: Predicates) -> sa.Update:
     """Those of `keys` that are dead are anyone's, as if they had never failed, but for what their last error was."""
     fresh = {roles.owner_date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
     values = {column: value for column, value in fresh.items() if column is not None}
-    update = sa.update(roles.table).values({roles.status: UNCLAIMED, roles.owner_id: None, **values})
-    return dialect.by_primary_key(update.where(dialect.among(roles.key, "keys"), roles.status == DEAD, *where))
+    update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
+    chosen = update.where(dialect.among(roles.key, "keys"), roles.state.is_(DEAD), *where)
+    return dialect.by_key(chosen, roles.key_index)
 
 
 def drop(roles: Roles, dialect: Dialect, where: Predicates) -> sa.Delete:
     """Those of `keys` that are dead leave the table."""
-    delete = sa.delete(roles.table).where(dialect.among(roles.key, "keys"), roles.status == DEAD, *where)
-    return dialect.by_primary_key(delete)
+    delete = sa.delete(roles.table).where(dialect.among(roles.key, "keys"), roles.state.is_(DEAD), *where)
+    return dialect.by_key(delete, roles.key_index)
 
 
 def _beyond(roles: Roles, key: Key) -> sa.ColumnElement[bool]:

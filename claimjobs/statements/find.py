@@ -24,10 +24,15 @@ class Selection:
 
 def find(roles: Roles, selection: Selection) -> sa.Select[Any]:
     """The first `limit` jobs that are ready, in order: their keys, then how suspect each is."""
-    suspect = sa.literal(0, sa.Integer) if roles.suspect is None else roles.suspect
+    suspect = sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)
     return (
         sa.select(*roles.key, suspect.label(SUSPECT))
         .where(selection.ready)
         .order_by(*selection.order)
         .limit(sa.bindparam("limit", type_=sa.Integer))
     )
+
+
+def counted(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """A number that counts from 0, also where a user's column holds NULL."""
+    return sa.func.coalesce(column, 0) if column.nullable else column

@@ -18,4 +18,4 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]
     """
     jobs = sa.select(*roles.table.columns).where(selection.ready)
     picked = dialect.pick(jobs, roles.key, selection.order).limit(sa.bindparam("size", type_=sa.Integer))
-    return picked.with_for_update(skip_locked=True, of=roles.table)
+    return picked.with_for_update(skip_locked=True, key_share=True, of=roles.table)

@@ -6,24 +6,21 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.columns import CLAIMED
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.schema import CLAIMED
 from claimjobs.statements.owners import alive
 
 
 def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
     """Make the jobs `keys`, which this transaction has locked, claimed by `me`; none if `me` was declared dead."""
     update = sa.update(roles.table).where(dialect.among(roles.key, "keys"), alive(owners)).values(ownership(roles, now))
-    return dialect.by_primary_key(update)
+    return dialect.by_key(update, roles.key_index)
 
 
 def ownership(roles: Roles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
     """What a claim writes into a job."""
-    values: dict[Any, Any] = {
-        roles.status: CLAIMED,
-        roles.owner_id: sa.bindparam("me", type_=sa.Integer),
-    }
+    values = roles.state.becomes(CLAIMED, sa.bindparam("me", type_=sa.Integer))
     if roles.owner_date is not None:
         values[roles.owner_date] = now
     return values

@@ -6,10 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.columns import CLAIMED
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.roles import Roles
-from claimjobs.schema import CLAIMED, FIRST_OWNER
+from claimjobs.schema import FIRST_OWNER
+from claimjobs.statements.find import counted
 
 
 def register(owners: sa.Table) -> sa.Insert:
@@ -68,9 +70,9 @@ def held(roles: Roles) -> sa.Select[Any]:
 
 def left_behind(roles: Roles) -> sa.Select[Any]:
     """The jobs that `me` holds and nobody has locked: keys, then attempts; locked, to be handed back."""
-    attempts = sa.literal(0) if roles.attempts is None else roles.attempts
+    attempts = sa.literal(0) if roles.attempts is None else counted(roles.attempts)
     jobs = sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key)
-    return jobs.with_for_update(skip_locked=True, of=roles.table)
+    return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
 def unknown(roles: Roles, owners: sa.Table) -> sa.Select[Any]:
@@ -79,8 +81,9 @@ def unknown(roles: Roles, owners: sa.Table) -> sa.Select[Any]:
     Numbers below ours belong to other programs, which may claim jobs of the same table.
     """
     known = sa.exists().where(owners.c.id == roles.owner_id)
-    ours = sa.and_(roles.status == CLAIMED, roles.owner_id >= FIRST_OWNER)
-    return sa.select(roles.owner_id).where(ours, ~known).distinct()
+    owner = roles.need("owner_id", "looking for owners")
+    ours = sa.and_(roles.state.is_(CLAIMED), owner >= FIRST_OWNER)
+    return sa.select(owner).where(ours, ~known).distinct()
 
 
 def _me(owners: sa.Table) -> sa.ColumnElement[bool]:

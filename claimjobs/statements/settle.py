@@ -1,37 +1,48 @@
-"""The ways out of `claimed`. Each reaches the jobs `keys` that `me` still holds, and no others."""
+"""The ways out of `claimed`. Each reaches those of the jobs `keys` for which the guard holds, and no others."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
+from claimjobs.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.dialects import Dialect, Key
 from claimjobs.roles import Roles
-from claimjobs.schema import DEAD, DONE, UNCLAIMED
+from claimjobs.statements.find import counted
 
 Write = TypeVar("Write", sa.Update, sa.Delete)
 
 
-def delete(roles: Roles, dialect: Dialect) -> sa.Delete:
+@dataclass(frozen=True)
+class Reach:
+    """Which jobs a settle may reach: those of a table that its owner still holds, in words of this database."""
+
+    roles: Roles
+    dialect: Dialect
+    guard: sa.ColumnElement[bool]
+    """`Roles.mine`, or true where the open transaction has them locked."""
+
+
+def delete(reach: Reach) -> sa.Delete:
     """Done: the jobs leave the table."""
-    return _guarded(sa.delete(roles.table), roles, dialect)
+    return _guarded(sa.delete(reach.roles.table), reach)
 
 
-def keep(roles: Roles, dialect: Dialect) -> sa.Update:
+def keep(reach: Reach) -> sa.Update:
     """Done: the jobs stay, with the owner that did them."""
-    return _guarded(sa.update(roles.table).values({roles.status: DONE}), roles, dialect)
+    return _guarded(sa.update(reach.roles.table).values(reach.roles.state.becomes(DONE)), reach)
 
 
-def release(roles: Roles, dialect: Dialect) -> sa.Update:
+def release(reach: Reach) -> sa.Update:
     """Handed back as they were."""
-    return _guarded(sa.update(roles.table).values(_disowned(roles, UNCLAIMED)), roles, dialect)
+    return _guarded(sa.update(reach.roles.table).values(_disowned(reach.roles, UNCLAIMED)), reach)
 
 
 def retry(
-    roles: Roles,
-    dialect: Dialect,
+    reach: Reach,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -39,18 +50,18 @@ def retry(
     loners: Set[Key] = frozenset(),
 ) -> sa.Update:
     """Failed with attempts left: wait `delays[key]` seconds, then anyone's again; the `loners` alone again."""
+    roles = reach.roles
     run_at = roles.need("run_at", "retrying a failed job")
-    wait = dialect.later(now, _by_key(roles, delays, sa.Float()))
+    wait = reach.dialect.later(now, _by_key(roles, delays, sa.Float()))
     values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, errors)}
     if loners and roles.suspect is not None:
         marks = {key: int(key in loners) for key in errors}
         values[roles.suspect] = _by_key(roles, marks, sa.Integer())
-    return _guarded(sa.update(roles.table).values(values), roles, dialect)
+    return _guarded(sa.update(roles.table).values(values), reach)
 
 
 def suspect(
-    roles: Roles,
-    dialect: Dialect,
+    reach: Reach,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -60,42 +71,47 @@ def suspect(
 
     They are marked with how many they were (parameter `company`), and no attempt is charged.
     """
+    roles = reach.roles
     mark = roles.need("suspect", "finding the job that spoils its batch")
     values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("company", type_=sa.Integer)}
     if roles.run_at is not None:
-        values[roles.run_at] = dialect.later(now, _by_key(roles, delays, sa.Float()))
+        values[roles.run_at] = reach.dialect.later(now, _by_key(roles, delays, sa.Float()))
     if roles.last_error is not None:
         values[roles.last_error] = _by_key(roles, errors, sa.Text())
-    return _guarded(sa.update(roles.table).values(values), roles, dialect)
+    return _guarded(sa.update(roles.table).values(values), reach)
 
 
-def bury(roles: Roles, dialect: Dialect, errors: Mapping[Key, str]) -> sa.Update:
+def bury(reach: Reach, errors: Mapping[Key, str]) -> sa.Update:
     """Failed for the last time: dead, kept for a person to look at."""
-    values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
-    return _guarded(sa.update(roles.table).values(values), roles, dialect)
+    reach.roles.need_state(DEAD, "keeping a job that failed for the last time")
+    values = {**_disowned(reach.roles, DEAD), **_failure(reach.roles, errors)}
+    return _guarded(sa.update(reach.roles.table).values(values), reach)
 
 
-def still_mine(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
+def still_mine(reach: Reach) -> sa.Select[Any]:
     """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
-    held = sa.select(*roles.key).where(dialect.among(roles.key, "keys"), roles.mine).order_by(*roles.key)
-    return dialect.by_primary_key(held).with_for_update(of=roles.table)
+    roles = reach.roles
+    held = sa.select(*roles.key).where(reach.dialect.among(roles.key, "keys"), reach.guard).order_by(*roles.key)
+    return reach.dialect.by_key(held, roles.key_index).with_for_update(of=roles.table)
 
 
-def _guarded(write: Write, roles: Roles, dialect: Dialect) -> Write:
-    write = dialect.by_primary_key(write.where(dialect.among(roles.key, "keys"), roles.mine))
+def _guarded(write: Write, reach: Reach) -> Write:
+    roles, dialect = reach.roles, reach.dialect
+    write = dialect.by_key(write.where(dialect.among(roles.key, "keys"), reach.guard), roles.key_index)
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 
 def _disowned(roles: Roles, status: str) -> dict[Any, Any]:
-    values: dict[Any, Any] = {roles.status: status, roles.owner_id: None}
+    values = roles.state.becomes(status)
+    if roles.owner_id is not None:
+        values[roles.owner_id] = None
     if roles.owner_date is not None:
         values[roles.owner_date] = None
     return values
 
 
 def _failure(roles: Roles, errors: Mapping[Key, str]) -> dict[Any, Any]:
-    attempts = roles.need("attempts", "counting a failed attempt")
-    values: dict[Any, Any] = {attempts: attempts + 1}
+    values: dict[Any, Any] = {} if roles.attempts is None else {roles.attempts: counted(roles.attempts) + 1}
     if roles.suspect is not None:
         values[roles.suspect] = 0
     if roles.last_error is not None:

@@ -23,7 +23,9 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 def hand_of(queue: Queue) -> Hand:
     """The hand of a queue, registered if it was not yet."""
-    return queue._ready_hand()
+    hand = queue._ready_hand()
+    assert isinstance(hand, Hand)
+    return hand
 
 
 def still(queue: Queue) -> Queue:

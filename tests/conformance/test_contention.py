@@ -10,15 +10,16 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim import Overfetch, TwoPhases
+from claimjobs.claim import TwoPhases
 from claimjobs.dialects import Key
-from claimjobs.hand import TRIES
+from claimjobs.overfetch import TRIES, Overfetch
 from claimjobs.roles import roles_of
 from claimjobs.schema import article_table
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import hand_of
 
 JOBS = article_table()
 
@@ -90,7 +91,7 @@ def test_a_drain_outlasts_jobs_that_are_locked(backend: Backend) -> None:
 def two_phases(backend: Backend, connection: sa.Connection) -> tuple[list[Key], sa.Select[tuple[int]]]:
     """Phase 1 as `TwoPhases` sends it, and phase 2 to be sent when the test has come between."""
     roles = roles_of(JOBS)
-    ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.status == "unclaimed"
+    ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.state.is_("unclaimed")
     selection = Selection(ready, roles.default_order)
     found = connection.execute(find(roles, selection), {"limit": 10})
     return [row[0] for row in found], lock(roles, backend.dialect, selection)
@@ -133,12 +134,12 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(3))
     roles = roles_of(JOBS)
-    ready = sa.and_(roles.status == "unclaimed", JOBS.c.e == "")
+    ready = sa.and_(roles.state.is_("unclaimed"), JOBS.c.e == "")
     claim = TwoPhases(queue._ready(), Selection(ready, roles.default_order), sa.func.now())
     with at_dialects_isolation(backend) as connection:
-        candidates = [row[0] for row in connection.execute(claim._find, {"limit": 10})]
+        candidates = [row[0] for row in connection.execute(claim._phases._find, {"limit": 10})]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
-        assert names(claim._locked(connection, 1, candidates, 10)) == ["0000", "0002"]
+        assert names(claim._phases._locked(connection, candidates, 10, {})) == ["0000", "0002"]
 
 
 def test_a_claim_of_one_statement_rechecks_what_changed_while_it_ran(backend: Backend) -> None:
@@ -254,7 +255,7 @@ def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None
 def test_over_fetch_grows_where_claims_collide_and_goes_back_where_they_do_not(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(300))
-    overfetch: Overfetch = queue._ready_hand()._overfetch
+    overfetch: Overfetch = hand_of(queue)._search._overfetch
     with lock_held(backend, *(f"{n:04}" for n in range(30))):
         queue.claim(4).settle()
         assert overfetch.factor > 4

@@ -88,11 +88,15 @@ SETTLES = ["delete", "keep", "release", "retry", "bury"]
 def statement(kind: str, roles: Roles, backend: Backend, keys: list[Any]) -> Any:
     if kind == "retry":
         errors, delays = dict.fromkeys(keys, "again"), dict.fromkeys(keys, 60.0)
-        return settle.retry(roles, backend.dialect, database_now(), errors=errors, delays=delays)
+        return settle.retry(reach(roles, backend), database_now(), errors=errors, delays=delays)
     if kind == "bury":
-        return settle.bury(roles, backend.dialect, dict.fromkeys(keys, "never"))
+        return settle.bury(reach(roles, backend), dict.fromkeys(keys, "never"))
     write: Any = getattr(settle, kind)
-    return write(roles, backend.dialect)
+    return write(reach(roles, backend))
+
+
+def reach(roles: Roles, backend: Backend) -> settle.Reach:
+    return settle.Reach(roles, backend.dialect, roles.mine)
 
 
 @pytest.mark.parametrize("kind", SETTLES)
@@ -112,7 +116,7 @@ def test_looking_which_jobs_are_still_held_locks_those_only(backend: Backend, qu
     keys = [job.key for job in batch.jobs]
     with by_hand(backend) as connection:
         held = connection.execute(
-            settle.still_mine(roles_of(JOBS), backend.dialect), {"keys": keys, "me": queue.owner_id}
+            settle.still_mine(reach(roles_of(JOBS), backend)), {"keys": keys, "me": queue.owner_id}
         ).all()
         assert len(held) == SIZE
         if backend.has("row lock table"):
@@ -206,7 +210,7 @@ def test_a_key_of_several_columns_goes_through_its_primary_key_too(backend: Back
     roles = roles_of(table)
     keys = [(n // 10, n % 10) for n in range(SIZE)]
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, settle.delete(roles, backend.dialect), {"keys": keys, "me": 1})
+        plan = backend.plan(connection, settle.delete(reach(roles, backend)), {"keys": keys, "me": 1})
         goes_by_key(backend, plan, "parts")
         claimed = queue._algorithm(None)(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
         assert len(claimed.jobs) == SIZE

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claimjobs import Batch, Job, Retry, job_table
+from claimjobs.batch import Grip
 from claimjobs.errors import BatchSettled, ColumnMissing, NotInBatch
 from claimjobs.roles import roles_of
 from claimjobs.settle import Outcomes
@@ -46,7 +47,7 @@ class Settled:
 
 def batch_of(settle: Any, count: int = 3, *, retry: Retry | None = None, attempts: int = 0) -> Batch:
     jobs = [Job(key, {"id": key, "attempts": attempts}) for key in range(1, count + 1)]
-    return Batch(jobs, ROLES, settle, retry or Retry(attempts=3, base=8, cap=100))
+    return Batch(jobs, ROLES, Grip(settle), retry or Retry(attempts=3, base=8, cap=100))
 
 
 def test_it_settles_once_when_the_block_is_left() -> None:
@@ -171,7 +172,7 @@ def test_a_job_of_another_batch_changes_nothing() -> None:
 
 
 def test_a_table_without_the_columns_cannot_hold_a_failure() -> None:
-    batch = Batch([Job(1, {"id": 1})], PLAIN, Settled(), Retry())
+    batch = Batch([Job(1, {"id": 1})], PLAIN, Grip(Settled()), Retry())
     with pytest.raises(ColumnMissing, match="ALTER TABLE plain ADD COLUMN attempts INTEGER"):
         batch.fail(batch[0], "broken")
     assert len(batch.undecided) == 1

@@ -16,6 +16,11 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "ColumnMissing": ("emails", "run_at", "retrying"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),
+    "NotInTable": ("emails", "colour", "status"),
+    "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
+    "KeyNotIndexed": ("emails", ["a", "b"]),
+    "KeyNotUnique": ("emails",),
+    "NoOpenTransaction": ("is held by lease",),
     "BadPredicate": ("no such column",),
     "BadSize": (0,),
     "BatchSettled": (),
@@ -27,6 +32,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 }
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
+    "|make the Queue|name one|CREATE UNIQUE INDEX"
 )
 CLASSES = [
     kind

@@ -1,0 +1,63 @@
+"""Over-fetch: how many candidates to read for the jobs wanted, and how often to look again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from claimjobs.claim import Claimed
+from claimjobs.report import Report
+
+TRIES: Final = 5
+"""How often a claim that met only other hands looks again, wider each time, before it comes back empty."""
+
+
+class Overfetch:
+    """How many candidates to read for each job wanted, learned from what the last claims met.
+
+    Consumers that read the same head lock the same rows: with ten of them and no over-fetch, nine claims of ten
+    come back empty. Reading a few batches' worth lets each find its own, in order. The factor doubles when a
+    claim falls short, and settles a little above what full claims needed.
+    """
+
+    LARGEST = 32
+    SPARE = 1.25
+    """What a claim reads above its recent need: others move on while it looks."""
+    MEMORY = 0.8
+    """The weight of what was known before against the claim just made."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+    def limit(self, size: int) -> int:
+        """Candidates to read for a batch of `size`."""
+        return max(size, round(size * self.factor))
+
+    def learn(self, claimed: Claimed, size: int, limit: int) -> None:
+        """Adapt to a claim of `size` that was allowed `limit` candidates. One of suspects teaches nothing."""
+        if claimed.suspects:
+            return
+        if len(claimed.jobs) == size:
+            need = self.SPARE * claimed.reach / size if claimed.collisions else 1.0
+            self.factor = max(1.0, self.MEMORY * self.factor + (1 - self.MEMORY) * need)
+        elif claimed.found == limit:  # there was more to read
+            self.factor = min(self.factor * 2, self.LARGEST)
+
+
+class Search:
+    """Claims of one consumer: each is tried until it takes something, and teaches the next one how far to look."""
+
+    def __init__(self, report: Report) -> None:
+        self._overfetch = Overfetch()
+        self._report = report
+
+    def __call__(self, size: int, take: Callable[[int], Claimed]) -> Claimed:
+        """What `take(limit)` takes: up to `size` jobs out of `limit` candidates. Counted."""
+        for _ in range(TRIES):
+            limit = self._overfetch.limit(size)
+            claimed = take(limit)
+            self._overfetch.learn(claimed, size, limit)
+            self._report.count_claim(len(claimed.jobs), candidates=claimed.found, collisions=claimed.collisions)
+            if claimed.jobs or not claimed.found:
+                break
+        return claimed

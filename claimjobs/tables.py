@@ -1,0 +1,69 @@
+"""From what a user names to a table, found to be in the database as described."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.columns import Columns
+from claimjobs.dialects.types import Instant, WholeSecond
+from claimjobs.errors import ColumnMissing, TableMissing
+
+INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
+
+MAP = "claimjobs"
+"""Where a `Table` holds its map, in `info`; a mapped class as `__claimjobs__`."""
+
+
+def resolve(connection: sa.Connection, table: str | sa.Table | type[Any], columns: Columns | None = None) -> sa.Table:
+    """The table that a name, a `Table` or a mapped class stands for, found to be in the database as described.
+
+    Raises TableMissing or ColumnMissing.
+    """
+    if isinstance(table, str):
+        return _reflect(connection, table, columns or Columns())
+    described = table if isinstance(table, sa.Table) else mapped_table(table)
+    there = _columns(connection, described.fullname)
+    missing = [column.name for column in described.columns if column.name not in there]
+    if missing:
+        raise ColumnMissing(described.fullname, missing[0], "its description in Python")
+    return described
+
+
+def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
+    """The map that a `Table` (`info={"claimjobs": Columns(...)}`) or a class (`__claimjobs__`) brings along."""
+    if isinstance(table, str):
+        return None
+    found = table.info.get(MAP) if isinstance(table, sa.Table) else getattr(table, "__claimjobs__", None)
+    return found if isinstance(found, Columns) else None
+
+
+def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table:
+    _columns(connection, name)
+    schema, _, bare = name.rpartition(".")
+    instants = {columns.names[role]: kind for role, kind in INSTANTS.items() if role in columns.names}
+
+    def as_instant(_inspector: Any, _table: sa.Table, column: Any) -> None:
+        """Columns that hold an instant come back aware, also from a type that knows no time zone."""
+        if column["name"] in instants and isinstance(column["type"], sa.DateTime):
+            column["type"] = instants[column["name"]]()
+
+    known = [("column_reflect", as_instant)]
+    return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection, listeners=known)
+
+
+def _columns(connection: sa.Connection, name: str) -> set[str]:
+    schema, _, bare = name.rpartition(".")
+    try:
+        return {column["name"] for column in sa.inspect(connection).get_columns(bare, schema=schema or None)}
+    except sa.exc.NoSuchTableError:
+        raise TableMissing(name) from None
+
+
+def mapped_table(mapped: type[Any]) -> sa.Table:
+    """The table that a class is mapped to. Raises TypeError where that is none."""
+    table = sa.inspect(mapped).local_table
+    if not isinstance(table, sa.Table):
+        raise TypeError(f"{mapped!r} is mapped to {table!r}, which is no table: give a class mapped to one")
+    return table
