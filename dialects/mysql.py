@@ -127,7 +127,8 @@ class MySQL(Dialect):
         """Force the index of the key: through another one InnoDB locks other consumers' rows on the way."""
         hint = f"FORCE INDEX ({'PRIMARY' if index is None else _PREPARER.quote(index)})"
         if isinstance(write, sa.Select):
-            return write.with_hint(write.get_final_froms()[0], hint)
+            source = write.get_final_froms()[0]
+            return write.with_hint(source.right if isinstance(source, sa.Join) else source, hint)
         if isinstance(write, sa.Delete):
             # An index hint is allowed only in the multi-table form: DELETE jobs FROM jobs FORCE INDEX ...
             write = write.prefix_with(sa.text(_PREPARER.format_table(write.table)))

@@ -18,4 +18,6 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]
     """
     jobs = sa.select(*roles.table.columns).where(selection.ready)
     picked = dialect.pick(jobs, roles.key, selection.order).limit(sa.bindparam("size", type_=sa.Integer))
+    if roles.key_index is not None:  # a small table would be read from its beginning, each row locked, out of order
+        picked = dialect.by_key(picked, roles.key_index)
     return picked.with_for_update(skip_locked=True, key_share=True, of=roles.table)
