@@ -1,0 +1,55 @@
+"""S2: the article's functions at work, counted, and what they undo."""
+
+from __future__ import annotations
+
+import pytest
+
+from examples.harness import fresh
+from examples.s2_digoal import run as example
+from examples.s2_digoal.author import Author, setup
+from examples.s2_digoal.client import ALREADY, ASSIGNED, NOTHING
+from tests.backends import Backend
+from tests.examples.conftest import at, told
+
+SIZES = {"clients": 4, "free_workers": 20, "tasks": 200, "seconds": 0.5}
+
+
+@pytest.fixture
+def pools(anywhere: Backend) -> str:
+    """Two workers and two tasks, all free, and the article's functions."""
+    fresh(anywhere.url, example.NAME, example.TABLES)
+    setup(anywhere.url)
+    example.fill_pool(anywhere.url, "java_pool", 2)
+    example.fill_pool(anywhere.url, "task_pool", 2)
+    return anywhere.url
+
+
+def test_the_articles_functions_say_what_became_of_a_call(pools: str) -> None:
+    client = Author(pools)
+    outcome, worker = client.pick_worker(7)
+    assert outcome == ASSIGNED
+    assert worker in (1, 2)
+    assert client.pick_worker(7) == (ALREADY, -1)
+    assert client.pick_worker(8)[0] == ASSIGNED
+    assert client.pick_worker(9) == (NOTHING, None)
+    assert client.release(worker)
+    assert not client.release(worker)
+    assert client.pick_worker(9) == (ASSIGNED, worker)
+    client.close()
+
+
+def test_the_other_way_round_and_a_new_pair(pools: str) -> None:
+    client = Author(pools)
+    assert {client.pick_task(worker)[1] for worker in (70, 71)} == {1, 2}
+    assert client.pick_task(72) == (NOTHING, None)
+    assert client.insert(5, 50) == (ASSIGNED, 5)
+    assert client.insert(5, 51) == (ALREADY, None)
+    assert client.insert(6, 50) == (ALREADY, None)
+    client.close()
+
+
+def test_all_three_examples_of_the_author(anywhere: Backend) -> None:
+    figures = told(example.run(anywhere.url, at(example, **SIZES)))
+    assert [what for what in figures if what.endswith("the author's")] == [
+        f"{s.title}: the author's" for s in example.SCENES
+    ]
