@@ -1,0 +1,52 @@
+"""S5: the article's loop, and what can be done to break its statement."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.article import Connection, connected
+from examples.s5_leontrolski import author, plans
+from examples.s5_leontrolski import run as example
+from tests.backends import Backend
+
+EVENTS = 60
+
+
+def test_the_loop_processes_each_event_once(database: Backend) -> None:
+    for contestant in example.contestants():
+        shares = example.empty(database.url, contestant, 2, EVENTS)
+        assert sum(len(share.keys) for share in shares) == EVENTS
+
+
+def test_oldest_first_and_what_raises_is_errored(database: Backend, db: Connection) -> None:
+    example.setup(database.url, 3)
+    seen: list[object] = []
+
+    def process(event: object) -> None:
+        seen.append(event)
+        if len(seen) == 2:
+            raise ValueError
+
+    assert author.work(db, process) == 3
+    assert example.statuses(database.url) == {author.PROCESSED: 2, author.ERRORED: 1}
+
+
+def test_it_cannot_be_broken(database: Backend) -> None:
+    """A worker for each plan, all at once, and a session that moves the events about meanwhile."""
+    said = example.tried_to_break(database.url, len(plans.PLANS), 10 * EVENTS)
+    assert said.startswith(f"{10 * EVENTS} events once")
+
+
+@pytest.mark.parametrize("plan", plans.PLANS)
+def test_one_statement_takes_one_event_under_any_plan(anywhere: Backend, plan: str) -> None:
+    example.setup(anywhere.url, EVENTS)
+    with connected(anywhere.url) as db:
+        plans.force(db, plan)
+        assert plans.taken_by_one(db, fenced=True) == 1
+
+
+def test_without_materialized_it_may_take_all(anywhere: Backend) -> None:
+    example.setup(anywhere.url, EVENTS)
+    with connected(anywhere.url) as db:
+        plans.force(db, "nested loops over the table")
+        assert plans.taken_by_one(db, fenced=False) == EVENTS
