@@ -14,7 +14,7 @@ from benchmarks.crew import SPAWN, Worker, gather, orphaned
 from benchmarks.harness import SECONDS_TO_START, Contestant, Share, now, run_of, together
 from examples.harness import fill, fresh, must, numbers, rows
 from examples.report import Figure
-from examples.s5_leontrolski import author, plans
+from examples.s5_leontrolski import author, ours, plans
 
 ARTICLE = "S5 leontrolski 2024, Postgres as queue"
 NAME = "s5_leontrolski"
@@ -39,7 +39,10 @@ def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def contestants() -> list[Contestant]:
-    return [Contestant("his loop", partial(setup, count=0), work_as_the_author)]
+    """His loop, then ours."""
+    empty_queue = partial(setup, count=0)
+    theirs = Contestant("his loop", empty_queue, work_as_the_author)
+    return [theirs, *(Contestant(name, empty_queue, partial(ours.work, name=name)) for name in ours.WAYS)]
 
 
 # --- emptying the queue --------------------------------------------------------------------------------------
