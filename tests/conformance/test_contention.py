@@ -111,7 +111,7 @@ def test_what_was_claimed_between_the_phases_is_left_alone(backend: Backend) -> 
     with at_dialects_isolation(backend) as connection:
         candidates, phase_2 = two_phases(backend, connection)
         with other.claim(2) as taken:
-            given = {"candidates": backend.dialect.candidates(candidates, [JOBS.c.id]), "size": 3}
+            given = {"candidates": candidates, "size": 3}
             locked = connection.execute(phase_2, given).mappings().all()
             assert names(taken) == ["0000", "0001"]
             assert [row["d"] for row in locked] == ["0002", "0003", "0004"]
@@ -125,7 +125,7 @@ def test_what_was_done_between_the_phases_is_not_there_any_more(backend: Backend
         candidates, phase_2 = two_phases(backend, connection)
         with other.claim(2) as taken:
             taken.done()
-        given = {"candidates": backend.dialect.candidates(candidates, [JOBS.c.id]), "size": 3}
+        given = {"candidates": candidates, "size": 3}
         assert [row["d"] for row in connection.execute(phase_2, given).mappings()] == ["0002"]
 
 
