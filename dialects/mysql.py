@@ -14,6 +14,8 @@ from sqlalchemy.dialects import mysql
 from claimjobs.dialects.base import Dialect, Key, Write
 from claimjobs.dialects.types import database_now
 
+FORCED = "FORCE INDEX (PRIMARY)"
+
 
 class MySQL(Dialect):
     title: ClassVar[str] = "MySQL"
@@ -76,12 +78,14 @@ class MySQL(Dialect):
         InnoDB locks a row when it reads it, before a sort: `IN (800 keys) ORDER BY ... LIMIT 100 FOR UPDATE`
         locks 800 rows. Joined in candidate order the LIMIT ends the reading, and 100 rows are locked
         (counted in performance_schema.data_locks by tests/conformance/test_locks.py).
+
+        The primary key is forced: a table that seems small is read whole instead, in its own order.
         """
         del order  # the candidates already stand in it
         given = self._candidate_table(key)
         matches = [column == _read(column, given.c[f"claimjobs_k{i}"]) for i, column in enumerate(key)]
         walk = given.join(key[0].table, sa.and_(*matches))
-        return jobs.select_from(walk).prefix_with("STRAIGHT_JOIN")
+        return jobs.select_from(walk).prefix_with("STRAIGHT_JOIN").with_hint(key[0].table, FORCED)
 
     def candidates(self, keys: Sequence[Key], key: Sequence[sa.Column[Any]]) -> str:
         rows = [parts if isinstance(parts, tuple) else (parts,) for parts in keys]
@@ -126,11 +130,11 @@ class MySQL(Dialect):
     def by_primary_key(self, write: Write) -> Write:
         """Force the primary key: through a secondary index InnoDB locks other consumers' rows on the way."""
         if isinstance(write, sa.Select):
-            return write.with_hint(write.get_final_froms()[0], "FORCE INDEX (PRIMARY)")
+            return write.with_hint(write.get_final_froms()[0], FORCED)
         if isinstance(write, sa.Delete):
             # An index hint is allowed only in the multi-table form: DELETE jobs FROM jobs FORCE INDEX ...
             write = write.prefix_with(_quoted(write.table))
-        return write.with_hint("FORCE INDEX (PRIMARY)", dialect_name="*")
+        return write.with_hint(FORCED, dialect_name="*")
 
     def _candidate_table(self, key: Sequence[sa.Column[Any]]) -> sa.TableValuedAlias:
         # Names that no table has: a user's predicate stands in the same WHERE, and may name columns plainly.
