@@ -36,6 +36,8 @@ class Outcomes:
     dead: list[Key] = field(default_factory=list)
     suspects: dict[Key, float] = field(default_factory=dict)
     """Something went wrong that names none of them: seconds to wait before each runs again, in smaller company."""
+    company: int = 0
+    """How many `suspects` there were, where some of them are left out here; 0: these are all."""
     loners: set[Key] = field(default_factory=set)
     """Those of `retried` and `dead` that nobody named: they were alone when something went wrong."""
     errors: dict[Key, str] = field(default_factory=dict)
@@ -63,6 +65,7 @@ class Outcomes:
             retried={key: wait for key, wait in self.retried.items() if key in held},
             dead=[key for key in self.dead if key in held],
             suspects={key: wait for key, wait in self.suspects.items() if key in held},
+            company=self.company or len(self.suspects),
             loners=self.loners & held,
             errors={key: error for key, error in self.errors.items() if key in held},
         )
@@ -127,7 +130,8 @@ class Settler:
 
     def _writes(self, outcomes: Outcomes) -> Iterator[Write]:
         """The statements for those kinds of outcome that there are, each with its parameters."""
-        retry, company = partial(statements.retry, loners=outcomes.loners), {"company": len(outcomes.suspects)}
+        retry = partial(statements.retry, loners=outcomes.loners)
+        company = {"company": outcomes.company or len(outcomes.suspects)}
         for keys in _cut(outcomes.done, MANY):
             yield self._done, {"keys": keys}
         for keys in _cut(outcomes.released, MANY):
