@@ -15,6 +15,8 @@ from sqlalchemy.ext.compiler import compiles
 from claimjobs.dialects.base import Dialect, Key, Write
 from claimjobs.dialects.types import database_now
 
+FORCED = "FORCE INDEX (PRIMARY)"
+
 
 class MySQL(Dialect):
     title: ClassVar[str] = "MySQL"
@@ -78,6 +80,8 @@ class MySQL(Dialect):
         InnoDB locks a row when it reads it, before a sort: `IN (800 keys) ORDER BY ... LIMIT 100 FOR UPDATE`
         locks 800 rows. Joined in candidate order the LIMIT ends the reading, and 100 rows are locked
         (counted in performance_schema.data_locks by tests/conformance/test_locks.py).
+
+        The primary key is forced: a table that seems small is read whole instead, in its own order.
         """
         del order  # the candidates already stand in it
         return _walked(jobs, key, "candidates", index)

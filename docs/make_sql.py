@@ -100,7 +100,9 @@ GIVEN: Final = (
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
-CLAUSES: Final = r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|RETURNING|VALUES|locked AS|claimed AS)\b"
+CLAUSES: Final = (
+    r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|FOR NO KEY UPDATE|RETURNING|VALUES|locked AS|claimed AS)\b"
+)
 
 HEAD: Final = f"""\
 # The SQL that claimjobs sends

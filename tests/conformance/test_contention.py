@@ -227,6 +227,16 @@ def test_the_first_of_more_candidates_are_taken_however_the_rows_lie(backend: Ba
         connection.rollback()
 
 
+def test_a_batch_is_in_order_also_from_a_table_that_seems_small(backend: Backend) -> None:
+    """Rows that came and went leave figures behind by which a database may choose to read the whole table."""
+    queue = backend.queue(JOBS)
+    for _ in range(3):
+        queue.enqueue({**job, "priority": number % 2} for number, job in enumerate(jobs(3)))
+        with queue.claim(3) as batch:
+            assert names(batch) == ["0000", "0002", "0001"]
+            batch.done()
+
+
 @pytest.mark.parametrize("size", [1, 4])
 def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> None:
     """Counted alike by every algorithm: candidates before the last job taken that were in other hands."""
