@@ -13,7 +13,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.errors import ColumnMissing, OwnersOutdated
 from claimjobs.roles import Roles, check_lease, key_index, roles_of
 from claimjobs.schema import owner_table
-from claimjobs.tables import map_of, resolve
+from claimjobs.tables import collated, map_of, resolve
 
 TableLike = str | sa.Table | type[Any]
 
@@ -46,6 +46,7 @@ def look_at(
     given = columns or map_of(table)
     with connected(engine) as connection:
         described = resolve(connection, table, given)
+        described = collated(described, found.collations(connection, described))
         roles = roles_of(described, given)
         roles = replace(roles, key_index=key_index(connection, roles))
         if by_lease:

@@ -55,7 +55,8 @@ class Stats:
 def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
     """The statistics of a queue's table, in three statements, or four where an owner may be dead."""
     roles = backend.roles
-    counted = {roles.state.named(row): row for row in connection.execute(count.by_state(roles, now))}
+    told = len(roles.state.told_by)
+    counted = {roles.state.named(row[:told]): row for row in connection.execute(count.by_state(roles, now))}
     counts = {state: getattr(counted.get(state), "jobs", 0) for state in STATES}
     return Stats(
         unclaimed=counts[UNCLAIMED],
