@@ -41,13 +41,6 @@ def test_all_of_them_empty_the_queue(small: Small) -> None:
     assert all("0 twice" in told for what, told in figures.items() if what != "(a) plain select, 2")
 
 
-def test_a_wrong_count_is_found_out() -> None:
-    from examples.harness import WrongResult, must
-
-    with pytest.raises(WrongResult, match="a row twice"):
-        must(False, "a row twice")
-
-
 # --- the author's --------------------------------------------------------------------------------------------
 
 
