@@ -7,18 +7,16 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from benchmarks.article import connected, is_postgres
 from benchmarks.crew import SPAWN, Worker, gather, orphaned
 from benchmarks.harness import SECONDS_TO_START, Contestant, Share, now, run_of, together
-from examples.harness import fill, fresh, must, numbers, rows
+from examples.harness import must, numbers
 from examples.report import Figure
-from examples.s5_leontrolski import author, ours, plans
+from examples.s5_leontrolski import author, bonus, ours, plans
+from examples.s5_leontrolski.events import setup, statuses
 
 ARTICLE = "S5 leontrolski 2024, Postgres as queue"
-NAME = "s5_leontrolski"
-TABLES = ["event_queue"]
 DEFAULTS: Mapping[str, Any] = {"workers": [1, 4], "events": 10_000}
 PLANS = list(plans.PLANS)
 
@@ -36,6 +34,7 @@ def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
     yield Figure("his statement, tried to break", tried_to_break(url, max(options.workers), options.events), "free?")
     if is_postgres(url):
         yield from fence(url)
+    yield from bonus_features(url)
 
 
 def contestants() -> list[Contestant]:
@@ -45,14 +44,17 @@ def contestants() -> list[Contestant]:
     return [theirs, *(Contestant(name, empty_queue, partial(ours.work, name=name)) for name in ours.WAYS)]
 
 
+def bonus_features(url: str) -> Iterator[Figure]:
+    """What his text says of them, done."""
+    yield Figure(
+        "left by a killed worker: his loop", f"{bonus.stuck(url, bonus.hold_as_the_author)} in processing", "retry"
+    )
+    yield Figure("... claimjobs", f"{bonus.stuck(url, bonus.hold_as_claimjobs)} in processing")
+    yield Figure("retry of odd statuses", bonus.retried(url, 100), "periodically")
+    yield Figure("bundled until the whole hour", bonus.bundled(url, 100), "ignore_before")
+
+
 # --- emptying the queue --------------------------------------------------------------------------------------
-
-
-def setup(url: str, count: int) -> None:
-    """So many events to process."""
-    fresh(url, NAME, TABLES)
-    with connected(url) as db:
-        fill(db, "insert into event_queue (id) values (%s)", [(str(uuid4()),) for _ in range(count)], "event_queue")
 
 
 def empty(url: str, contestant: Contestant, workers: int, events: int) -> list[Share]:
@@ -68,12 +70,6 @@ def verify(url: str, shares: Sequence[Share], events: int) -> None:
     done = Counter(key for share in shares for key in share.keys)
     must(len(done) == events and done.total() == events, f"{done.total()} times {len(done)} of {events} events")
     must(statuses(url) == {author.PROCESSED: events}, f"not all are processed: {statuses(url)}")
-
-
-def statuses(url: str) -> dict[int, int]:
-    """How many events there are of each status."""
-    with connected(url) as db:
-        return dict(rows(db, "select status, count(*) from event_queue group by status"))
 
 
 def work_as_the_author(url: str, _number: int, line: Any, *, plan: str = PLANS[0]) -> Share:

@@ -2,8 +2,8 @@
 -- MySQL has no UUID type: its text stands here. Instants are in UTC.
 create table event_queue (
     id char(36) primary key,
-    status smallint not null default 0,
-    updated_at datetime(6) not null default (utc_timestamp(6)),
+    status smallint default 0,
+    updated_at datetime(6) default (utc_timestamp(6)),
     index event_queue_by_status (status, updated_at)
 );
 

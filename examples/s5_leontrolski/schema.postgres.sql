@@ -1,8 +1,8 @@
 -- One table per queue. Status: 0 to process, 1 processing, 2 processed, 3 errored.
 create table event_queue (
     id uuid primary key,
-    status smallint not null default 0,
-    updated_at timestamptz not null default now()
+    status smallint default 0,
+    updated_at timestamptz default now()
 );
 create index event_queue_by_status on event_queue (status, updated_at);
 
