@@ -401,3 +401,16 @@ def test_a_function_says_what_becomes_of_done_jobs(backend: Backend) -> None:
     with queue.claim() as batch:
         batch.done(batch[0], batch[2])
     assert (effects(backend), left(backend), seen) == (["0000", "0002"], ["0001"], ["0000", "0002"])
+
+
+def test_a_row_that_points_at_a_held_job_can_be_written(backend: Backend) -> None:
+    """Its foreign key waits for whoever could change the job's key: a claim cannot."""
+    backend.requires("locks that spare keys")
+    queue = backend.queue(JOBS, hold="transaction")
+    backend.run("CREATE TABLE notes (job INTEGER REFERENCES jobs)")
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch:
+        with backend.engine.begin() as connection:
+            connection.execute(sa.text(backend.dialect.settings(1.0)[0]))
+            connection.execute(sa.text("INSERT INTO notes VALUES (:job)"), {"job": batch[0].id})
+        batch.release()
