@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from claimjobs.batch import Batch
     from claimjobs.errors import ClaimjobsError
+    from claimjobs.instants import next_whole
     from claimjobs.job import Job
     from claimjobs.liveness import Liveness
     from claimjobs.queue import Queue
@@ -18,7 +19,18 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "ClaimjobsError", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
+__all__ = [
+    "Batch",
+    "ClaimjobsError",
+    "Job",
+    "Liveness",
+    "Queue",
+    "Retry",
+    "job_table",
+    "make",
+    "next_whole",
+    "tables_for",
+]
 
 _MODULES = {
     "Batch": "batch",
@@ -29,6 +41,7 @@ _MODULES = {
     "Retry": "retry",
     "job_table": "schema",
     "make": "setup",
+    "next_whole": "instants",
     "tables_for": "setup",
 }
 

@@ -109,6 +109,18 @@ class NoPrimaryKey(UnfitTable):
         super().__init__(f"table {table!r} has no primary key to name a job by: add one, or choose another table")
 
 
+class NotUnique(UnfitTable):
+    """Rows are to be enqueued by a unique key that the table does not have."""
+
+    def __init__(self, table: str, columns: tuple[str, ...]) -> None:
+        names = ", ".join(columns)
+        index = "_".join((table.rpartition(".")[2], *columns))
+        super().__init__(
+            f"table {table!r} has no unique index over {names}, so nothing keeps a second such job out: "
+            f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
+        )
+
+
 class BadTable(UnfitTable):
     """The table is a queue, but not one for what was asked."""
 
@@ -131,6 +143,16 @@ class BadSize(ClaimjobsError, ValueError):
 
     def __init__(self, size: Any) -> None:
         super().__init__(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
+
+
+class BadUnique(ClaimjobsError, ValueError):
+    """A unique key that would not keep its value."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(
+            f"jobs of table {table!r} cannot be unique by {column!r}, which changes when a job changes hands or waits: "
+            "name columns of their payload"
+        )
 
 
 class BatchSettled(ClaimjobsError):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import Instant, WholeSecond, database_now, table_options
+from claimjobs.errors import BadUnique
 
 UNCLAIMED: Final = "unclaimed"
 CLAIMED: Final = "claimed"
@@ -23,17 +25,26 @@ FIRST_OWNER: Final = 10_000_000
 program that claims rows of the same table under such a number is never taken for one of us."""
 
 
-def job_table(name: str, metadata: sa.MetaData, *payload: sa.schema.SchemaItem, **options: Any) -> sa.Table:
+def job_table(
+    name: str,
+    metadata: sa.MetaData,
+    *payload: sa.schema.SchemaItem,
+    unique: str | Sequence[str] = (),
+    **options: Any,
+) -> sa.Table:
     """A table of jobs whose payload is the columns given (and constraints, and indexes), any of them.
 
     The columns around it have defaults, so that a plain INSERT of the payload enqueues a job:
     `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it), `attempts`,
     and `suspect` (how many jobs it was in hand with when something went wrong that names none of them).
     `options` go to `sqlalchemy.Table`. A payload column of the name `id` takes the place of ours, as the key.
+    `unique` names payload columns whose values, together, one job at most may have: see `Queue.enqueue`.
     """
     own_key = any(isinstance(item, sa.Column) and item.primary_key for item in payload)
     key = () if own_key else (sa.Column("id", sa.BigInteger, primary_key=True),)
-    table = sa.Table(name, metadata, *key, *payload, *_job_columns(name), **{**table_options(), **options})
+    ours = _job_columns(name)
+    once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
+    table = sa.Table(name, metadata, *key, *payload, *ours, *once, **{**table_options(), **options})
     _claim_index(table)
     return table
 
@@ -83,6 +94,12 @@ def _job_columns(name: str) -> tuple[sa.Column[Any], ...]:
         sa.Column("last_error", sa.Text),
         sa.Column("suspect", sa.Integer, nullable=False, server_default="0"),
     )
+
+
+def _once(name: str, unique: Sequence[str], ours: set[str]) -> tuple[sa.UniqueConstraint, ...]:
+    if changing := [column for column in unique if column in ours]:
+        raise BadUnique(name, changing[0])
+    return (sa.UniqueConstraint(*unique, name=f"{name}_unique"),) if unique else ()
 
 
 def _claim_index(table: sa.Table) -> None:

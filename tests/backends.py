@@ -53,6 +53,9 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "row lock table": ("a view of every row lock", frozenset({"mysql"})),
     "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
     "table collation": ("a collation for each table", frozenset({"mysql", "mariadb"})),
+    "partial indexes": ("indexes over some rows only", frozenset({"postgres", "postgres-portable"})),
+    "skips duplicates": ("an INSERT that leaves duplicates out", frozenset({"postgres"})),
+    "current reads": ("locking reads beyond a transaction's snapshot", frozenset({"mysql", "mariadb"})),
     "native uuid": ("a UUID type of its own", frozenset({"postgres", "postgres-portable", "mariadb"})),
 }
 """What `backend.requires` knows, and the backends that have it."""
