@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from claimjobs.errors import ClaimjobsError
     from claimjobs.instants import next_whole
     from claimjobs.job import Job
+    from claimjobs.ledger import Ledger
     from claimjobs.liveness import Liveness
     from claimjobs.queue import Queue
     from claimjobs.retry import Retry
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "ClaimjobsError",
     "Job",
+    "Ledger",
     "Liveness",
     "Queue",
     "Retry",
@@ -36,6 +38,7 @@ _MODULES = {
     "Batch": "batch",
     "ClaimjobsError": "errors",
     "Job": "job",
+    "Ledger": "ledger",
     "Liveness": "liveness",
     "Queue": "queue",
     "Retry": "retry",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadRow
 from claimjobs.roles import Roles
+from claimjobs.savepoint import savepoint
 from claimjobs.statements.produce import produce
 from claimjobs.translate import reason
 
@@ -100,19 +100,13 @@ class Insert:
 
     def _try(self, chunk: list[Numbered]) -> int | Exception:
         """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
-        # The savepoint keeps the caller's transaction usable after a row that does not fit.
-        savepoint = self._connection.begin_nested()
         try:
-            came = self._insert([dict(row) for _, row in chunk])
-        except BaseException as error:
-            if not self._is_refusal(error):
-                with contextlib.suppress(sa.exc.DBAPIError):  # a deadlock undoes the transaction, and the savepoint too
-                    savepoint.rollback()
+            with savepoint(self._connection):
+                return self._insert([dict(row) for _, row in chunk])
+        except (sa.exc.StatementError, *UNSENDABLE) as error:
+            if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
                 raise
-            savepoint.rollback()
-            return cast(Exception, error)
-        savepoint.commit()
-        return came
+            return error
 
     def _insert(self, rows: list[dict[str, Any]]) -> int:
         self._connection.execute(self._statement, rows)
@@ -128,10 +122,7 @@ class Insert:
         self._on_bad(bad)
         return 0
 
-    def _is_refusal(self, error: BaseException) -> bool:
-        """Whether a row is at fault."""
-        if not isinstance(error, sa.exc.DBAPIError):
-            return isinstance(error, (sa.exc.StatementError, *UNSENDABLE))
+    def _is_rows_fault(self, error: sa.exc.DBAPIError) -> bool:
         code = self._dialect.error_code(error)
         never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
         return code in self._dialect.bad_row or never_sent

@@ -1,4 +1,4 @@
-"""Instants to wait for together."""
+"""Instants and spans of time, as others give them."""
 
 from __future__ import annotations
 
@@ -20,3 +20,16 @@ def next_whole(instant: datetime, every: timedelta = timedelta(hours=1)) -> date
     if every <= timedelta(0):
         raise ValueError(f"steps of {every} lead nowhere: give a positive timedelta")
     return EPOCH + ((instant - EPOCH) // every + 1) * every
+
+
+def in_utc(instant: datetime) -> datetime:
+    """The same in UTC, without a time zone, as not every database gives one back; one without is taken as UTC."""
+    return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
+
+
+def age_of(older_than: timedelta | float) -> timedelta:
+    """A timedelta, or so many seconds. Raises ValueError for one below 0."""
+    age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
+    if age < timedelta(0):
+        raise ValueError(f"nothing is {older_than} old yet: give an age of 0 or more")
+    return age

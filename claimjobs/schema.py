@@ -1,4 +1,4 @@
-"""The tables that claimjobs makes: jobs, with whatever payload the user gives them, and their owners."""
+"""The tables that claimjobs makes: jobs, with whatever payload the user gives them, their owners, and the ledger."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.types import Instant, WholeSecond, database_now, table_options
+from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, table_options
 from claimjobs.errors import BadUnique
 
 UNCLAIMED: Final = "unclaimed"
@@ -19,6 +19,9 @@ STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
 
 DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"
+LEDGER_TABLE: Final = "claimjobs_ledger"
+LONGEST_NAME: Final = 255
+"""Characters of a queue's name, and of a key as text, in the ledger."""
 
 FIRST_OWNER: Final = 10_000_000
 """Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
@@ -80,6 +83,20 @@ def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("server_since", Instant, comment="the server run it holds its session lock on; NULL: lease only"),
         sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
         **table_options(auto_increment=FIRST_OWNER),
+    )
+
+
+def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
+    """The ledger of a destination: one row for each job that had its effect there. See `claimjobs.Ledger`."""
+    return sa.Table(
+        LEDGER_TABLE,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("digest", exact_text(64), primary_key=True, comment="SHA-256 of the queue's name and the job's key"),
+        sa.Column("queue", exact_text(LONGEST_NAME), nullable=False),
+        sa.Column("job", exact_text(LONGEST_NAME), nullable=False, comment="the job's key as text, perhaps cut short"),
+        sa.Column("done_at", Instant, nullable=False, server_default=database_now()),
+        sa.Index(f"{LEDGER_TABLE}_age", "queue", "done_at"),
+        **table_options(),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from claimjobs.connector import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue import Insert, Numbered, OnBad, Row
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
+from claimjobs.instants import in_utc
 from claimjobs.report import Report
 from claimjobs.roles import Column, Roles
 from claimjobs.statements import produce as statements
@@ -76,7 +77,7 @@ def _unique_keys(connection: sa.Connection, table: sa.Table) -> list[set[Any]]:
 
 def _is_whole(index: Any) -> bool:
     """Whether an index holds every row: one with a WHERE keeps only some of them apart."""
-    return "postgresql_where" not in index.get("dialect_options", {})
+    return not any(option.endswith("_where") for option in index.get("dialect_options", ()))
 
 
 # --- inserting -----------------------------------------------------------------------------------------------
@@ -156,12 +157,8 @@ class UniqueInsert(Insert):
 
 def _comparable(values: Iterable[Any]) -> Values | None:
     """Instants without their zone, for not every column gives it back; None for what has no hash, as no key has."""
-    plain = tuple(_in_utc(value) if isinstance(value, datetime) else value for value in values)
+    plain = tuple(in_utc(value) if isinstance(value, datetime) else value for value in values)
     return plain if all(isinstance(value, Hashable) for value in plain) else None
-
-
-def _in_utc(instant: datetime) -> datetime:
-    return instant.astimezone(UTC).replace(tzinfo=None) if instant.tzinfo else instant
 
 
 # --- in a transaction of our own -----------------------------------------------------------------------------
