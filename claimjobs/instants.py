@@ -7,6 +7,9 @@ from typing import Final
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
+LONGEST: Final = timedelta(days=365_000)
+"""A thousand years: no database holds an instant that is older."""
+
 
 def next_whole(instant: datetime, every: timedelta = timedelta(hours=1)) -> datetime:
     """The next whole hour after an instant, or the next whole multiple of `every`; in UTC, and counted in UTC.
@@ -28,8 +31,8 @@ def in_utc(instant: datetime) -> datetime:
 
 
 def age_of(older_than: timedelta | float) -> timedelta:
-    """A timedelta, or so many seconds. Raises ValueError for one below 0."""
+    """A timedelta, or so many seconds; a thousand years at most. Raises ValueError for one below 0."""
     age = older_than if isinstance(older_than, timedelta) else timedelta(seconds=older_than)
     if age < timedelta(0):
         raise ValueError(f"nothing is {older_than} old yet: give an age of 0 or more")
-    return age
+    return min(age, LONGEST)

@@ -79,7 +79,7 @@ class Settler:
         self._roles = roles
         self._dialect = dialect
         self._now = now
-        self._done = (statements.keep if on_done == "keep" else statements.delete)(roles, dialect)
+        self._done = statements.keep(roles, dialect, now) if on_done == "keep" else statements.delete(roles, dialect)
         self._release = statements.release(roles, dialect)
         self._still_mine = statements.still_mine(roles, dialect)
 
@@ -136,7 +136,7 @@ class Settler:
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):
             errors = {key: outcomes.errors[key] for key in keys}
-            yield statements.bury(self._roles, self._dialect, errors), {"keys": keys}
+            yield statements.bury(self._roles, self._dialect, self._now, errors), {"keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
             yield statement, {**values, **company}

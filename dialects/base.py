@@ -169,6 +169,15 @@ class Dialect:
         del order
         return rows
 
+    def beyond(self, columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """`(columns) > (values)`, so that an index over the columns is entered there.
+
+        Portable: written out, for not every database enters an index by a comparison of rows.
+        """
+        larger = [column > value for column, value in zip(columns, values, strict=True)]
+        same = [column == value for column, value in zip(columns, values, strict=True)]
+        return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
+
     def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
         """An INSERT that leaves out rows of which these columns' values are there; needs `skips_duplicates`.
 

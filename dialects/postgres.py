@@ -101,6 +101,11 @@ class Postgres(Dialect):
         values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=sa.ARRAY(key[0].type))
         return key[0] == sa.any_(values)
 
+    def beyond(self, columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+        # Written out, an OR is a filter: every page would read the index from its beginning.
+        given = (sa.literal(value, column.type) for column, value in zip(columns, values, strict=True))
+        return sa.tuple_(*columns) > sa.tuple_(*given)
+
     def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
         return postgresql.insert(table).on_conflict_do_nothing(index_elements=columns)
 

@@ -19,9 +19,10 @@ def delete(roles: Roles, dialect: Dialect) -> sa.Delete:
     return _guarded(sa.delete(roles.table), roles, dialect)
 
 
-def keep(roles: Roles, dialect: Dialect) -> sa.Update:
-    """Done: the jobs stay, with the owner that did them."""
-    return _guarded(sa.update(roles.table).values({roles.status: DONE}), roles, dialect)
+def keep(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Done: the jobs stay, with the owner that did them, and when."""
+    since = {} if roles.owner_date is None else {roles.owner_date: now}
+    return _guarded(sa.update(roles.table).values({roles.status: DONE, **since}), roles, dialect)
 
 
 def release(roles: Roles, dialect: Dialect) -> sa.Update:
@@ -69,9 +70,11 @@ def suspect(
     return _guarded(sa.update(roles.table).values(values), roles, dialect)
 
 
-def bury(roles: Roles, dialect: Dialect, errors: Mapping[Key, str]) -> sa.Update:
-    """Failed for the last time: dead, kept for a person to look at."""
+def bury(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
+    """Failed for the last time: dead since now, kept for a person to look at."""
     values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
+    if roles.owner_date is not None:
+        values[roles.owner_date] = now
     return _guarded(sa.update(roles.table).values(values), roles, dialect)
 
 
