@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from claimjobs.batch import Batch
     from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
+    from claimjobs.instants import next_whole
     from claimjobs.job import Job
+    from claimjobs.ledger import Ledger
     from claimjobs.liveness import Liveness
     from claimjobs.queue import Queue
     from claimjobs.retry import Retry
@@ -19,18 +21,33 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "ClaimjobsError", "Columns", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
+__all__ = [
+    "Batch",
+    "ClaimjobsError",
+    "Columns",
+    "Job",
+    "Ledger",
+    "Liveness",
+    "Queue",
+    "Retry",
+    "job_table",
+    "make",
+    "next_whole",
+    "tables_for",
+]
 
 _MODULES = {
     "Batch": "batch",
     "ClaimjobsError": "errors",
     "Columns": "columns",
     "Job": "job",
+    "Ledger": "ledger",
     "Liveness": "liveness",
     "Queue": "queue",
     "Retry": "retry",
     "job_table": "schema",
     "make": "setup",
+    "next_whole": "instants",
     "tables_for": "setup",
 }
 

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadRow
 from claimjobs.roles import Roles
+from claimjobs.savepoint import savepoint
 from claimjobs.statements.produce import produce
 from claimjobs.translate import reason
 
@@ -31,15 +32,16 @@ def enqueue(
     rows: Row | Iterable[Row],
     *,
     on_bad: OnBad | None = None,
+    inserting: Inserting | None = None,
 ) -> int:
-    """Insert rows in the transaction of `connection`; return how many.
+    """Insert rows in the transaction of `connection`, the way of `inserting`; return how many.
 
     Raises BadRow, with the number of the row, for the first one that does not fit; what was inserted before it
     stays in the transaction, for the caller to commit or not. With `on_bad` that is called instead, for each row
     that does not fit, and all others are inserted.
     """
     several = [rows] if isinstance(rows, Mapping) else rows
-    insert = _Insert(connection, roles, dialect, on_bad or _give_up)
+    insert = (inserting or Insert)(connection, roles, dialect, on_bad or _give_up)
     return sum(insert(chunk) for chunk in _chunks(_checked(several, roles, on_bad or _give_up)))
 
 
@@ -82,7 +84,7 @@ def _chunks(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
         yield chunk
 
 
-class _Insert:
+class Insert:
     """Inserts chunks; finds the rows that a refused chunk was refused for."""
 
     def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect, on_bad: OnBad) -> None:
@@ -92,10 +94,26 @@ class _Insert:
         self._on_bad = on_bad
 
     def __call__(self, chunk: list[Numbered]) -> int:
-        """Insert a chunk, or if it is refused its halves; one row that is refused is bad."""
-        refusal = self._refusal(chunk)
-        if refusal is None:
-            return len(chunk)
+        """Insert a chunk; how many rows came in."""
+        came = self._try(chunk)
+        return came if isinstance(came, int) else self._refused(chunk, came)
+
+    def _try(self, chunk: list[Numbered]) -> int | Exception:
+        """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
+        try:
+            with savepoint(self._connection):
+                return self._insert([dict(row) for _, row in chunk])
+        except (sa.exc.StatementError, *UNSENDABLE) as error:
+            if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
+                raise
+            return error
+
+    def _insert(self, rows: list[dict[str, Any]]) -> int:
+        self._connection.execute(self._statement, rows)
+        return len(rows)
+
+    def _refused(self, chunk: list[Numbered], refusal: Exception) -> int:
+        """Of a chunk that was refused insert the halves; one row that is refused is bad."""
         if len(chunk) > 1:
             half = len(chunk) // 2
             return self(chunk[:half]) + self(chunk[half:])
@@ -104,19 +122,10 @@ class _Insert:
         self._on_bad(bad)
         return 0
 
-    def _refusal(self, chunk: list[Numbered]) -> Exception | None:
-        """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
-        try:
-            # The savepoint keeps the caller's transaction usable after a row that does not fit.
-            with self._connection.begin_nested():
-                self._connection.execute(self._statement, [dict(row) for _, row in chunk])
-        except (sa.exc.StatementError, *UNSENDABLE) as error:
-            if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
-                raise
-            return error
-        return None
-
     def _is_rows_fault(self, error: sa.exc.DBAPIError) -> bool:
         code = self._dialect.error_code(error)
         never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
         return code in self._dialect.bad_row or never_sent
+
+
+Inserting = Callable[[sa.Connection, Roles, Dialect, OnBad], Insert]

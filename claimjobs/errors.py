@@ -151,6 +151,18 @@ class KeyNotUnique(UnfitTable):
         )
 
 
+class NotUnique(UnfitTable):
+    """Rows are to be enqueued by a unique key that the table does not have."""
+
+    def __init__(self, table: str, columns: tuple[str, ...]) -> None:
+        names = ", ".join(columns)
+        index = "_".join((table.rpartition(".")[2], *columns))
+        super().__init__(
+            f"table {table!r} has no unique index over {names}, so nothing keeps a second such job out: "
+            f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
+        )
+
+
 class BadTable(UnfitTable):
     """The table is a queue, but not one for what was asked."""
 
@@ -180,6 +192,16 @@ class NoOpenTransaction(ClaimjobsError):
 
     def __init__(self, what: str) -> None:
         super().__init__(f"this batch {what}: make the Queue with hold='transaction', and leave commit to `with batch`")
+
+
+class BadUnique(ClaimjobsError, ValueError):
+    """A unique key that would not keep its value."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(
+            f"jobs of table {table!r} cannot be unique by {column!r}, which changes when a job changes hands or waits: "
+            "name columns of their payload"
+        )
 
 
 class BatchSettled(ClaimjobsError):

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self
 
@@ -23,12 +24,14 @@ from claimjobs.connect import connected, engine_of
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
-from claimjobs.enqueue import OnBad, Row, enqueue
+from claimjobs.enqueue import Insert, OnBad, Row, enqueue
 from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork, ServerUnreachable
 from claimjobs.graveyard import Graveyard
 from claimjobs.hand import Hand
+from claimjobs.instants import age_of
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
+from claimjobs.purge import Kept, Purge
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.schema import DEFAULT_TABLE
@@ -38,6 +41,7 @@ from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
 from claimjobs.transaction import TransactionHold
 from claimjobs.translate import predicate_errors
+from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
 
 SHORTEST_POLL = 0.02
 """Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""
@@ -97,6 +101,7 @@ class Queue:
         self._draining = False
         self._wake = threading.Event()
         self._preparing = threading.RLock()
+        self._unique_keys = UniqueKeys()
         self._backend: Backend | None = None
         self._built: tuple[Where, Algorithm] | None = None
         self._hand: Hand | TransactionHold | None = None
@@ -110,25 +115,41 @@ class Queue:
         connection: sa.Connection | Session | None = None,
         *,
         on_bad: OnBad | None = None,
+        unique: str | Sequence[str] = (),
     ) -> int:
-        """Insert jobs, given as one mapping of columns or any number of them; return how many.
+        """Insert jobs, given as one mapping of columns or any number of them; return how many came in.
 
         With a Connection or Session they become part of its transaction, and its caller commits; without one
         they are committed here, all or none. Raises BadRow with the number of the first row that does not fit; with
         `on_bad` that is called with each of them instead, and all others are enqueued.
+
+        `unique` names columns of the payload over which the table has a unique index (else NotUnique): rows whose
+        values of them are in the table already, in whatever state, are left out, also when another transaction is
+        about to commit them. Without a connection a conflict with that is settled here; with one it may raise, like
+        any conflict of the caller's transaction.
         """
         backend = self._ready()
-        insert = partial(enqueue, roles=backend.roles, dialect=backend.dialect, rows=rows, on_bad=on_bad)
-        if connection is None:
-            with connected(self.engine) as own:
-                # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
-                own.execution_options(isolation_level=backend.dialect.isolation)
-                with own.begin():
-                    count = insert(own)
+        inserting = partial(UniqueInsert, unique=self._unique_keys.of(unique)) if unique else Insert
+        insert = partial(enqueue, roles=backend.roles, dialect=backend.dialect, inserting=inserting)
+        if unique and connection is None:
+            again = ThroughConflicts(backend.dialect, self._liveness.patience, self.report)
+            count = again(partial(self._in_transaction, None, insert), rows, on_bad)
         else:
-            count = insert(connection.connection() if isinstance(connection, Session) else connection)
+            count = self._in_transaction(connection, insert, rows, on_bad)
         self.report.enqueued += count
         return count
+
+    def _in_transaction(
+        self, connection: sa.Connection | Session | None, insert: Callable[..., int], rows: Any, on_bad: OnBad | None
+    ) -> int:
+        if connection is not None:
+            given = connection.connection() if isinstance(connection, Session) else connection
+            return insert(given, rows=rows, on_bad=on_bad)
+        with connected(self.engine) as own:
+            # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
+            own.execution_options(isolation_level=self._ready().dialect.isolation)
+            with own.begin():
+                return insert(own, rows=rows, on_bad=on_bad)
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -226,10 +247,29 @@ class Queue:
         with connected(self.engine) as connection:
             return statistics.read(connection, backend, self._now)
 
+    def now(self) -> datetime:
+        """This moment by the database's clock, in UTC: what `run_at` is compared with."""
+        self._ready()
+        with connected(self.engine) as connection:
+            return connection.execute(sa.select(self._now)).scalar_one()  # type: ignore[no-any-return]
+
     @property
     def dead(self) -> Graveyard:
         """The jobs that are out of attempts: to be looked at, run again or dropped."""
         return Graveyard(self._ready(), self._now, self._connector)
+
+    def purge(
+        self, older_than: timedelta | float, *, status: Kept = "done", where: Where = None, dry_run: bool = False
+    ) -> int:
+        """Delete jobs that have been done, or dead, for so long by the database's clock; return how many.
+
+        `older_than` is a timedelta or seconds. `where` narrows what is meant; the queue's own predicate does not count
+        here. They are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are there
+        only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, and BadPredicate.
+        """
+        age = age_of(older_than)
+        with self._connector() as connector:
+            return Purge(connector, self._ready(), status).run(self._now, age, where=where, dry_run=dry_run)
 
     @property
     def payload(self) -> tuple[str, ...]:

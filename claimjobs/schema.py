@@ -1,33 +1,47 @@
-"""The tables that claimjobs makes: jobs, with whatever payload the user gives them, and their owners."""
+"""The tables that claimjobs makes: jobs, with whatever payload the user gives them, their owners, and the ledger."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.columns import STATES, UNCLAIMED
-from claimjobs.dialects.types import Instant, WholeSecond, database_now, table_options
+from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, table_options
+from claimjobs.errors import BadUnique
 
 DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"
+LEDGER_TABLE: Final = "claimjobs_ledger"
+LONGEST_NAME: Final = 255
+"""Characters of a queue's name, and of a key as text, in the ledger."""
 
 FIRST_OWNER: Final = 10_000_000
 """Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
 program that claims rows of the same table under such a number is never taken for one of us."""
 
 
-def job_table(name: str, metadata: sa.MetaData, *payload: sa.schema.SchemaItem, **options: Any) -> sa.Table:
+def job_table(
+    name: str,
+    metadata: sa.MetaData,
+    *payload: sa.schema.SchemaItem,
+    unique: str | Sequence[str] = (),
+    **options: Any,
+) -> sa.Table:
     """A table of jobs whose payload is the columns given (and constraints, and indexes), any of them.
 
     The columns around it have defaults, so that a plain INSERT of the payload enqueues a job:
     `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it), `attempts`,
     and `suspect` (how many jobs it was in hand with when something went wrong that names none of them).
     `options` go to `sqlalchemy.Table`. A payload column of the name `id` takes the place of ours, as the key.
+    `unique` names payload columns whose values, together, one job at most may have: see `Queue.enqueue`.
     """
     own_key = any(isinstance(item, sa.Column) and item.primary_key for item in payload)
     key = () if own_key else (sa.Column("id", sa.BigInteger, primary_key=True),)
-    table = sa.Table(name, metadata, *key, *payload, *_job_columns(name), **{**table_options(), **options})
+    ours = _job_columns(name)
+    once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
+    table = sa.Table(name, metadata, *key, *payload, *ours, *once, **{**table_options(), **options})
     _claim_index(table)
     return table
 
@@ -66,6 +80,20 @@ def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
     )
 
 
+def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
+    """The ledger of a destination: one row for each job that had its effect there. See `claimjobs.Ledger`."""
+    return sa.Table(
+        LEDGER_TABLE,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("digest", exact_text(64), primary_key=True, comment="SHA-256 of the queue's name and the job's key"),
+        sa.Column("queue", exact_text(LONGEST_NAME), nullable=False),
+        sa.Column("job", exact_text(LONGEST_NAME), nullable=False, comment="the job's key as text, perhaps cut short"),
+        sa.Column("done_at", Instant, nullable=False, server_default=database_now()),
+        sa.Index(f"{LEDGER_TABLE}_age", "queue", "done_at"),
+        **table_options(),
+    )
+
+
 def _job_columns(name: str) -> tuple[sa.Column[Any], ...]:
     return (
         sa.Column("status", sa.Enum(*STATES, name=f"{name}_status"), nullable=False, server_default=UNCLAIMED),
@@ -77,6 +105,12 @@ def _job_columns(name: str) -> tuple[sa.Column[Any], ...]:
         sa.Column("last_error", sa.Text),
         sa.Column("suspect", sa.Integer, nullable=False, server_default="0"),
     )
+
+
+def _once(name: str, unique: Sequence[str], ours: set[str]) -> tuple[sa.UniqueConstraint, ...]:
+    if changing := [column for column in unique if column in ours]:
+        raise BadUnique(name, changing[0])
+    return (sa.UniqueConstraint(*unique, name=f"{name}_unique"),) if unique else ()
 
 
 def _claim_index(table: sa.Table) -> None:

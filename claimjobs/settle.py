@@ -110,7 +110,7 @@ class Settler:
         self._reach = reach = statements.Reach(roles, dialect, sa.true() if locked else roles.mine)
         self._now = now
         self._on_done = on_done
-        self._delete, self._keep = statements.delete(reach), statements.keep(reach)
+        self._delete, self._keep = statements.delete(reach), statements.keep(reach, now)
         self._release = statements.release(reach)
         self._still_mine = statements.still_mine(reach)
 
@@ -183,7 +183,7 @@ class Settler:
         for keys in _cut(outcomes.retried, FEW):
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):
-            yield statements.bury(self._reach, {key: outcomes.errors[key] for key in keys}), {"keys": keys}
+            yield statements.bury(self._reach, self._now, {key: outcomes.errors[key] for key in keys}), {"keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
             yield statement, {**values, "company": outcomes.company or len(outcomes.suspects)}

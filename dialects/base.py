@@ -35,6 +35,9 @@ class Dialect:
     returns_what_it_writes: ClassVar[bool] = False
     """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
 
+    skips_duplicates: ClassVar[bool] = False
+    """INSERT can leave out the rows of which a given unique key is there already, and those alone."""
+
     isolation: ClassVar[str] = "READ COMMITTED"
     """The isolation level of every claim and settle: each statement sees what was committed before it."""
 
@@ -48,6 +51,8 @@ class Dialect:
     bad_predicate: ClassVar[frozenset[Any]] = frozenset()
     bad_row: ClassVar[frozenset[Any]] = frozenset()
     """Codes of "this row does not fit": too long, not null, out of range, a constraint."""
+    duplicate: ClassVar[frozenset[Any]] = frozenset()
+    """Those of them that mean a unique key that is there already."""
 
     def error_code(self, error: BaseException) -> Any:
         """The server's (or driver's) code for this error, or None where there is none."""
@@ -177,6 +182,22 @@ class Dialect:
         """
         del index
         return statement.where(self.among(key, "keys"))
+
+    def beyond(self, columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+        """`(columns) > (values)`, so that an index over the columns is entered there.
+
+        Portable: written out, for not every database enters an index by a comparison of rows.
+        """
+        larger = [column > value for column, value in zip(columns, values, strict=True)]
+        same = [column == value for column, value in zip(columns, values, strict=True)]
+        return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
+
+    def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
+        """An INSERT that leaves out rows of which these columns' values are there; needs `skips_duplicates`.
+
+        What another transaction has inserted and not committed is waited for.
+        """
+        raise NotImplementedError
 
 
 __all__ = ["Dialect", "Key", "Write"]

@@ -44,6 +44,9 @@ class MySQL(Dialect):
     bad_row: ClassVar[frozenset[Any]] = frozenset(
         {1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1452, 3140, 3819, 4025}
     )
+    # INSERT IGNORE and ON DUPLICATE KEY UPDATE ask for no key: they would take any other error of the row, or another
+    # unique key, for the duplicate.
+    duplicate: ClassVar[frozenset[Any]] = frozenset({1062})
 
     def error_code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error

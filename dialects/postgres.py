@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from claimjobs.dialects.base import Dialect
 
@@ -25,6 +26,7 @@ class Postgres(Dialect):
 
     claims_in_one_statement: ClassVar[bool] = True
     returns_what_it_writes: ClassVar[bool] = True
+    skips_duplicates: ClassVar[bool] = True
 
     transient: ClassVar[dict[Any, str]] = {
         "40P01": "deadlock",
@@ -63,6 +65,7 @@ class Postgres(Dialect):
             "42804",
         }
     )
+    duplicate: ClassVar[frozenset[Any]] = frozenset({"23505"})
 
     def error_code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error
@@ -97,6 +100,14 @@ class Postgres(Dialect):
             return super().among(key, parameter)
         values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=sa.ARRAY(key[0].type))
         return key[0] == sa.any_(values)
+
+    def beyond(self, columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+        # Written out, an OR is a filter: every page would read the index from its beginning.
+        given = (sa.literal(value, column.type) for column, value in zip(columns, values, strict=True))
+        return sa.tuple_(*columns) > sa.tuple_(*given)
+
+    def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
+        return postgresql.insert(table).on_conflict_do_nothing(index_elements=columns)
 
     def few(self, rows: sa.CTE, order: sa.ColumnElement[Any]) -> sa.FromClause:
         """The rows as arrays, unnested: of those the planner expects ten.
@@ -155,6 +166,7 @@ class PortablePostgres(Postgres):
 
     claims_in_one_statement: ClassVar[bool] = False
     returns_what_it_writes: ClassVar[bool] = False
+    skips_duplicates: ClassVar[bool] = False
     among = Dialect.among
 
 

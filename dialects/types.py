@@ -55,6 +55,12 @@ class WholeSecond(Instant):
         return super().load_dialect_impl(dialect)
 
 
+def exact_text(length: int) -> sa.types.TypeEngine[str]:
+    """Text that is equal to itself alone: the default collation of MySQL takes `Ada` for `ADA`."""
+    exact = mysql.VARCHAR(length, collation="utf8mb4_bin")
+    return sa.String(length).with_variant(exact, *_WITHOUT_TIME_ZONES)
+
+
 class database_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
     """The database's clock, as an instant in UTC; as a column default as well."""
 

@@ -21,12 +21,12 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.dialects import DIALECTS, Dialect
-from claimjobs.dialects.types import database_now
+from claimjobs.dialects.types import Instant, database_now
 from claimjobs.liveness import Liveness
 from claimjobs.roles import Roles, roles_of
 from claimjobs.schema import DEFAULT_TABLE, article_table, owner_table
 from claimjobs.setup import ddl, tables_for
-from claimjobs.statements import dead, owners, produce, settle
+from claimjobs.statements import dead, owners, produce, purge, settle
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
@@ -75,6 +75,8 @@ TITLES: Final = {
     "list": "Dead jobs: list",
     "revive": "Dead jobs: retry",
     "drop": "Dead jobs: drop",
+    "old": "Clean-up: kept jobs that are old",
+    "purge": "Clean-up: they leave the table",
 }
 NOTES: Final = {
     "lock": "`:candidates` is what phase 1 found.",
@@ -87,6 +89,7 @@ NOTES: Final = {
     "sweep": "Every 5 s, by the one that looks most.",
     "end session": "`4711` stands for the session's number.",
     "left behind": "They are handed back by the statements of a settle; then the owner leaves.",
+    "old": "In pages of 1,000. From the second on it begins beyond the last job of the one before.",
     "list": "In pages of 1,000, each from beyond the last key of the one before. `retry` and `drop` find theirs so.",
 }
 NOTES_FOR: Final = {
@@ -96,7 +99,7 @@ NOTES_FOR: Final = {
 
 GIVEN: Final = (
     *("me", "size", "limit", "keys", "candidates", "d", "e"),
-    *("host", "pid", "claims", "lease", "since", "company"),
+    *("host", "pid", "claims", "lease", "since", "company", "until"),
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
@@ -145,10 +148,10 @@ def _built(family: str) -> dict[str, Any]:
     return {
         **_claims(roles, dialect, selection, now),
         "done": settle.delete(reach),
-        "kept": settle.keep(reach),
+        "kept": settle.keep(reach, now),
         "released": settle.release(reach),
         "retried": settle.retry(reach, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
-        "dead": settle.bury(reach, {1: "ValueError: ..."}),
+        "dead": settle.bury(reach, now, {1: "ValueError: ..."}),
         "suspects": settle.suspect(
             reach, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
         ),
@@ -159,7 +162,13 @@ def _built(family: str) -> dict[str, Any]:
         "list": dead.page(roles, tuple(roles.table.columns), ()),
         "revive": dead.revive(roles, dialect, now, ()),
         "drop": dead.drop(roles, dialect, ()),
+        **_clean_up(roles, dialect),
     }
+
+
+def _clean_up(roles: Roles, dialect: Dialect) -> dict[str, Any]:
+    old = purge.old(roles, "done", sa.bindparam("until", type_=Instant()), ())
+    return {"old": purge.page(roles, dialect, old, None), "purge": purge.purge(roles, dialect, old)}
 
 
 def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
@@ -303,7 +312,8 @@ def _looks_around(statement: str) -> bool:
         "connection_id()",
         "pg_postmaster_start_time",
     )
-    return any(word in statement for word in words) or statement == "SELECT utc_timestamp(6) AS anon_1"
+    clock = ("SELECT utc_timestamp(6) AS anon_1", "SELECT now() AS anon_1")
+    return any(word in statement for word in words) or statement in clock
 
 
 def _shape(statement: str) -> str:
@@ -336,6 +346,8 @@ def look(backend: Backend) -> Sent:
         queue.claim(1)  # held, and released when the queue is closed
     with still(Queue(engine, article_table(), on_done="keep")) as queue:
         _work(queue, "done", backend)
+        backend.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00' WHERE status = 'done'")
+        queue.purge(60)
         _work(queue, "suspects", backend)
     engine.dispose()
     if missing := listener.not_sent():

@@ -55,6 +55,9 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
     "locks that spare keys": ("row locks that foreign keys pass", frozenset({"postgres", "postgres-portable"})),
     "table collation": ("a collation for each table", frozenset({"mysql", "mariadb"})),
+    "partial indexes": ("indexes over some rows only", frozenset({"postgres", "postgres-portable"})),
+    "skips duplicates": ("an INSERT that leaves duplicates out", frozenset({"postgres"})),
+    "current reads": ("locking reads beyond a transaction's snapshot", frozenset({"mysql", "mariadb"})),
     "native uuid": ("a UUID type of its own", frozenset({"postgres", "postgres-portable", "mariadb"})),
 }
 """What `backend.requires` knows, and the backends that have it."""

@@ -34,6 +34,12 @@ WATCH_EVERY = 1_000
 @click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="Commit each time after so many rows.")
 @click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
 @click.option("--from-line", type=click.IntRange(1), default=1, help="Begin at this line of FILE.")
+@click.option(
+    "--unique",
+    metavar="COLUMN[,COLUMN]",
+    callback=lambda _context, _option, given: _columns(given),
+    help="Leave out rows whose values of these columns are in the table already; it must have a unique index on them.",
+)
 @url_option
 @table_option
 @click.pass_context
@@ -44,23 +50,27 @@ def enqueue(
     chunk: int | None,
     rejects: Path | None,
     from_line: int,
+    unique: tuple[str, ...],
     url: str | None,
     table: str,
 ) -> None:
-    """Enqueue each row of FILE (- is standard input) as a job, and print how many there were.
+    """Enqueue each row of FILE (- is standard input) as a job, and print how many came in.
 
     A row is a JSON object on a line of its own, {"column": value, ...}, or a line of CSV under a header of column
     names. Instants are written as 2026-01-31T12:00:00Z, bytes in base64. An empty field of CSV is the column's
-    default, NULL, or an empty text: the first of them that the column allows.
+    default, NULL, or an empty text: the first of them that the column allows. A row with an instant in its column
+    run_at waits until then; with a number in priority it comes before those with a higher one.
 
     All rows are one transaction: if one does not fit, none is enqueued, and its line and the reason are told. With
     --chunk what was committed before stays, and --from-line goes on there. With --rejects lines that do not
-    fit are copied to a file, and all others are enqueued (exit code 5 if there were any).
+    fit are copied to a file, and all others are enqueued (exit code 5 if there were any). With --unique the same
+    file may be enqueued again: what is there already stays as it is.
 
     \b
     Examples:
       claimjobs enqueue jobs.jsonl
       claimjobs enqueue jobs.csv --chunk 10000 --rejects bad.csv
+      claimjobs enqueue jobs.jsonl --unique id
       grep urgent jobs.jsonl | claimjobs enqueue -
     """
     reader = READERS[format_ or _format_of(getattr(file, "name", "-"))]
@@ -71,12 +81,18 @@ def enqueue(
         queue_for(url, wanted) as queue,
         watch(_size(file)) as eye,
     ):
-        enqueued = Enqueuing(queue, Source(file), reader, bad, eye).run(chunk, from_line)
-    say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s")
+        work = Enqueuing(queue, Source(file), reader, rejects=bad, watch=eye, unique=unique)
+        enqueued = work.run(chunk, from_line)
+    known = f", {work.known:,} were there already" if unique else ""
+    say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s{known}")
     click.echo(enqueued)
     if bad is not None and bad.count:
         say(f"{number(bad.count, 'row')} did not fit: correct {rejects} and enqueue it")
         context.exit(exits.INPUT)
+
+
+def _columns(given: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in given.split(",") if name.strip()) if given else ()
 
 
 def _format_of(name: str) -> str:
@@ -108,12 +124,24 @@ class BadLine(BadRow):
 class Enqueuing:
     """One file on its way into a queue, and how far that is committed."""
 
-    def __init__(self, queue: Queue, source: Source, reader: Reader, rejects: Rejects | None, eye: Watch) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        source: Source,
+        reader: Reader,
+        *,
+        rejects: Rejects | None,
+        watch: Watch,
+        unique: tuple[str, ...],
+    ) -> None:
         self._queue = queue
         self._source = source
         self._reader = reader
         self._rejects = rejects
-        self._watch = eye
+        self._watch = watch
+        self._unique = unique
+        self._fit = 0
+        """Rows that were read and not refused."""
         self._enqueued = 0
         self._committed = 0
         """The last line of the last transaction."""
@@ -134,18 +162,25 @@ class Enqueuing:
         rows = self._watched(self._reader(self._source, self._queue.table, first, on_bad or _give_up))
         for row in rows:
             part = chain([row], islice(rows, chunk and chunk - 1))
-            self._enqueued += self._queue.enqueue(part, on_bad=on_bad)
+            self._enqueued += self._queue.enqueue(part, on_bad=on_bad, unique=self._unique)
             self._committed = self._source.line
 
     def _watched(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
         for count, row in enumerate(rows, 1):
+            self._fit += 1
             if count % WATCH_EVERY == 0:
                 self._watch.at(count, self._source.position)
             yield row
 
+    @property
+    def known(self) -> int:
+        """Rows that were left out, for they were there already."""
+        return self._fit - self._enqueued
+
     def _reject(self, bad: BadRow) -> None:
         if self._rejects is not None:
             self._rejects.add(self._source.header, bad.row.raw)
+            self._fit -= bool(bad.row)  # one that could not be read is empty, and was not counted
             self._watch.say(f"line {bad.row.line}: {bad.reason}")
 
     # --- what is told when it ends early ---------------------------------------------------------------

@@ -19,6 +19,7 @@ COMMANDS = {
     "start-processing": ("claimjobs.cli.start_processing:start_processing", "Run consumers and generators."),
     "enqueue": ("claimjobs.cli.enqueue:enqueue", "Enqueue the rows of a file: JSON lines or CSV."),
     "dead": ("claimjobs.cli.dead:dead", "List, show, retry or drop jobs that are out of attempts."),
+    "purge": ("claimjobs.cli.purge:purge", "Delete jobs that have been done, or dead, for long."),
     "reclaim": ("claimjobs.cli.reclaim:reclaim", "Hand back the jobs of dead owners, where no consumer runs."),
     "status": ("claimjobs.cli.status:status", "Count the jobs, and show who holds them."),
 }
@@ -29,6 +30,7 @@ CODES: dict[type[BaseException], int] = {
     errors.UnfitTable: exits.TABLE,
     errors.BadPredicate: exits.INPUT,
     errors.BadRow: exits.INPUT,
+    errors.BadUnique: exits.USAGE,
     errors.ReferenceNotFound: exits.INPUT,
     errors.BadHandler: exits.INPUT,
     KeyboardInterrupt: exits.INTERRUPTED,

@@ -11,6 +11,7 @@ from claimjobs import setup
 from claimjobs.cli.console import asks, number, say
 from claimjobs.cli.options import engine_for, table_of, table_option, url_option
 from claimjobs.connect import engine_of
+from claimjobs.schema import ledger_table
 
 DDL_WITHOUT_URL = "postgresql://"
 """What the embedded database understands."""
@@ -20,9 +21,10 @@ DDL_WITHOUT_URL = "postgresql://"
 @click.option("--recreate", is_flag=True, help="Drop the table of jobs first, with all its rows.")
 @click.option("--yes", is_flag=True, help="Do not ask before --recreate drops anything.")
 @click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; connect to nothing.")
+@click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
 @url_option
 @table_option
-def setup_tables(recreate: bool, yes: bool, sql: bool, url: str | None, table: str) -> None:
+def setup_tables(recreate: bool, yes: bool, sql: bool, ledger: bool, url: str | None, table: str) -> None:
     """Make the tables of a queue that are missing, and say what was there.
 
     --table NAME makes the table of the demonstration, with two columns of text as its payload; a table with a
@@ -33,29 +35,39 @@ def setup_tables(recreate: bool, yes: bool, sql: bool, url: str | None, table: s
     --recreate leaves the table of owners alone: all queues of a database share it, and its ids must never be
     used again.
 
+    --ledger makes the table claimjobs_ledger, and no other: in a database where the work of jobs has its effect, it
+    tells a second attempt from the first. It is never dropped.
+
     \b
     Examples:
       claimjobs setup-tables
       claimjobs setup-tables --table shop.models:Email
       claimjobs setup-tables --recreate --yes
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
+      claimjobs setup-tables --ledger
     """
+    if ledger and recreate:
+        raise click.UsageError(
+            "--recreate is for the table of jobs: the ledger tells what was done, and is never dropped"
+        )
     wanted = table_of(table)
     if sql:
-        click.echo(setup.ddl(engine_of(url or DDL_WITHOUT_URL), setup.tables_for(wanted), recreate=recreate), nl=False)
+        tables = [ledger_table()] if ledger else setup.tables_for(wanted)
+        click.echo(setup.ddl(engine_of(url or DDL_WITHOUT_URL), tables, recreate=recreate), nl=False)
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
     with engine_for(url) as engine:
-        _set_up(engine, wanted, recreate, yes)
+        if ledger:
+            _tell(setup.make(engine, [ledger_table()]))
+        else:
+            _set_up(engine, wanted, recreate, yes)
 
 
 def _set_up(engine: sa.Engine, table: Any, recreate: bool, yes: bool) -> None:
     if recreate:
         _confirm(engine, setup.doomed(engine, table), yes)
-    made = setup.make(engine, setup.tables_for(table), recreate=recreate)
-    for line in _lines(made):
-        click.echo(line)
+    _tell(setup.make(engine, setup.tables_for(table), recreate=recreate))
     for line in setup.advice(engine, table, setup.check(engine, table)):
         say(line)
 
@@ -67,6 +79,11 @@ def _confirm(engine: sa.Engine, doomed: setup.Doomed | None, yes: bool) -> None:
         where = engine.url.render_as_string(hide_password=True)
         question = f"Drop table {doomed.table} with {number(doomed.rows, 'row')} in {where}{at_work}?"
         click.confirm(question, abort=True, err=True)
+
+
+def _tell(made: setup.Made) -> None:
+    for line in _lines(made):
+        click.echo(line)
 
 
 def _lines(made: setup.Made) -> list[str]:

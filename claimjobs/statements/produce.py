@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import sqlalchemy as sa
 
+from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
+from claimjobs.state import Column
 
 
 def produce(roles: Roles) -> sa.Insert:
     """Insert jobs; run with a list of mappings of one shape. What a mapping leaves out has its default."""
     return sa.insert(roles.table)
+
+
+def produce_new(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
+    """Insert jobs but for those whose values of `unique` are there; returns the keys of those that came in."""
+    return dialect.insert_unless_there(roles.table, unique).returning(*roles.key)
+
+
+def there(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Select[Any]:
+    """Which of the `values` of the columns `unique` are in the table, as far as this transaction sees."""
+    return sa.select(*unique).select_from(roles.table).where(dialect.among(unique, "values"))

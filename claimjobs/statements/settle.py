@@ -31,9 +31,11 @@ def delete(reach: Reach) -> sa.Delete:
     return _guarded(reach.dialect.delete(reach.roles.table), reach)
 
 
-def keep(reach: Reach) -> sa.Update:
-    """Done: the jobs stay, with the owner that did them."""
-    return _guarded(sa.update(reach.roles.table).values(reach.roles.state.becomes(DONE)), reach)
+def keep(reach: Reach, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Done: the jobs stay, with the owner that did them, and when."""
+    roles = reach.roles
+    since = {} if roles.owner_date is None else {roles.owner_date: now}
+    return _guarded(sa.update(roles.table).values({**roles.state.becomes(DONE), **since}), reach)
 
 
 def release(reach: Reach) -> sa.Update:
@@ -81,11 +83,14 @@ def suspect(
     return _guarded(sa.update(roles.table).values(values), reach)
 
 
-def bury(reach: Reach, errors: Mapping[Key, str]) -> sa.Update:
-    """Failed for the last time: dead, kept for a person to look at."""
-    reach.roles.need_state(DEAD, "keeping a job that failed for the last time")
-    values = {**_disowned(reach.roles, DEAD), **_failure(reach.roles, errors)}
-    return _guarded(sa.update(reach.roles.table).values(values), reach)
+def bury(reach: Reach, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
+    """Failed for the last time: dead since now, kept for a person to look at."""
+    roles = reach.roles
+    roles.need_state(DEAD, "keeping a job that failed for the last time")
+    values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
+    if roles.owner_date is not None:
+        values[roles.owner_date] = now
+    return _guarded(sa.update(roles.table).values(values), reach)
 
 
 def still_mine(reach: Reach) -> sa.Select[Any]:

@@ -240,6 +240,34 @@ def test_rejects_where_nothing_can_be_written(one: Backend, tmp_path: Path) -> N
     assert "cannot be written" in ended.err
 
 
+# --- unique keys ----------------------------------------------------------------------------------------------
+
+
+def test_what_is_there_already_stays_out(jobs: Backend, tmp_path: Path) -> None:
+    jobs.run("CREATE UNIQUE INDEX jobs_d_e ON jobs (d, e)")
+    file, rejects = tmp_path / "jobs.jsonl", tmp_path / "bad.jsonl"
+    file.write_bytes(lines(*good(3)))
+    assert enqueued(jobs, file, "--unique", "d,e").out == "3\n"
+    file.write_bytes(lines(*good(5)) + b"{\n" + lines({"d": "x", "e": "x", "priority": 2**40}))
+    ended = enqueued(jobs, file, "--unique", "d, e", "--chunk", "2", "--rejects", rejects)
+    assert (ended.code, ended.out) == (exits.INPUT, "2\n")
+    assert "2 rows enqueued in " in ended.err
+    assert " s, 3 were there already\n" in ended.err
+    assert there(jobs) == [f"{number:04}" for number in range(5)]
+
+
+def test_columns_that_no_unique_index_holds(one: Backend) -> None:
+    ended = enqueued(one, "-", "--unique", "d", stdin=lines(*good(1)))
+    assert (ended.code, there(one)) == (exits.TABLE, [])
+    assert "CREATE UNIQUE INDEX jobs_d ON jobs (d)" in ended.err
+
+
+def test_a_column_that_changes_on_the_way(one: Backend) -> None:
+    ended = enqueued(one, "-", "--unique", "run_at", stdin=lines(*good(1)))
+    assert ended.code == exits.USAGE
+    assert "cannot be unique by 'run_at'" in ended.err
+
+
 # --- long files, and short patience ---------------------------------------------------------------------------
 
 

@@ -556,4 +556,4 @@ def test_the_log_names_the_next_step(backend: Backend, caplog: pytest.LogCapture
     other.reclaim()
     text = " ".join(caplog.messages)
     assert "its jobs go to others" in text
-    assert "1 jobs handed back" in text
+    assert "1 job handed back" in text

@@ -1,0 +1,61 @@
+"""`claimjobs purge`: kept jobs that are old leave the table."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import click
+
+from claimjobs.cli.durations import Duration
+from claimjobs.cli.options import engine_for, queue_for, table_of, table_option, url_option
+from claimjobs.ledger import Ledger
+from claimjobs.purge import Kept
+from claimjobs.selection import predicate
+
+
+@click.command()
+@click.option("--older-than", type=Duration(), required=True, metavar="AGE", help="A number and a unit: s, m, h, d, w.")
+@click.option(
+    "--status", type=click.Choice(["done", "dead"]), default="done", show_default=True, help="Which jobs are meant."
+)
+@click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
+@click.option("--ledger", metavar="NAME", help="Entries of this queue in a destination's ledger instead of jobs.")
+@click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@url_option
+@table_option
+def purge(
+    older_than: timedelta,
+    status: Kept,
+    where: str | None,
+    ledger: str | None,
+    dry_run: bool,
+    as_json: bool,
+    url: str | None,
+    table: str,
+) -> None:
+    """Delete jobs that have been done, or dead, for so long, and print how many.
+
+    Done jobs are there only where a queue keeps them (on_done="keep"). Since when a job is done or dead stands in its
+    column owner_date; a job without one is left alone, and so is every job that waits or is in hand. They are committed
+    in chunks of 1,000: what was deleted before an interruption stays so.
+
+    With --json: "purged", or with --dry-run "would_purge".
+
+    \b
+    Examples:
+      claimjobs purge --older-than 7d --dry-run
+      claimjobs purge --older-than 12h --where "d like 'test%'"
+      claimjobs purge --older-than 4w --status dead --json
+      claimjobs purge --older-than 90d --ledger emails
+    """
+    if ledger is None:
+        with queue_for(url, table_of(table)) as queue:
+            count = queue.purge(older_than, status=status, where=predicate(where), dry_run=dry_run)
+    elif where is not None or status != "done":
+        raise click.UsageError("--where and --status are for jobs: the ledger has neither")
+    else:
+        with engine_for(url) as engine:
+            count = Ledger(ledger).purge(engine, older_than, dry_run=dry_run)
+    click.echo(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)

@@ -1,0 +1,71 @@
+"""Purge: kept jobs that are old leave the table, in small committed chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final, Literal, get_args
+
+import sqlalchemy as sa
+
+from claimjobs.backend import Backend
+from claimjobs.connector import Connector
+from claimjobs.selection import Where, predicates_of
+from claimjobs.statements import purge as statements
+from claimjobs.translate import predicate_errors
+
+Kept = Literal["done", "dead"]
+
+AT_ONCE: Final = 1_000
+"""Jobs of one transaction: no lock is held for long, and what was deleted before an error stays so."""
+
+
+class Purge:
+    """The jobs of one status that are old. Each write asks again for both: a job that was revived is left alone."""
+
+    def __init__(self, connector: Connector, backend: Backend, status: Kept) -> None:
+        """Raises ValueError for a status that is not kept for people, but for consumers."""
+        if status not in get_args(Kept):
+            raise ValueError(f"jobs that are {status!r} are not purged: give 'done' or 'dead'")
+        self._connector = connector
+        self._backend = backend
+        self._status = status
+
+    def run(self, now: sa.ColumnElement[Any], age: timedelta, *, where: Where, dry_run: bool) -> int:
+        """Delete them, or only count them; how many. Raises ColumnMissing or BadPredicate."""
+        until = self._connector.transaction(lambda connection: _instant(connection, now)) - age
+        roles = self._backend.roles
+        chosen = statements.old(roles, self._status, until, predicates_of(where, roles))
+        with predicate_errors(self._backend.dialect):
+            return self._count(chosen) if dry_run else self._delete(chosen)
+
+    def _count(self, chosen: statements.Predicates) -> int:
+        statement = statements.how_many(self._backend.roles, chosen)
+        return self._connector.transaction(lambda connection: int(connection.execute(statement).scalar_one()))
+
+    def _delete(self, chosen: statements.Predicates) -> int:
+        roles, dialect = self._backend.roles, self._backend.dialect
+        page = partial(statements.page, roles, dialect, chosen)
+        delete = statements.purge(roles, dialect, chosen)
+        deleted, after = 0, None
+        while True:
+            found, reached = self._connector.transaction(partial(self._chunk, page=page(after), delete=delete))
+            deleted += reached
+            if len(found) < AT_ONCE:
+                return deleted
+            after = tuple(found[-1])
+
+    def _chunk(self, connection: sa.Connection, page: Any, delete: Any) -> tuple[Sequence[Any], int]:
+        found = connection.execute(page, {"limit": AT_ONCE}).all()
+        keys = [self._key_in(row) for row in found]
+        return found, connection.execute(delete, {"keys": keys}).rowcount if keys else 0
+
+    def _key_in(self, row: Any) -> Any:
+        parts = tuple(row._mapping[column] for column in self._backend.roles.key)
+        return parts if len(parts) > 1 else parts[0]
+
+
+def _instant(connection: sa.Connection, now: sa.ColumnElement[Any]) -> datetime:
+    instant: datetime = connection.execute(sa.select(now)).scalar_one()
+    return instant

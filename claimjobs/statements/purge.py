@@ -1,0 +1,48 @@
+"""Clean-up: jobs that are kept, done or dead, and old."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.roles import Roles
+from claimjobs.state import Column
+
+Predicates = Sequence[sa.ColumnElement[bool]]
+
+
+def old(roles: Roles, status: str, until: Any, where: Predicates) -> Predicates:
+    """What makes a job of this status old: it has been so since the instant `until`, or for longer."""
+    roles.need_state(status, f"keeping jobs that are {status}")
+    since = roles.need("owner_date", f"telling since when a job is {status}")
+    return (roles.state.is_(status), since <= until, *where)
+
+
+def walk(roles: Roles) -> tuple[Column, ...]:
+    """The columns to go along: those of the index to claim by, which holds the jobs of one status side by side.
+
+    A column that may be NULL is no way to go: nothing is beyond a NULL.
+    """
+    order = roles.default_order
+    return roles.key if any(column.nullable for column in order) else order
+
+
+def page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any] | None) -> sa.Select[Any]:
+    """The next `limit` of the jobs, along `walk`, beyond the values `after` of its columns."""
+    way = walk(roles)
+    beyond = () if after is None else (dialect.beyond(way, after),)
+    limit = sa.bindparam("limit", type_=sa.Integer)
+    return sa.select(*way).where(*chosen, *beyond).order_by(*way).limit(limit)
+
+
+def how_many(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
+    """How many they are."""
+    return sa.select(sa.func.count()).select_from(roles.table).where(*chosen)
+
+
+def purge(roles: Roles, dialect: Dialect, chosen: Predicates) -> sa.Delete:
+    """Those of `keys` that still are what they were when they were found leave the table."""
+    return dialect.reach(dialect.delete(roles.table).where(*chosen), roles.key, roles.key_index)

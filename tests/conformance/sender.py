@@ -1,0 +1,31 @@
+"""A process that enqueues the same keys as others at once. Imports no test, so it starts soon."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs import Queue, job_table
+from claimjobs.dialects import Dialect
+
+VISITS = job_table(
+    "visits",
+    sa.MetaData(),
+    sa.Column("customer", sa.String(40), nullable=False),
+    sa.Column("day", sa.Integer, nullable=False),
+    sa.Column("note", sa.String(8), nullable=False, server_default=""),
+    unique=("customer", "day"),
+)
+
+
+def send(url: str, dialect: Dialect | None, rounds: list[list[dict[str, Any]]], all_of_us: Any) -> None:
+    """Enqueue each round's rows, in an order of one's own, when everyone is there; tell how many came in."""
+    everyone, came = all_of_us
+    with Queue(url, VISITS, dialect=dialect) as queue:
+        queue.check()
+        for rows in rounds:
+            everyone.wait()
+            came.put(queue.enqueue(random.sample(rows, len(rows)), unique=("customer", "day")))
+    queue.engine.dispose()

@@ -1,0 +1,261 @@
+"""What was done in another database is done once there, however often its job is executed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from claimjobs import Job, Ledger, ledger
+from claimjobs.errors import UnknownDatabase
+from claimjobs.schema import LEDGER_TABLE, ledger_table
+from claimjobs.statements.ledger import forget, old
+from tests.backends import FLAVOURS, Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.payer import PAYMENTS, pay, pay_and_die
+
+SPAWN = multiprocessing.get_context("spawn")
+Make = Callable[..., Ledger]
+
+
+@pytest.fixture
+def ledger_of(backend: Backend) -> Make:
+    """A ledger of this name in the database, which is the destination."""
+    Ledger.make(backend.engine)
+    PAYMENTS.create(backend.engine)
+    return lambda queue="jobs": Ledger(queue, dialect=FLAVOURS[backend.name].dialect)
+
+
+def attempt(backend: Backend, ledger: Ledger, key: Any) -> bool:
+    """An attempt that is committed; whether it was the first."""
+    with backend.engine.begin() as connection:
+        return ledger.once(connection, key)
+
+
+def noted(backend: Backend) -> list[tuple[str, str]]:
+    return sorted((row["queue"], row["job"]) for row in backend.rows(LEDGER_TABLE))
+
+
+# --- once ----------------------------------------------------------------------------------------------------
+
+
+def test_the_first_attempt_is_true_and_every_other_one_false(backend: Backend, ledger_of: Make) -> None:
+    ledger = ledger_of()
+    assert [attempt(backend, ledger, key) for key in (1, 1, 2, 1, 2)] == [True, False, True, False, False]
+    assert noted(backend) == [("jobs", "1"), ("jobs", "2")]
+
+
+def test_a_job_is_named_by_its_key(backend: Backend, ledger_of: Make) -> None:
+    ledger = ledger_of()
+    assert attempt(backend, ledger, Job(7, {"id": 7, "d": "x"}))
+    assert not attempt(backend, ledger, Job(7, {"id": 7, "d": "y"}))
+    assert not attempt(backend, ledger, 7)
+
+
+def test_queues_do_not_know_each_others_jobs(backend: Backend, ledger_of: Make) -> None:
+    assert attempt(backend, ledger_of("emails"), 1)
+    assert attempt(backend, ledger_of("Emails"), 1)
+    assert attempt(backend, ledger_of("emails-2"), 1)
+    assert not attempt(backend, ledger_of("emails"), 1)
+
+
+def test_an_attempt_that_is_rolled_back_leaves_nothing(backend: Backend, ledger_of: Make) -> None:
+    ledger = ledger_of()
+    with backend.engine.connect() as connection:
+        assert ledger.once(connection, 1)
+        connection.rollback()
+    assert noted(backend) == []
+    assert attempt(backend, ledger, 1)
+
+
+def test_the_transaction_goes_on_after_a_second_attempt(backend: Backend, ledger_of: Make) -> None:
+    ledger = ledger_of()
+    attempt(backend, ledger, 1)
+    with Session(backend.engine) as session:
+        session.execute(sa.insert(PAYMENTS).values(what="before"))
+        assert not ledger.once(session, 1)
+        assert ledger.once(session, 2)
+        assert not ledger.once(session, 2)
+        session.execute(sa.insert(PAYMENTS).values(what="after"))
+        session.commit()
+    assert [row["what"] for row in backend.rows(PAYMENTS)] == ["before", "after"]
+    assert noted(backend) == [("jobs", "1"), ("jobs", "2")]
+
+
+KEYS: dict[str, tuple[Any, Any]] = {
+    "a number": (2**62, 2**62 + 1),
+    "a UUID": (uuid.UUID(int=1), uuid.UUID(int=1 << 64)),
+    "text": ("Ada", "ada"),
+    "long text": ("x" * 1_000 + "a", "x" * 1_000 + "b"),
+    "odd text": ("a\0b\ud800é☃𝄞", "a\0b\ud801é☃𝄞"),
+    "bytes": (b"\0\xff", b"\0\xfe"),
+    "several columns": (("eu", 17), ("eu", 18)),
+    "several columns that read alike": (("a, b", "c"), ("a", "b, c")),
+    "a date and a decimal": ((date(2030, 1, 1), Decimal("1.50")), (date(2030, 1, 1), Decimal("1.51"))),
+    "an instant": (datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1, 0, 0, 0, 1, tzinfo=UTC)),
+}
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_any_key_can_be_noted(backend: Backend, ledger_of: Make, kind: str) -> None:
+    one, other = KEYS[kind]
+    ledger = ledger_of()
+    assert [attempt(backend, ledger, key) for key in (one, other, one, other)] == [True, True, False, False]
+
+
+def test_a_key_is_the_same_through_any_driver(backend: Backend, ledger_of: Make) -> None:
+    ledger = ledger_of()
+    alike = [
+        (uuid.UUID(int=1), uuid.UUID(int=1).hex),
+        (b"\0\xff", memoryview(b"\0\xff")),
+        (datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1)),  # noqa: DTZ001
+        (datetime(2031, 1, 1, tzinfo=UTC), datetime(2031, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))),
+    ]
+    for one, other in alike:
+        assert attempt(backend, ledger, one)
+        assert not attempt(backend, ledger, other)
+
+
+# --- side by side --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ends", ["commit", "rollback"])
+def test_an_attempt_beside_the_first_waits_for_its_end(backend: Backend, ledger_of: Make, ends: str) -> None:
+    ledger = ledger_of()
+    was_first: list[bool] = []
+    beside = threading.Thread(target=lambda: was_first.append(attempt(backend, ledger, 1)))
+    with backend.engine.connect() as connection:
+        assert ledger.once(connection, 1)
+        assert ledger.once(connection, 2)
+        beside.start()
+        backend.wait_for(backend.someone_waits_for_a_lock, "the attempt beside it waits")
+        getattr(connection, ends)()
+    beside.join(30)
+    assert was_first == [ends == "rollback"]
+    assert len(noted(backend)) == (2 if ends == "commit" else 1)
+
+
+def test_of_many_attempts_at_once_one_is_the_first(backend: Backend, ledger_of: Make) -> None:
+    ledger = ledger_of()
+    together = threading.Barrier(8, timeout=30)
+    was_first: list[bool] = []
+
+    def run() -> None:
+        for key in range(10):
+            together.wait()
+            was_first.append(attempt(backend, ledger, key))
+
+    threads = [threading.Thread(target=run) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (len(was_first), sum(was_first)) == (80, 10)
+
+
+@pytest.mark.parametrize("dies", ["is released", "dies"])
+def test_a_second_execution_has_no_second_effect(
+    backend: Backend, anywhere: Backend, ledger_of: Make, dies: str
+) -> None:
+    """The queue is in one database, what its jobs are for in another."""
+    ledger, queue = ledger_of(), anywhere.queue()
+    queue.enqueue(jobs(5))
+    if dies == "dies":
+        payer = SPAWN.Process(target=pay_and_die, args=(anywhere.url, backend.url, FLAVOURS[backend.name].dialect))
+        payer.start()
+        payer.join(60)
+        anywhere.wait_for(queue.reclaim, "what the dead held is handed back")
+    else:
+        with queue.claim() as batch:
+            pay(batch, backend.engine, ledger)
+            batch.release(*batch.jobs)
+    assert len(backend.rows(PAYMENTS)) == 5
+    while batch := queue.claim():
+        with batch:
+            pay(batch, backend.engine, ledger)
+    assert [row["what"] for row in backend.rows(PAYMENTS)] == [f"{n:04}" for n in range(5)]
+    assert anywhere.rows() == []
+
+
+# --- what does not fit ---------------------------------------------------------------------------------------
+
+
+def test_other_errors_are_not_taken_for_a_second_attempt(backend: Backend, ledger_of: Make) -> None:
+    backend.run(f"DROP TABLE {LEDGER_TABLE}")
+    with pytest.raises(sa.exc.ProgrammingError):
+        attempt(backend, ledger_of(), 1)
+
+
+def test_a_column_of_the_users_own_that_must_be_filled_is_no_second_attempt(backend: Backend, ledger_of: Make) -> None:
+    backend.run(f"ALTER TABLE {LEDGER_TABLE} ADD COLUMN tenant INTEGER NOT NULL CHECK (tenant > 0)")
+    with pytest.raises(sa.exc.DBAPIError):
+        attempt(backend, ledger_of(), 1)
+    assert noted(backend) == []
+
+
+def test_a_destination_that_is_no_database_of_ours(ledger_of: Make) -> None:
+    engine = sa.create_engine("sqlite://")
+    with pytest.raises(UnknownDatabase, match="does not know 'sqlite'"), engine.connect() as connection:
+        Ledger("jobs").once(connection, 1)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256])
+def test_a_name_that_is_none(name: str) -> None:
+    with pytest.raises(ValueError, match="1 to 255 characters"):
+        Ledger(name)
+
+
+# --- clean-up ------------------------------------------------------------------------------------------------
+
+
+def age(backend: Backend, job: str, days: int) -> None:
+    at = sa.table(LEDGER_TABLE, sa.column("job"), sa.column("done_at", ledger_table().c.done_at.type))
+    with backend.engine.begin() as connection:
+        then = datetime.now(UTC) - timedelta(days=days)
+        connection.execute(sa.update(at).where(at.c.job == job).values(done_at=then))
+
+
+def test_old_entries_of_a_queue_are_forgotten_in_chunks(
+    backend: Backend, ledger_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "AT_ONCE", 3)
+    mine, other = ledger_of("mine"), ledger_of("other")
+    for key in range(9):
+        attempt(backend, mine, key)
+        attempt(backend, other, key)
+        age(backend, str(key), days=key)
+    assert mine.purge(backend.engine, timedelta(days=2), dry_run=True) == 7
+    assert len(noted(backend)) == 18
+    assert mine.purge(backend.engine, 2 * 86_400) == 7
+    assert noted(backend) == [("mine", "0"), ("mine", "1"), *(("other", str(n)) for n in range(9))]
+    assert mine.purge(backend.engine, 0) == 2
+    assert attempt(backend, mine, 5)
+
+
+def test_an_age_below_nothing_is_refused(backend: Backend, ledger_of: Make) -> None:
+    with pytest.raises(ValueError, match="an age of 0 or more"):
+        ledger_of().purge(backend.engine, -1)
+
+
+def test_a_clean_up_reads_only_what_is_old(backend: Backend, ledger_of: Make) -> None:
+    table = ledger_table()
+    with backend.engine.begin() as connection:
+        entries = [{"digest": f"{n:064}", "queue": "jobs", "job": str(n)} for n in range(3_000)]
+        connection.execute(sa.insert(table), entries)
+    backend.analyze(LEDGER_TABLE)
+    values = {"queue": "jobs", "until": datetime(2000, 1, 1, tzinfo=UTC), "limit": 1_000}
+    with backend.engine.connect() as connection:
+        plan = backend.plan(connection, old(table), values)
+        assert plan.indexes == (f"{LEDGER_TABLE}_age",), plan.text
+        assert not plan.sorts, plan.text
+        plan = backend.plan(connection, forget(table, backend.dialect), {"digests": ["a", "b"]})
+        assert plan.indexes == (backend.primary_key_of(LEDGER_TABLE),), plan.text
