@@ -16,10 +16,23 @@ if TYPE_CHECKING:
     from claimjobs.retry import Retry
     from claimjobs.schema import job_table
     from claimjobs.setup import make, tables_for
+    from claimjobs.shape import Shape
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "ClaimjobsError", "Columns", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
+__all__ = [
+    "Batch",
+    "ClaimjobsError",
+    "Columns",
+    "Job",
+    "Liveness",
+    "Queue",
+    "Retry",
+    "Shape",
+    "job_table",
+    "make",
+    "tables_for",
+]
 
 _MODULES = {
     "Batch": "batch",
@@ -29,6 +42,7 @@ _MODULES = {
     "Liveness": "liveness",
     "Queue": "queue",
     "Retry": "retry",
+    "Shape": "shape",
     "job_table": "schema",
     "make": "setup",
     "tables_for": "setup",

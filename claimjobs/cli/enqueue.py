@@ -15,12 +15,14 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import number, say
-from claimjobs.cli.options import queue_for, table_of, table_option, url_option
+from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import Watch, watch
 from claimjobs.cli.rejects import Rejects
 from claimjobs.cli.rows import FileRow, Reader, Source, csv_rows, json_lines
+from claimjobs.cli.shapes import shape_options
 from claimjobs.errors import BadRow
 from claimjobs.queue import Queue
+from claimjobs.shape import Shape
 
 READERS: dict[str, Reader] = {"jsonl": json_lines, "csv": csv_rows}
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
@@ -35,7 +37,7 @@ WATCH_EVERY = 1_000
 @click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
 @click.option("--from-line", type=click.IntRange(1), default=1, help="Begin at this line of FILE.")
 @url_option
-@table_option
+@shape_options
 @click.pass_context
 def enqueue(
     context: click.Context,
@@ -45,7 +47,7 @@ def enqueue(
     rejects: Path | None,
     from_line: int,
     url: str | None,
-    table: str,
+    shape: Shape,
 ) -> None:
     """Enqueue each row of FILE (- is standard input) as a job, and print how many there were.
 
@@ -64,11 +66,10 @@ def enqueue(
       grep urgent jobs.jsonl | claimjobs enqueue -
     """
     reader = READERS[format_ or _format_of(getattr(file, "name", "-"))]
-    wanted = table_of(table)
     began = time.monotonic()
     with (
         Rejects(rejects) if rejects else nullcontext() as bad,
-        queue_for(url, wanted) as queue,
+        queue_for(url, shape) as queue,
         watch(_size(file)) as eye,
     ):
         enqueued = Enqueuing(queue, Source(file), reader, bad, eye).run(chunk, from_line)
