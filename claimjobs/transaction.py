@@ -115,10 +115,9 @@ class OpenTransaction(Connector):
 class TransactionGrip(Grip):
     """The open transaction of one batch: a savepoint for each job in work, as soon as the connection is used."""
 
-    def __init__(self, transaction: OpenTransaction, settle: Callable[[Outcomes], set[Key]]) -> None:
-        super().__init__(self._settle)
+    def __init__(self, transaction: OpenTransaction, settle: Callable[[Outcomes, bool], set[Key]]) -> None:
+        super().__init__(lambda outcomes: settle(outcomes, self._used))
         self._transaction = transaction
-        self._write = settle
         self._working = False
         self._used = False
         self._job: sa.NestedTransaction | None = None
@@ -163,15 +162,6 @@ class TransactionGrip(Grip):
             with self._transaction.or_gone():
                 savepoint.rollback()
 
-    def _settle(self, outcomes: Outcomes) -> set[Key]:
-        """Only where what began with the claim is still one: a server may have rolled back all and said so to a
-        handler that did not listen, as after a deadlock; what was written since is no part of it.
-        """
-        if self._used:
-            with self._transaction.or_gone():
-                self._transaction.connection.execute(STILL_WHOLE)
-        return self._write(outcomes)
-
 
 class TransactionHold:
     """Claims through open transactions: each batch has one, on a connection of its own."""
@@ -206,10 +196,20 @@ class TransactionHold:
         transaction.close()  # of a try that took nothing
         return transaction.begin(lambda c: algorithm(c, NOBODY, size, limit), unless=self.unwanted)
 
-    def _settle(self, transaction: OpenTransaction, outcomes: Outcomes) -> set[Key]:
-        """Write the outcomes and commit: either all is done that was written, or nothing was."""
+    def _settle(self, transaction: OpenTransaction, outcomes: Outcomes, used: bool) -> set[Key]:
+        """Write the outcomes and commit: either all is done that was written, or nothing was.
+
+        Where a handler has used the connection the server may have rolled back and said so to one that did not
+        listen, as after a deadlock. What was written since has no lock that protects it, and is not committed.
+        """
+
+        def write(connection: sa.Connection) -> None:
+            if used:
+                connection.execute(STILL_WHOLE)
+            self._settler.write(connection, None, outcomes)
+
         try:
-            transaction.commit(lambda connection: self._settler.write(connection, None, outcomes))
+            transaction.commit(write)
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -61,11 +62,11 @@ class Plan:
 
     def check(self, generators: int) -> None:
         """Find out whether processes could work at all, before one is started. Raises ClaimjobsError."""
-        with self.queue() as queue:
+        with self.queue() as queue, contextlib.ExitStack() as after:
+            after.callback(queue.engine.dispose)
             queue.check()
             self.load_handler()
             payload = set(queue.payload)
-            queue.engine.dispose()
         if generators and not payload >= ARTICLE_PAYLOAD:
             raise BadTable(f"generators fill columns d and e, which table {self.shape.table!r} has not: --generators 0")
         if self.handler is None and payload != ARTICLE_PAYLOAD:
