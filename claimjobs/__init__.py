@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from claimjobs.retry import Retry
     from claimjobs.schema import job_table
     from claimjobs.setup import make, tables_for
+    from claimjobs.shape import Shape
 
 __version__ = "0.1.0"
 
@@ -30,6 +31,7 @@ __all__ = [
     "Liveness",
     "Queue",
     "Retry",
+    "Shape",
     "job_table",
     "make",
     "next_whole",
@@ -45,6 +47,7 @@ _MODULES = {
     "Liveness": "liveness",
     "Queue": "queue",
     "Retry": "retry",
+    "Shape": "shape",
     "job_table": "schema",
     "make": "setup",
     "next_whole": "instants",

@@ -127,7 +127,7 @@ class StateMissing(UnfitTable):
     def __init__(self, table: str, column: str, state: str, purpose: str) -> None:
         super().__init__(
             f"no value of column {column!r} of table {table!r} means {state!r}, which {purpose} needs: "
-            f"name one, as in Columns(states={{{state!r}: ...}})"
+            f"name one, as in Columns(states={{{state!r}: ...}}) or --state {state}=VALUE"
         )
 
 
@@ -167,6 +167,10 @@ class BadTable(UnfitTable):
     """The table is a queue, but not one for what was asked."""
 
 
+class BadMap(ClaimjobsError, ValueError):
+    """A map of columns cannot be read, or names a role, a state or a choice that does not exist."""
+
+
 class BadPredicate(ClaimjobsError):
     """The database does not understand a `where` or an `order_by`."""
 
@@ -202,6 +206,20 @@ class BadUnique(ClaimjobsError, ValueError):
             f"jobs of table {table!r} cannot be unique by {column!r}, which changes when a job changes hands or waits: "
             "name columns of their payload"
         )
+
+
+class BatchRolledBack(ClaimjobsError):
+    """The transaction that held a batch is gone: its jobs are free, and nothing that was written for them is there.
+
+    Where the connection broke in the commit itself the whole batch may be done instead; never a part of it.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"the batch was rolled back as a whole ({kind}): what was written for its jobs is undone, and they are "
+            "free; claim another batch"
+        )
+        self.kind = kind
 
 
 class BatchSettled(ClaimjobsError):

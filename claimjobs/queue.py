@@ -34,8 +34,9 @@ from claimjobs.liveness import Liveness
 from claimjobs.purge import Kept, Purge
 from claimjobs.report import Report
 from claimjobs.retry import Retry
+from claimjobs.roles import Roles
 from claimjobs.schema import DEFAULT_TABLE
-from claimjobs.selection import Predicate, Where, order_of, predicates_of
+from claimjobs.selection import OrderBy, Predicate, Where, order_of, predicates_of
 from claimjobs.settle import OnDone, Settler
 from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
@@ -51,8 +52,9 @@ class Queue:
     """A table, a predicate and an order: jobs to be claimed in batches, each in one hand at a time.
 
     `bind` is a URL or an engine; `table` a name, a `Table` or a mapped class. `where` is a predicate over its
-    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key;
-    `()` takes jobs in any order. `columns` says which column plays which role, where they have other names than ours.
+    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key; as
+    text it is a column's name, `-name` for the highest first, or SQL; `()` takes jobs in any order. `columns` says
+    which column plays which role, where they have other names than ours.
 
     `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the locks of an open
     transaction are the claim, which is `batch.connection`; what is written through it and the completion commit
@@ -71,7 +73,7 @@ class Queue:
         *,
         columns: Columns | None = None,
         where: Where = None,
-        order_by: sa.ColumnElement[Any] | Sequence[sa.ColumnElement[Any]] | None = None,
+        order_by: OrderBy = None,
         hold: Hold = "lease",
         retry: Retry | None = None,
         liveness: Liveness | None = None,
@@ -241,6 +243,11 @@ class Queue:
         """The table as it is in the database."""
         return self._ready().roles.table
 
+    @property
+    def roles(self) -> Roles:
+        """Which column of the table plays which role, and what names a row."""
+        return self._ready().roles
+
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners."""
         backend = self._ready()
@@ -277,10 +284,13 @@ class Queue:
         return tuple(column.name for column in self._ready().roles.payload)
 
     def check(self) -> None:
-        """Find out now whether this queue can work: server, table, columns and predicate. Claims nothing."""
+        """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
         backend = self._ready()
+        self._settler(backend)
         with predicate_errors(backend.dialect), connected(self.engine) as connection:
-            connection.execute(sa.select(*backend.roles.key).where(self._ready_jobs(None)).limit(0))
+            selected = self._selection(None)
+            found = sa.select(*backend.roles.key).where(selected.ready).order_by(*selected.order)
+            connection.execute(found.limit(0))
 
     # --- handing back ----------------------------------------------------------------------------------
 
@@ -365,11 +375,12 @@ class Queue:
         return hand
 
     def _new_transactions(self, backend: Backend) -> TransactionHold:
-        settler = Settler(backend.roles, backend.dialect, self._now, self._on_done, locked=True)
+        settler = self._settler(backend)
         return TransactionHold(self.engine, backend, settler, liveness=self._liveness, report=self.report)
 
     def _settler(self, backend: Backend) -> Settler:
-        return Settler(backend.roles, backend.dialect, self._now, self._on_done)
+        locked = self._hold == "transaction"
+        return Settler(backend.roles, backend.dialect, self._now, self._on_done, locked=locked)
 
     def _algorithm(self, where: Where) -> Algorithm:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
@@ -380,9 +391,10 @@ class Queue:
         return self._built[1]
 
     def _build(self, where: Where) -> Algorithm:
-        roles = self._ready().roles
-        selection = Selection(self._ready_jobs(where), order_of(self._order_by, roles))
-        return algorithm(self._ready(), selection, self._now, self._hold)
+        return algorithm(self._ready(), self._selection(where), self._now, self._hold)
+
+    def _selection(self, where: Where) -> Selection:
+        return Selection(self._ready_jobs(where), order_of(self._order_by, self._ready().roles))
 
     def _ready_jobs(self, where: Where) -> Predicate:
         roles = self._ready().roles

@@ -21,6 +21,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "KeyNotIndexed": ("emails", ["a", "b"]),
     "KeyNotUnique": ("emails",),
     "NoOpenTransaction": ("is held by lease",),
+    "BatchRolledBack": ("deadlock",),
     "BadPredicate": ("no such column",),
     "BadSize": (0,),
     "BatchSettled": (),
