@@ -182,6 +182,17 @@ class NoOpenTransaction(ClaimjobsError):
         super().__init__(f"this batch {what}: make the Queue with hold='transaction', and leave commit to `with batch`")
 
 
+class SessionsNotOurs(ClaimjobsError):
+    """Advisory locks were asked for where a session is not ours alone, or does not see the locks of all others."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "lock='advisory' cannot work here: such a lock belongs to a session, and behind a pooler sessions are "
+            "shared, in a group with several primaries their locks are unknown to each other: use lock='rows', or "
+            "connect to the server itself"
+        )
+
+
 class BatchSettled(ClaimjobsError):
     """A batch was used after its outcomes were written."""
 

@@ -14,10 +14,11 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from claimjobs import advisory
 from claimjobs import stats as statistics
 from claimjobs.backend import Backend, TableLike, look_at
 from claimjobs.batch import Batch, Grip
-from claimjobs.claim import HOLDS, Algorithm, Hold, algorithm
+from claimjobs.claim import HOLDS, LOCKS, Algorithm, Hold, Lock, algorithm
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, engine_of
 from claimjobs.connector import Connector
@@ -55,6 +56,11 @@ class Queue:
     together. `on_done="keep"` leaves done jobs in the table as `done`; a function is called with the connection of
     the settle and the jobs, and returns which of the two it is to be.
 
+    `lock="advisory"` keeps others away by advisory locks on the keys in place of row locks; `claim` raises
+    SessionsNotOurs where there can be none. With `hold="transaction"` the two kinds know nothing of each other, and
+    the same job can be in the hands of one consumer of each: all consumers of such a table need the same `lock`.
+    Where all hold by lease they may differ: the claim itself stands in the row.
+
     Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld or UnfitTable
     (TableMissing, ColumnMissing, ...) where it cannot work. A Queue that holds by lease registers as one owner when it
     first claims. Its threads take turns; another process needs a Queue of its own (CrossedFork).
@@ -68,6 +74,7 @@ class Queue:
         columns: Columns | None = None,
         where: Where = None,
         order_by: sa.ColumnElement[Any] | Sequence[sa.ColumnElement[Any]] | None = None,
+        lock: Lock = "rows",
         hold: Hold = "lease",
         retry: Retry | None = None,
         liveness: Liveness | None = None,
@@ -81,6 +88,7 @@ class Queue:
         """What this Queue has done so far, in numbers."""
         self._table = table
         self._columns = columns
+        self._lock: Lock = _one_of(lock, LOCKS, "lock")
         self._hold: Hold = _one_of(hold, HOLDS, "hold")
         self._where = where
         self._order_by = order_by
@@ -341,7 +349,10 @@ class Queue:
     def _build(self, where: Where) -> Algorithm:
         roles = self._ready().roles
         selection = Selection(self._ready_jobs(where), order_of(self._order_by, roles))
-        return algorithm(self._ready(), selection, self._now, self._hold)
+        if self._lock == "rows":
+            return algorithm(self._ready(), selection, self._now, self._hold)
+        declared = self._liveness.session_lock
+        return advisory.algorithm(self._ready(), selection, self._now, self._hold, session_lock=declared)
 
     def _ready_jobs(self, where: Where) -> Predicate:
         roles = self._ready().roles

@@ -56,7 +56,8 @@ class OpenTransaction(Connector):
     def _begin(self, work: Callable[[sa.Connection], Result]) -> Result:
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
-            self._transaction = undone.enter_context(contextlib.closing(connection.begin()))
+            self._transaction = connection.begin()
+            undone.callback(self.close)
             result = work(connection)
             undone.pop_all()
             return result
@@ -68,11 +69,13 @@ class OpenTransaction(Connector):
             self._transaction.commit()  # type: ignore[union-attr]  # it is open: `connection` says so
 
     def close(self) -> None:
-        """Roll back what is not committed. The connection stays for the next transaction."""
+        """Roll back what is not committed, and clear up. The connection stays for the next transaction."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is lost has rolled back
-                transaction.close()
+            with shielded():
+                with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is lost has rolled back
+                    transaction.close()
+                self._clear_up()
 
     def disconnect(self) -> None:
         """Roll back, and close the connection."""

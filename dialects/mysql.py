@@ -6,12 +6,13 @@ import json
 import zlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
-from claimjobs.dialects.base import Dialect, Key, Write
+from claimjobs.dialects.base import Dialect, Key, Lock, Write
 from claimjobs.dialects.types import database_now
 
 
@@ -109,6 +110,33 @@ class MySQL(Dialect):
 
     def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.func.is_used_lock(_lock_name(lock), type_=sa.Integer)
+
+    # --- advisory locks on keys ------------------------------------------------------------------------------
+
+    def home(self, table: sa.Table) -> sa.Executable:
+        return sa.select(sa.func.database() if table.schema is None else sa.literal(table.schema))
+
+    def lock_of(self, table: str, key: str) -> str:
+        # Names are the server's, at most 64 characters long, and blind to case: so are the tables' on some servers.
+        table = table.lower()
+        digest = blake2b(f"{table}\0{key}".encode(), digest_size=16).hexdigest()
+        return f"cj.{table[:28]}.{digest}"
+
+    def each_lock(self) -> sa.ColumnElement[Any]:
+        names = sa.bindparam("locks", type_=sa.Text)
+        shape = sa.text("'$[*]' columns (name varchar(64) path '$')")
+        return sa.func.json_table(names, shape).table_valued(sa.column("name", sa.String(64)), name="wanted").c.name
+
+    def locks(self, locks: Sequence[Lock]) -> str:
+        return json.dumps(list(locks))
+
+    def take(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.get_lock(lock, 0, type_=sa.Boolean)
+
+    def let_go(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.release_lock(lock, type_=sa.Boolean)
+
+    # --- ending sessions -------------------------------------------------------------------------------------
 
     def end_session(self, session: int) -> sa.Executable:
         return sa.text("KILL :session").bindparams(session=session)
