@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from claimjobs.assign import Assignment
     from claimjobs.batch import Batch
     from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
@@ -19,9 +20,22 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "ClaimjobsError", "Columns", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
+__all__ = [
+    "Assignment",
+    "Batch",
+    "ClaimjobsError",
+    "Columns",
+    "Job",
+    "Liveness",
+    "Queue",
+    "Retry",
+    "job_table",
+    "make",
+    "tables_for",
+]
 
 _MODULES = {
+    "Assignment": "assign",
     "Batch": "batch",
     "ClaimjobsError": "errors",
     "Columns": "columns",

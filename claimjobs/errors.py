@@ -131,6 +131,27 @@ class StateMissing(UnfitTable):
         )
 
 
+class NoAssignee(UnfitTable):
+    """An assignment was asked for, and no column holds the worker."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"no column of table {table!r} is said to hold the worker that a row is assigned to: name one, unique and "
+            "NULL in a free row, as in Columns(assignee=...)"
+        )
+
+
+class NotUnique(UnfitTable):
+    """Nothing in the database keeps a value from standing in two rows."""
+
+    def __init__(self, table: str, columns: list[str]) -> None:
+        super().__init__(
+            f"{', '.join(columns)} of table {table!r} has no unique index of its own, so that one worker could have "
+            f"two rows, or one row two workers: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_{'_'.join(columns)} "
+            f"ON {table} ({', '.join(columns)})"
+        )
+
+
 class KeyNotIndexed(UnfitTable):
     """The columns that name a row are not at the head of an index: each claim would read, or lock, the whole table."""
 

@@ -48,6 +48,8 @@ class Dialect:
 
     missing_table: ClassVar[frozenset[Any]] = frozenset()
     bad_predicate: ClassVar[frozenset[Any]] = frozenset()
+    not_unique: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "this value is there already"."""
     bad_row: ClassVar[frozenset[Any]] = frozenset()
     """Codes of "this row does not fit": too long, not null, out of range, a constraint."""
 
@@ -196,6 +198,15 @@ class Dialect:
         """A CTE of a few rows, to be joined by a planner that may think it has many; in this order."""
         del order
         return rows
+
+    def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
+        """Let rows that are all alike in this column be found through its index (None: the primary key), unsorted.
+
+        Portable: in the order of the column, which only the index gives without a sort. A planner that expects many
+        such rows would else read the table from its head, where after a while there are none.
+        """
+        del index
+        return rows.order_by(column)
 
     def by_key(self, write: Write, index: str | None) -> Write:
         """Make a statement about known keys reach them through this index of theirs; None: the primary key."""

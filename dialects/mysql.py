@@ -39,6 +39,7 @@ class MySQL(Dialect):
     }
     missing_table: ClassVar[frozenset[Any]] = frozenset({1146})
     bad_predicate: ClassVar[frozenset[Any]] = frozenset({1054, 1064, 1109, 1111, 1305, 1582})
+    not_unique: ClassVar[frozenset[Any]] = frozenset({1062})
     bad_row: ClassVar[frozenset[Any]] = frozenset(
         {1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1452, 3140, 3819, 4025}
     )
@@ -150,6 +151,10 @@ class MySQL(Dialect):
         return int(getattr(driver_connection, "_sock", driver_connection).fileno())
 
     # --- writing -------------------------------------------------------------------------------------------
+
+    def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
+        # MariaDB sorts by a column that is NULL in all of them, and what is sorted is locked.
+        return self.by_key(rows, index)
 
     def by_key(self, write: Write, index: str | None) -> Write:
         """Force the index of the key: through another one InnoDB locks other consumers' rows on the way."""

@@ -51,6 +51,7 @@ class Postgres(Dialect):
     bad_predicate: ClassVar[frozenset[Any]] = frozenset(
         {"42601", "42703", "42702", "42883", "42804", "42P01", "42803", "42846", "22P02", "22007", "0A000"}
     )
+    not_unique: ClassVar[frozenset[Any]] = frozenset({"23505"})
     # Class 22 is "data exception", 23 "integrity constraint violation".
     bad_row: ClassVar[frozenset[Any]] = frozenset(
         {
