@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from claimjobs.assign import Assignment
     from claimjobs.batch import Batch
     from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Assignment",
     "Batch",
     "ClaimjobsError",
     "Columns",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Assignment": "assign",
     "Batch": "batch",
     "ClaimjobsError": "errors",
     "Columns": "columns",

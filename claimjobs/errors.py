@@ -131,6 +131,27 @@ class StateMissing(UnfitTable):
         )
 
 
+class NoAssignee(UnfitTable):
+    """An assignment was asked for, and no column holds the worker."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"no column of table {table!r} is said to hold the worker that a row is assigned to: name one, unique and "
+            "NULL in a free row, as in Columns(assignee=...)"
+        )
+
+
+class NotExclusive(UnfitTable):
+    """Nothing in the database keeps a value from standing in two rows."""
+
+    def __init__(self, table: str, columns: list[str]) -> None:
+        super().__init__(
+            f"{', '.join(columns)} of table {table!r} has no unique index of its own, so that one worker could have "
+            f"two rows, or one row two workers: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_{'_'.join(columns)} "
+            f"ON {table} ({', '.join(columns)})"
+        )
+
+
 class KeyNotIndexed(UnfitTable):
     """The columns that name a row are not at the head of an index: each claim would read, or lock, the whole table."""
 
@@ -220,6 +241,17 @@ class BatchRolledBack(ClaimjobsError):
             "free; claim another batch"
         )
         self.kind = kind
+
+
+class SessionsNotOurs(ClaimjobsError):
+    """Advisory locks were asked for where a session is not ours alone, or does not see the locks of all others."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "lock='advisory' cannot work here: such a lock belongs to a session, and behind a pooler sessions are "
+            "shared, in a group with several primaries their locks are unknown to each other: use lock='rows', or "
+            "connect to the server itself"
+        )
 
 
 class BatchSettled(ClaimjobsError):

@@ -64,7 +64,8 @@ class OpenTransaction(Connector):
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = None
-            self._transaction = undone.enter_context(contextlib.closing(connection.begin()))
+            self._transaction = connection.begin()
+            undone.callback(self.close)
             result = work(connection)
             undone.pop_all()
             return result
@@ -97,11 +98,13 @@ class OpenTransaction(Connector):
             raise BatchRolledBack(self._gone)
 
     def close(self) -> None:
-        """Roll back what is not committed. The connection stays for the next transaction."""
+        """Roll back what is not committed, and clear up. The connection stays for the next transaction."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is lost has rolled back
-                transaction.close()
+            with shielded():
+                with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is lost has rolled back
+                    transaction.close()
+                self._clear_up()
 
     def disconnect(self) -> None:
         """Roll back, and close the connection."""
