@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from claimjobs.assign import Assignment
     from claimjobs.batch import Batch
     from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from claimjobs.retry import Retry
     from claimjobs.schema import job_table
     from claimjobs.setup import make, tables_for
+    from claimjobs.shape import Shape
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Assignment",
     "Batch",
     "ClaimjobsError",
     "Columns",
@@ -30,6 +33,7 @@ __all__ = [
     "Liveness",
     "Queue",
     "Retry",
+    "Shape",
     "job_table",
     "make",
     "next_whole",
@@ -37,6 +41,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Assignment": "assign",
     "Batch": "batch",
     "ClaimjobsError": "errors",
     "Columns": "columns",
@@ -45,6 +50,7 @@ _MODULES = {
     "Liveness": "liveness",
     "Queue": "queue",
     "Retry": "retry",
+    "Shape": "shape",
     "job_table": "schema",
     "make": "setup",
     "next_whole": "instants",

@@ -40,6 +40,7 @@ def look_at(
     """Look at the server and the tables; `dialect` overrides what the server is found to be.
 
     `by_lease`: claims are committed in the name of an owner, so that there must be a column for it, and owners.
+    An assignment takes neither: where rows are assigned, `leased` looks for both when a first job is claimed.
     Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
     found = dialect_for(engine)
@@ -49,10 +50,15 @@ def look_at(
         described = collated(described, found.collations(connection, described))
         roles = roles_of(described, given)
         roles = replace(roles, key_index=key_index(connection, roles))
-        if by_lease:
-            check_lease(roles, mapped=given is not None)
-        owners = _owners(connection) if by_lease else owner_table()
-    return Backend(dialect or found, roles, owners, by_lease)
+        backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
+        claims = by_lease and roles.assignee is None
+        return leased(connection, backend, mapped=given is not None) if claims else backend
+
+
+def leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
+    """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
+    check_lease(backend.roles, mapped=mapped)
+    return replace(backend, owners=_owners(connection), by_lease=True)
 
 
 def _owners(connection: sa.Connection) -> sa.Table:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.columns import DEAD
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch
+from claimjobs.errors import BatchRolledBack, BatchSettled, NoOpenTransaction, NotInBatch
 from claimjobs.instances import instances
 from claimjobs.job import Job
 from claimjobs.retry import Retry, bounded
@@ -260,13 +260,20 @@ class Batch:
         return self._outcomes
 
     def settle(self) -> None:
-        """Write the outcomes now, releasing what has none. Raises BatchSettled the second time."""
+        """Write the outcomes now, releasing what has none. Raises BatchSettled the second time.
+
+        Where a transaction holds the jobs: BatchRolledBack if that is gone.
+        """
         self._must_be_open()
         if len(self._undecided) == len(self):
             self._grip.undo_all()  # nothing came of them, so nothing may come of what was written for them
         if self._undecided:
             self.release()
-        lost = self._grip.settle(self._outcomes) if self._order else set()
+        try:
+            lost = self._grip.settle(self._outcomes) if self._order else set()
+        except (BatchRolledBack, NoOpenTransaction):
+            self.settled = True
+            raise
         self.settled = True
         self.lost = tuple(job for job in self._order if job.key in lost)
 

@@ -27,6 +27,9 @@ from claimjobs.statements.mark import mark
 Hold = Literal["lease", "transaction"]
 """What holds a claim while the work is done: the name of an owner that lives, or the locks of an open transaction."""
 HOLDS: Final = get_args(Hold)
+Lock = Literal["rows", "advisory"]
+"""What keeps others from claiming the same job: the lock of its row, or an advisory lock on its key."""
+LOCKS: Final = get_args(Lock)
 
 
 @dataclass(frozen=True)
@@ -116,16 +119,16 @@ class Phases:
         rows = connection.execute(self._find, {"limit": limit}).all()
         if not rows:
             return NOTHING
-        candidates, size = _alike(rows, size)
+        candidates, size = alike(rows, size)
         jobs = self._locked(connection, candidates, size, marked)
-        return Claimed(jobs, len(rows), _reach(candidates, jobs, size), suspects=bool(rows[0][-1]))
+        return Claimed(jobs, len(rows), reach_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
     def _locked(
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
         given = {"candidates": candidates, "size": size}
         jobs = [job_of(self._roles, row, marked) for row in connection.execute(self._lock, given)]
-        _check_keys(self._roles, jobs)
+        check_keys(self._roles, jobs)
         return jobs
 
 
@@ -143,7 +146,7 @@ class OneStatement:
             raise OwnerDead
         taken = [row for row in rows if row[-1] is not None]
         jobs = [job_of(self._roles, row[2:-1]) for row in taken]
-        _check_keys(self._roles, jobs)
+        check_keys(self._roles, jobs)
         company = self._roles.told("suspect", jobs[0], 0) if jobs else 0
         reach = taken[-1][-1] if len(taken) == _at_most(size, company) else found
         return Claimed(jobs, found, reach, me, suspects=bool(company))
@@ -164,8 +167,8 @@ def job_of(roles: Roles, values: Sequence[Any], marked: Mapping[str, Any] = Mapp
     return Job(key, columns)
 
 
-def _check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
-    """What names two rows names none. Only a key that is no primary key can."""
+def check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
+    """What names two rows names none: raises KeyNotUnique. Only a key that is no primary key can."""
     if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
         raise KeyNotUnique(roles.name)
 
@@ -175,7 +178,7 @@ def _value(told: Any) -> Any:
     return told.value if isinstance(told, sa.BindParameter) else told
 
 
-def _alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
+def alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
     """The keys of those candidates that are as suspect as the first, and how many of them to take at most."""
     company = rows[0][-1]
     keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == company]
@@ -187,7 +190,8 @@ def _at_most(size: int, company: int) -> int:
     return min(size, max(1, company // 2)) if company else size
 
 
-def _reach(candidates: list[Key], jobs: list[Job], size: int) -> int:
+def reach_of(candidates: list[Key], jobs: list[Job], size: int) -> int:
+    """How far down the candidates a claim of `size` went to take these jobs."""
     if len(jobs) < size:
         return len(candidates)
     places = {key: place for place, key in enumerate(candidates, 1)}

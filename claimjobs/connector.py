@@ -28,6 +28,9 @@ LONGEST_PAUSE: Final = 1.0
 """Seconds: before its nth try a transaction waits for a random part of the first, doubled n times, up to the longest.
 The losers of a deadlock part ways by that."""
 
+AFTERWARDS: Final = "claimjobs_afterwards"
+"""Where the `info` of a connection holds what is to be called with it when its transaction has ended, either way."""
+
 CALM: Final = 3.0
 """Seconds after a lost connection in which others may not be back yet: reconnecting takes them one, and a beat."""
 
@@ -111,7 +114,7 @@ class Connector:
     def _once(self, work: Callable[[sa.Connection], Result], doubts: list[BaseException] | None) -> Result:
         with shielded(), self._taking_turns():
             connection = self._open()
-            with self._breaking(doubts), connection.begin():
+            with self._breaking(doubts), self._clearing_up(), connection.begin():
                 return work(connection)
 
     @contextlib.contextmanager
@@ -126,6 +129,23 @@ class Connector:
                 if doubts is not None:
                     doubts.append(error)
             raise
+
+    @contextlib.contextmanager
+    def _clearing_up(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._clear_up()
+
+    def _clear_up(self) -> None:
+        """Do what is left to be done when a transaction has ended. Where it fails, the end of the session does it."""
+        connection = self._connection
+        if connection is None or connection.closed or connection.invalidated or AFTERWARDS not in connection.info:
+            return
+        try:
+            connection.info[AFTERWARDS](connection)
+        except sa.exc.SQLAlchemyError:
+            self._drop()
 
     @contextlib.contextmanager
     def _taking_turns(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from claimjobs.batch import Batch
-from claimjobs.errors import NothingDecided
+from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided
 from claimjobs.handlers import Handler
 from claimjobs.queue import Queue
 from claimjobs.selection import Where
@@ -30,16 +30,26 @@ def consume(
     """Handle batches until the queue is told to stop or to drain. `on_batch` is called after each settle.
 
     A handler's exception is logged, and the loop goes on: the jobs that it had not decided are suspect, and wait.
-    Where they cannot be marked, or nothing was said about any, they are released, and this consumer waits.
+    Where they cannot be marked, nothing was said about any, or the transaction that held them is gone, they are
+    free, and this consumer waits.
     """
     pause = FIRST_PAUSE
     for batch in queue.batches(size, where, poll=poll):
-        if _handled(batch, handler) or not batch.outcomes.released:
+        if _settled(batch, handler):
             pause = FIRST_PAUSE
         else:
             queue.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
         on_batch(batch)
+
+
+def _settled(batch: Batch, handler: Handler) -> bool:
+    """Handle and settle a batch; whether something came of it, so that the next claim would not be the same again."""
+    try:
+        return _handled(batch, handler) or not batch.outcomes.released
+    except (BatchRolledBack, NoOpenTransaction) as error:
+        log.warning("%d jobs: %s", len(batch), error)
+        return False
 
 
 def _handled(batch: Batch, handler: Handler) -> bool:
@@ -51,6 +61,8 @@ def _handled(batch: Batch, handler: Handler) -> bool:
         except NothingDecided as error:  # a mistake in the handler, not in a job
             raised = error
             log.error("%s", error)  # noqa: TRY400 - it says all; where it was raised says nothing
+        except (BatchRolledBack, NoOpenTransaction):
+            raise
         except Exception as error:
             log.exception("the handler failed with %d of %d jobs undecided", len(batch.undecided), len(batch))
             batch.blame(raised := error)

@@ -127,7 +127,28 @@ class StateMissing(UnfitTable):
     def __init__(self, table: str, column: str, state: str, purpose: str) -> None:
         super().__init__(
             f"no value of column {column!r} of table {table!r} means {state!r}, which {purpose} needs: "
-            f"name one, as in Columns(states={{{state!r}: ...}})"
+            f"name one, as in Columns(states={{{state!r}: ...}}) or --state {state}=VALUE"
+        )
+
+
+class NoAssignee(UnfitTable):
+    """An assignment was asked for, and no column holds the worker."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"no column of table {table!r} is said to hold the worker that a row is assigned to: name one, unique and "
+            "NULL in a free row, as in Columns(assignee=...)"
+        )
+
+
+class NotExclusive(UnfitTable):
+    """Nothing in the database keeps a value from standing in two rows."""
+
+    def __init__(self, table: str, columns: list[str]) -> None:
+        super().__init__(
+            f"{', '.join(columns)} of table {table!r} has no unique index of its own, so that one worker could have "
+            f"two rows, or one row two workers: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_{'_'.join(columns)} "
+            f"ON {table} ({', '.join(columns)})"
         )
 
 
@@ -167,6 +188,10 @@ class BadTable(UnfitTable):
     """The table is a queue, but not one for what was asked."""
 
 
+class BadMap(ClaimjobsError, ValueError):
+    """A map of columns cannot be read, or names a role, a state or a choice that does not exist."""
+
+
 class BadPredicate(ClaimjobsError):
     """The database does not understand a `where` or an `order_by`."""
 
@@ -201,6 +226,31 @@ class BadUnique(ClaimjobsError, ValueError):
         super().__init__(
             f"jobs of table {table!r} cannot be unique by {column!r}, which changes when a job changes hands or waits: "
             "name columns of their payload"
+        )
+
+
+class BatchRolledBack(ClaimjobsError):
+    """The transaction that held a batch is gone: its jobs are free, and nothing that was written for them is there.
+
+    Where the connection broke in the commit itself the whole batch may be done instead; never a part of it.
+    """
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(
+            f"the batch was rolled back as a whole ({kind}): what was written for its jobs is undone, and they are "
+            "free; claim another batch"
+        )
+        self.kind = kind
+
+
+class SessionsNotOurs(ClaimjobsError):
+    """Advisory locks were asked for where a session is not ours alone, or does not see the locks of all others."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "lock='advisory' cannot work here: such a lock belongs to a session, and behind a pooler sessions are "
+            "shared, in a group with several primaries their locks are unknown to each other: use lock='rows', or "
+            "connect to the server itself"
         )
 
 

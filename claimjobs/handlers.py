@@ -17,15 +17,23 @@ Per = Literal["batch", "job"]
 log = logging.getLogger("claimjobs.handlers")
 
 
-def handler_of(function: Any, name: str, per: Per | None = None) -> Handler:
+def handler_of(function: Any, name: str, per: Per | None = None, *, in_transaction: bool = False) -> Handler:
     """A handler of batches from a function of a Batch, or of one Job.
 
-    `per` declares which; otherwise the type or the name of its first parameter tells. Raises BadHandler where it
-    does not, or where this is no function.
+    `per` declares which; otherwise the type or the name of its first parameter tells. A function of a job may take
+    a parameter `connection` as well: the transaction that holds the job, where one does (`in_transaction`). Raises
+    BadHandler where the parameters do not tell, where there is no transaction, or where this is no function.
     """
     if not callable(function):
         raise BadHandler(f"handler {name!r} is no function but {type(function).__name__}: name a function")
-    return _each(function) if (per or _takes(function, name)) == "job" else _whole(function, name)
+    if (per or _takes(function, name)) == "batch":
+        return _whole(function, name)
+    connected = "connection" in inspect.signature(function).parameters
+    if connected and not in_transaction:
+        raise BadHandler(
+            f"handler {name!r} takes a connection, and no transaction holds its jobs: give `--hold transaction`"
+        )
+    return _each(function, connected=connected)
 
 
 def _takes(function: Callable[..., Any], name: str) -> Per:
@@ -51,11 +59,12 @@ def _whole(function: Callable[[Batch], object], name: str) -> Handler:
     return handle
 
 
-def _each(function: Callable[[Job], object]) -> Handler:
+def _each(function: Callable[..., object], *, connected: bool) -> Handler:
     def handle(batch: Batch) -> None:
         for job in batch:
+            given = {"connection": batch.connection} if connected else {}
             try:
-                function(job)
+                function(job, **given)
             except Exception as error:
                 log.warning("job %r failed: %s: %s", job.key, type(error).__name__, error)
                 batch.fail(job, error)

@@ -23,9 +23,12 @@ LAST_GRACE: Final = 5.0
 
 @dataclass(frozen=True)
 class Registered:
-    """The first message of a consumer, before its first claim: the owner to hand back for, should it die."""
+    """The first message of a consumer, before its first claim: the owner to hand back for, should it die.
 
-    owner_id: int
+    None where nobody is registered: the server rolls back what a dead process held.
+    """
+
+    owner_id: int | None
 
 
 @dataclass(frozen=True)

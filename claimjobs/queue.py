@@ -15,10 +15,12 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from claimjobs import advisory
 from claimjobs import stats as statistics
-from claimjobs.backend import Backend, TableLike, look_at
+from claimjobs.assign import Assigner, Assignment, Way
+from claimjobs.backend import Backend, TableLike, leased, look_at
 from claimjobs.batch import Batch, Grip
-from claimjobs.claim import HOLDS, Algorithm, Hold, algorithm
+from claimjobs.claim import HOLDS, LOCKS, Algorithm, Hold, Lock, algorithm
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, engine_of
 from claimjobs.connector import Connector
@@ -34,8 +36,9 @@ from claimjobs.liveness import Liveness
 from claimjobs.purge import Kept, Purge
 from claimjobs.report import Report
 from claimjobs.retry import Retry
+from claimjobs.roles import Roles
 from claimjobs.schema import DEFAULT_TABLE
-from claimjobs.selection import Predicate, Where, order_of, predicates_of
+from claimjobs.selection import OrderBy, Predicate, Where, order_of, predicates_of
 from claimjobs.settle import OnDone, Settler
 from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
@@ -51,13 +54,19 @@ class Queue:
     """A table, a predicate and an order: jobs to be claimed in batches, each in one hand at a time.
 
     `bind` is a URL or an engine; `table` a name, a `Table` or a mapped class. `where` is a predicate over its
-    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key;
-    `()` takes jobs in any order. `columns` says which column plays which role, where they have other names than ours.
+    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key; as
+    text it is a column's name, `-name` for the highest first, or SQL; `()` takes jobs in any order. `columns` says
+    which column plays which role, where they have other names than ours.
 
     `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the locks of an open
     transaction are the claim, which is `batch.connection`; what is written through it and the completion commit
     together. `on_done="keep"` leaves done jobs in the table as `done`; a function is called with the connection of
     the settle and the jobs, and returns which of the two it is to be.
+
+    `lock="advisory"` keeps others away by advisory locks on the keys in place of row locks; `claim` raises
+    SessionsNotOurs where there can be none. With `hold="transaction"` the two kinds know nothing of each other, and
+    the same job can be in the hands of one consumer of each: all consumers of such a table need the same `lock`.
+    Where all hold by lease they may differ: the claim itself stands in the row.
 
     Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld or UnfitTable
     (TableMissing, ColumnMissing, ...) where it cannot work. A Queue that holds by lease registers as one owner when it
@@ -71,7 +80,8 @@ class Queue:
         *,
         columns: Columns | None = None,
         where: Where = None,
-        order_by: sa.ColumnElement[Any] | Sequence[sa.ColumnElement[Any]] | None = None,
+        order_by: OrderBy = None,
+        lock: Lock = "rows",
         hold: Hold = "lease",
         retry: Retry | None = None,
         liveness: Liveness | None = None,
@@ -86,6 +96,7 @@ class Queue:
         self._table = table
         self._entity = table if isinstance(table, type) else None
         self._columns = columns
+        self._lock: Lock = _one_of(lock, LOCKS, "lock")
         self._hold: Hold = _one_of(hold, HOLDS, "hold")
         self._where = where
         self._order_by = order_by
@@ -105,7 +116,9 @@ class Queue:
         self._backend: Backend | None = None
         self._built: tuple[Where, Algorithm] | None = None
         self._hand: Hand | TransactionHold | None = None
-        self._finalize: Callable[[], Any] | None = None
+        self._assigner: Assigner | None = None
+        self._way: tuple[Where, Way] | None = None
+        self._finalizers: list[Callable[[], Any]] = []
 
     # --- producing -------------------------------------------------------------------------------------
 
@@ -234,12 +247,49 @@ class Queue:
         """What holds a claim while the work is done."""
         return self._hold
 
+    # --- assigning -------------------------------------------------------------------------------------
+
+    def assign(self, worker: Any, where: Where = None) -> Assignment:
+        """Give a worker a row of its own, for as long as it wants: its value is written into the column `assignee`.
+
+        A worker has one row at most, and a row one worker at most; there is no lease, and no owner. `where` narrows
+        which rows may be had. The row is any free one; with `order_by`, the first of the first 64 that are not locked.
+        It is waited for others that write the same value at this moment, but not for long: see `Assignment.outcome`.
+        Raises NoAssignee, or NotUnique where no index keeps the promise.
+        """
+        assigner = self._ready_assigner()
+        with predicate_errors(self._ready().dialect):
+            return assigner.assign(worker, self._way_for(assigner, where))
+
+    def unassign(self, worker: Any) -> bool:
+        """Set the row free that a worker has; whether it had one."""
+        return self._ready_assigner().unassign(worker)
+
+    def pair(self, values: Row) -> Assignment:
+        """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
+
+        `already assigned` if either is, with the row where it was found; `busy` if somebody else has written either,
+        and has not committed for a while. Each of the columns must be unique by itself (NotUnique).
+        """
+        return self._ready_assigner().pair(values)
+
+    def _way_for(self, assigner: Assigner, where: Where) -> Way:
+        if callable(self._where) or callable(where) or self._way is None or self._way[0] is not where:
+            order = () if self._order_by is None else order_of(self._order_by, self._ready().roles)
+            self._way = (where, assigner.way(Selection(self._ready_jobs(where), order)))
+        return self._way[1]
+
     # --- looking ---------------------------------------------------------------------------------------
 
     @property
     def table(self) -> sa.Table:
         """The table as it is in the database."""
         return self._ready().roles.table
+
+    @property
+    def roles(self) -> Roles:
+        """Which column of the table plays which role, and what names a row."""
+        return self._ready().roles
 
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners."""
@@ -277,10 +327,13 @@ class Queue:
         return tuple(column.name for column in self._ready().roles.payload)
 
     def check(self) -> None:
-        """Find out now whether this queue can work: server, table, columns and predicate. Claims nothing."""
+        """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
         backend = self._ready()
+        self._settler(backend)
         with predicate_errors(backend.dialect), connected(self.engine) as connection:
-            connection.execute(sa.select(*backend.roles.key).where(self._ready_jobs(None)).limit(0))
+            selected = self._selection(None)
+            found = sa.select(*backend.roles.key).where(selected.ready).order_by(*selected.order)
+            connection.execute(found.limit(0))
 
     # --- handing back ----------------------------------------------------------------------------------
 
@@ -309,7 +362,7 @@ class Queue:
 
     @contextmanager
     def _janitor(self) -> Iterator[Janitor]:
-        backend = self._ready()
+        backend = self._ready_to_claim()
         with self._connector() as connector:
             yield Janitor(connector, backend, self._settler(backend), self._retry)
 
@@ -324,9 +377,9 @@ class Queue:
 
     def close(self) -> None:
         """Hand back what is still held, leave the owners and close the connection. The Queue can be used again."""
-        if self._finalize is not None:
-            self._finalize()
-        self._hand = self._finalize = None
+        while self._finalizers:
+            self._finalizers.pop()()
+        self._hand = self._assigner = None
 
     def __enter__(self) -> Self:
         return self
@@ -348,13 +401,31 @@ class Queue:
             return self._backend
 
     def _ready_hand(self) -> Hand | TransactionHold:
-        backend = self._ready()
+        self._ready()
         with self._preparing:
             if self._hand is None:
+                backend = self._ready_to_claim()
                 self._hand = (self._new_hand if self._hold == "lease" else self._new_transactions)(backend)
                 self._hand.unwanted = self._stopped.is_set
-                self._finalize = weakref.finalize(self, self._hand.close)
+                self._finalizers.append(weakref.finalize(self, self._hand.close))
             return self._hand
+
+    def _ready_to_claim(self) -> Backend:
+        """Of a table whose rows are assigned, what a lease takes is looked at when the first job is claimed."""
+        backend = self._ready()
+        if self._hold == "lease" and not backend.by_lease:
+            with connected(self.engine) as connection:
+                backend = self._backend = leased(connection, backend)
+        return backend
+
+    def _ready_assigner(self) -> Assigner:
+        backend = self._ready()
+        with self._preparing:
+            if self._assigner is None:
+                connector = Connector(self.engine, backend.dialect, self._liveness, self.report)
+                self._finalizers.append(weakref.finalize(self, connector.close))
+                self._assigner = Assigner(connector, backend)
+            return self._assigner
 
     def _new_hand(self, backend: Backend) -> Hand:
         settler = self._settler(backend)
@@ -365,11 +436,12 @@ class Queue:
         return hand
 
     def _new_transactions(self, backend: Backend) -> TransactionHold:
-        settler = Settler(backend.roles, backend.dialect, self._now, self._on_done, locked=True)
+        settler = self._settler(backend)
         return TransactionHold(self.engine, backend, settler, liveness=self._liveness, report=self.report)
 
     def _settler(self, backend: Backend) -> Settler:
-        return Settler(backend.roles, backend.dialect, self._now, self._on_done)
+        locked = self._hold == "transaction"
+        return Settler(backend.roles, backend.dialect, self._now, self._on_done, locked=locked)
 
     def _algorithm(self, where: Where) -> Algorithm:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
@@ -380,9 +452,13 @@ class Queue:
         return self._built[1]
 
     def _build(self, where: Where) -> Algorithm:
-        roles = self._ready().roles
-        selection = Selection(self._ready_jobs(where), order_of(self._order_by, roles))
-        return algorithm(self._ready(), selection, self._now, self._hold)
+        if self._lock == "rows":
+            return algorithm(self._ready(), self._selection(where), self._now, self._hold)
+        declared = self._liveness.session_lock
+        return advisory.algorithm(self._ready(), self._selection(where), self._now, self._hold, session_lock=declared)
+
+    def _selection(self, where: Where) -> Selection:
+        return Selection(self._ready_jobs(where), order_of(self._order_by, self._ready().roles))
 
     def _ready_jobs(self, where: Where) -> Predicate:
         roles = self._ready().roles

@@ -17,6 +17,9 @@ LEDGER_TABLE: Final = "claimjobs_ledger"
 LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text, in the ledger."""
 
+MADE_BY: Final = "made by claimjobs"
+"""In the comment of each table that we make: no other one is ever dropped."""
+
 FIRST_OWNER: Final = 10_000_000
 """Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
 program that claims rows of the same table under such a number is never taken for one of us."""
@@ -41,7 +44,9 @@ def job_table(
     key = () if own_key else (sa.Column("id", sa.BigInteger, primary_key=True),)
     ours = _job_columns(name)
     once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
-    table = sa.Table(name, metadata, *key, *payload, *ours, *once, **{**table_options(), **options})
+    comment = ", ".join(filter(None, (options.pop("comment", None), MADE_BY)))
+    described = {**table_options(), **options, "comment": comment}
+    table = sa.Table(name, metadata, *key, *payload, *ours, *once, **described)
     _claim_index(table)
     return table
 
@@ -76,6 +81,7 @@ def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("lease", sa.Float, nullable=False, comment="seconds without a beat after which it is dead"),
         sa.Column("server_since", Instant, comment="the server run it holds its session lock on; NULL: lease only"),
         sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
+        comment=MADE_BY,
         **table_options(auto_increment=FIRST_OWNER),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import Grouping
@@ -13,6 +13,9 @@ from claimjobs.roles import Roles
 
 Predicate = sa.ColumnElement[bool]
 Where = Predicate | sa.TextClause | Callable[[], Predicate | sa.TextClause] | None
+Order = str | sa.ColumnElement[Any]
+OrderBy = Order | Sequence[Order] | None
+"""Columns; or, as text: their names, `-name` for the highest first, or SQL as after ORDER BY."""
 
 
 def predicates_of(where: Where, roles: Roles) -> tuple[Predicate, ...]:
@@ -29,12 +32,21 @@ def predicate(text: str | None) -> Predicate | None:
     return None if text is None else sa.literal_column(f"(\n{text}\n)", sa.Boolean)
 
 
-def order_of(order_by: Any, roles: Roles) -> Sequence[sa.ColumnElement[Any]]:
+def order_of(order_by: OrderBy, roles: Roles) -> Sequence[sa.ColumnElement[Any]]:
     """The user's order, made total by the key, so that everyone sees the same head; None: the table's own."""
     if order_by is None:
         return roles.default_order
     order = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
-    return (*(_over(expression, roles.table) for expression in order), *roles.key) if order else ()
+    return (*(_ordered(by, roles.table) for by in order), *roles.key) if order else ()
+
+
+def _ordered(by: Order, table: sa.Table) -> sa.ColumnElement[Any]:
+    if not isinstance(by, str):
+        return cast(sa.ColumnElement[Any], _over(by, table))
+    falling = by.removeprefix("-")
+    if falling != by and by not in table.c and falling in table.c:
+        return table.c[falling].desc()
+    return table.c[by] if by in table.c else sa.literal_column(by)
 
 
 def _over(expression: Any, table: sa.Table) -> Any:

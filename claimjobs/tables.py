@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.columns import Columns
 from claimjobs.dialects.types import Instant, WholeSecond
-from claimjobs.errors import ColumnMissing, TableMissing
+from claimjobs.errors import ColumnMissing, TableMissing, UnfitTable
 
 INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
 
@@ -89,3 +89,11 @@ def mapped_table(mapped: type[Any]) -> sa.Table:
     if not isinstance(table, sa.Table):
         raise TypeError(f"{mapped!r} is mapped to {table!r}, which is no table: give a class mapped to one")
     return table
+
+
+def checked_table(found: Any, name: str) -> sa.Table | type[Any]:
+    """`found` if it is a Table or a mapped class; raises UnfitTable, which calls it `name`."""
+    if isinstance(found, sa.Table) or isinstance(getattr(found, "__table__", None), sa.Table):
+        table: sa.Table | type[Any] = found
+        return table
+    raise UnfitTable(f"{name!r} is {type(found).__name__}: name a sqlalchemy.Table or a class mapped to one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -23,9 +24,9 @@ from claimjobs.lifeline import Lifeline, LogToSupervisor, Progress, Registered
 from claimjobs.liveness import Liveness
 from claimjobs.producer import article_rows, produce
 from claimjobs.queue import Queue
-from claimjobs.references import is_reference, load
+from claimjobs.references import load
 from claimjobs.retry import Retry
-from claimjobs.selection import predicate
+from claimjobs.shape import Shape
 from claimjobs.signals import TakenBack, can_be_taken_back
 from claimjobs.translate import reason
 
@@ -46,10 +47,9 @@ class Plan:
     """What the processes are to do; plain values, to be handed to a new process."""
 
     url: str = field(repr=False)  # holds a password
-    table: str = "jobs"
+    shape: Shape = field(default_factory=Shape)
     handler: str | None = None
     per: Per | None = None
-    where: str | None = None
     size: int = 100
     poll: float = 1.0
     liveness: Liveness = field(default_factory=Liveness)
@@ -58,22 +58,20 @@ class Plan:
 
     def queue(self) -> Queue:
         """A Queue of this process's own."""
-        table = load(self.table) if is_reference(self.table) else self.table
-        where = predicate(self.where)
-        return Queue(sa.make_url(self.url), table, where=where, liveness=self.liveness, retry=self.retry)
+        return self.shape.queue(sa.make_url(self.url), liveness=self.liveness, retry=self.retry)
 
     def check(self, generators: int) -> None:
         """Find out whether processes could work at all, before one is started. Raises ClaimjobsError."""
-        with self.queue() as queue:
+        with self.queue() as queue, contextlib.ExitStack() as after:
+            after.callback(queue.engine.dispose)
             queue.check()
             self.load_handler()
             payload = set(queue.payload)
-            queue.engine.dispose()
         if generators and not payload >= ARTICLE_PAYLOAD:
-            raise BadTable(f"generators fill columns d and e, which table {self.table!r} has not: --generators 0")
+            raise BadTable(f"generators fill columns d and e, which table {self.shape.table!r} has not: --generators 0")
         if self.handler is None and payload != ARTICLE_PAYLOAD:
             raise BadTable(
-                f"table {self.table!r} is not the demonstration's, whose jobs are thrown away after 0.1 s: "
+                f"table {self.shape.table!r} is not the demonstration's, whose jobs are thrown away after 0.1 s: "
                 "name the MODULE:FUNCTION that handles its jobs"
             )
 
@@ -81,7 +79,7 @@ class Plan:
         """The user's function, or the article's demonstration."""
         if self.handler is None:
             return demonstrate
-        return handler_of(load(self.handler), self.handler, self.per)
+        return handler_of(load(self.handler), self.handler, self.per, in_transaction=self.shape.hold == "transaction")
 
 
 def demonstrate(batch: Batch) -> None:
@@ -94,7 +92,7 @@ def run_consumer(plan: Plan, pipe: Connection) -> None:
     """A consumer process, from its start to its end."""
     with _working(plan, pipe) as (queue, lifeline):
         handler = plan.load_handler()
-        lifeline.send(Registered(queue.owner_id))
+        lifeline.send(Registered(queue.owner_id or None))
         consume(
             queue,
             handler,

@@ -18,6 +18,8 @@ import sqlalchemy as sa
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any
 """A job's primary key: a value, or a tuple of values where the key has several columns."""
+Lock = Any
+"""An advisory lock: a number or a name."""
 
 
 class Dialect:
@@ -139,6 +141,37 @@ class Dialect:
         """The session that holds the lock of this number; NULL where none does."""
         raise NotImplementedError
 
+    # --- advisory locks on keys --------------------------------------------------------------------------
+
+    def home(self, table: sa.Table) -> sa.Executable:
+        """Asks in which schema, or database, this server finds a table: a name may stand for one of several."""
+        raise NotImplementedError
+
+    def lock_of(self, table: str, key: str) -> Lock:
+        """The lock on a key, given as text, of the table with this full name: the same for every session.
+
+        Two keys may share one, then one of them waits for the other; two tables hardly do.
+        """
+        raise NotImplementedError
+
+    def each_lock(self) -> sa.ColumnElement[Any]:
+        """The column of a table whose rows are the parameter `locks`, and are read in its order, once."""
+        raise NotImplementedError
+
+    def locks(self, locks: Sequence[Lock]) -> Any:
+        """Locks as the value that `each_lock` expects in its parameter."""
+        return list(locks)
+
+    def take(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Take this lock for the session, if it is free: true or false at once. Taken twice it is held twice."""
+        raise NotImplementedError
+
+    def let_go(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Let go of it, once."""
+        raise NotImplementedError
+
+    # --- ending sessions ---------------------------------------------------------------------------------
+
     def end_session(self, session: int) -> sa.Executable:
         """End another session of the same user: its transaction is rolled back, its locks are free."""
         raise NotImplementedError
@@ -166,10 +199,24 @@ class Dialect:
         del order
         return rows
 
+    def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
+        """Let rows that are all alike in this column be found through its index (None: the primary key), unsorted.
+
+        Portable: in the order of the column, which only the index gives without a sort. A planner that expects many
+        such rows would else read the table from its head, where after a while there are none.
+        """
+        del index
+        return rows.order_by(column)
+
     def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The collations of a table's texts, where a text must not be compared with one of another collation."""
         del connection, table
         return {}
+
+    def by_key(self, statement: Write, index: str | None) -> Write:
+        """Let a statement find its rows through this index of theirs; None: the primary key."""
+        del index
+        return statement
 
     def delete(self, table: sa.Table) -> sa.Delete:
         """A DELETE, for `reach`."""
@@ -200,4 +247,4 @@ class Dialect:
         raise NotImplementedError
 
 
-__all__ = ["Dialect", "Key", "Write"]
+__all__ = ["Dialect", "Key", "Lock", "Write"]

@@ -6,16 +6,15 @@ import json
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from hashlib import blake2b
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
-from claimjobs.dialects.base import Dialect, Key, Write
+from claimjobs.dialects.base import Dialect, Key, Lock, Write
 from claimjobs.dialects.types import database_now
-
-FORCED = "FORCE INDEX (PRIMARY)"
 
 
 class MySQL(Dialect):
@@ -109,6 +108,33 @@ class MySQL(Dialect):
     def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.func.is_used_lock(_lock_name(lock), type_=sa.Integer)
 
+    # --- advisory locks on keys ------------------------------------------------------------------------------
+
+    def home(self, table: sa.Table) -> sa.Executable:
+        return sa.select(sa.func.database() if table.schema is None else sa.literal(table.schema))
+
+    def lock_of(self, table: str, key: str) -> str:
+        # Names are the server's, at most 64 characters long, and blind to case: so are the tables' on some servers.
+        table = table.lower()
+        digest = blake2b(f"{table}\0{key}".encode(), digest_size=16).hexdigest()
+        return f"cj.{table[:28]}.{digest}"
+
+    def each_lock(self) -> sa.ColumnElement[Any]:
+        names = sa.bindparam("locks", type_=sa.Text)
+        shape = sa.text("'$[*]' columns (name varchar(64) path '$')")
+        return sa.func.json_table(names, shape).table_valued(sa.column("name", sa.String(64)), name="wanted").c.name
+
+    def locks(self, locks: Sequence[Lock]) -> str:
+        return json.dumps(list(locks))
+
+    def take(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.get_lock(lock, 0, type_=sa.Boolean)
+
+    def let_go(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.release_lock(lock, type_=sa.Boolean)
+
+    # --- ending sessions -------------------------------------------------------------------------------------
+
     def end_session(self, session: int) -> sa.Executable:
         return sa.text("KILL :session").bindparams(session=session)
 
@@ -122,6 +148,10 @@ class MySQL(Dialect):
 
     # --- writing -------------------------------------------------------------------------------------------
 
+    def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
+        # MariaDB sorts by a column that is NULL in all of them, and what is sorted is locked.
+        return rows.with_hint(column.table, _force(index))
+
     def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         # The columns of a JSON_TABLE have the connection's collation, if none is named: error 1267.
         columns = sa.text(
@@ -130,6 +160,12 @@ class MySQL(Dialect):
         )
         found = connection.execute(columns, {"schema": table.schema, "name": table.name})
         return {row[0]: row[1] for row in found}
+
+    def by_key(self, statement: Write, index: str | None) -> Write:
+        # Through another index InnoDB locks other consumers' rows on the way.
+        if isinstance(statement, sa.Select):
+            return statement.with_hint(statement.get_final_froms()[0], _force(index))
+        return statement.with_hint(_force(index), dialect_name="*")
 
     def delete(self, table: sa.Table) -> sa.Delete:
         return _WalkedDelete(table)
@@ -145,7 +181,7 @@ class MySQL(Dialect):
         if isinstance(statement, sa.Select):
             return _walked(statement, key, "keys", index)
         if isinstance(statement, sa.Update):
-            return statement.where(self.among(key, "keys")).with_hint(_force(index), dialect_name="*")
+            return self.by_key(statement.where(self.among(key, "keys")), index)
         given, matches = _given(key, "keys")
         return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
 

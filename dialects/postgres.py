@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Sequence
 from datetime import datetime
+from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
@@ -17,6 +19,9 @@ _NAMES: Final = 0x636A6E
 """The first halves of our advisory locks' numbers, "cjo" and "cjn": other programs of the database use others."""
 
 _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted")
+
+_PREPARER: Final = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+_NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
 class Postgres(Dialect):
@@ -149,6 +154,33 @@ class Postgres(Dialect):
             .limit(1)
             .scalar_subquery()
         )
+
+    # --- advisory locks on keys --------------------------------------------------------------------------------
+
+    def home(self, table: sa.Table) -> sa.Executable:
+        return sa.text(
+            "SELECT nspname FROM pg_namespace JOIN pg_class ON relnamespace = pg_namespace.oid "
+            "WHERE pg_class.oid = to_regclass(:name)"
+        ).bindparams(name=_PREPARER.format_table(table))
+
+    def lock_of(self, table: str, key: str) -> int:
+        """pg_locks shows the table's half as classid, and the key's as objid: a whole number as it is."""
+        place = int(key) if _NUMBER.fullmatch(key) else int.from_bytes(blake2b(key.encode(), digest_size=4).digest())
+        number = zlib.crc32(table.encode()) << 32 | place & 0xFFFFFFFF
+        return number - (1 << 64) if number >> 63 else number
+
+    def each_lock(self) -> sa.ColumnElement[Any]:
+        locks: sa.BindParameter[Any] = sa.bindparam("locks", type_=sa.ARRAY(sa.BigInteger))
+        wanted = sa.func.unnest(locks).table_valued(sa.column("lock", sa.BigInteger))
+        return wanted.render_derived(name="wanted").c.lock
+
+    def take(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.pg_try_advisory_lock(lock, type_=sa.Boolean)
+
+    def let_go(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.pg_advisory_unlock(lock, type_=sa.Boolean)
+
+    # --- ending sessions ---------------------------------------------------------------------------------------
 
     def end_session(self, session: int) -> sa.Executable:
         return sa.select(sa.func.pg_terminate_backend(session))

@@ -88,7 +88,8 @@ def _placeholder(kind: click.ParamType[Any]) -> str:
 
 
 def _default(option: click.Option) -> str:
-    return f" Default: `{option.default}`." if option.show_default else ""
+    told = option.show_default if isinstance(option.show_default, str) else option.default
+    return f" Default: `{told}`." if option.show_default else ""
 
 
 def _cell(text: str) -> str:

@@ -20,12 +20,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.ddl import ddl
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.liveness import Liveness
 from claimjobs.roles import Roles, roles_of
 from claimjobs.schema import DEFAULT_TABLE, article_table, owner_table
-from claimjobs.setup import ddl, tables_for
+from claimjobs.setup import tables_for
 from claimjobs.statements import dead, owners, produce, purge, settle
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find

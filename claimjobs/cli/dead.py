@@ -13,10 +13,12 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import asks, number, on_terminal, say
 from claimjobs.cli.keys import Keys, plain
-from claimjobs.cli.options import Command, queue_for, table_of, table_option, url_option
+from claimjobs.cli.options import Command, queue_for, url_option
+from claimjobs.cli.shapes import shape_options
 from claimjobs.job import Job
 from claimjobs.queue import Queue
 from claimjobs.selection import predicate
+from claimjobs.shape import Shape
 
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 limit_option = click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N of them, by their keys.")
@@ -40,8 +42,8 @@ def dead() -> None:
 @limit_option
 @json_option
 @url_option
-@table_option
-def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, table: str) -> None:
+@shape_options
+def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, shape: Shape) -> None:
     """List the dead jobs by their keys: key, failed attempts and last error, with tabs between them.
 
     With --json: every column of each job, instants as 2026-01-31T12:00:00+00:00, bytes in base64.
@@ -52,7 +54,7 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
       claimjobs dead list --limit 10 --json
       claimjobs dead list --where "last_error like 'Timeout%'" | cut -f 1
     """
-    with queue_for(url, table_of(table)) as queue:
+    with queue_for(url, shape) as queue:
         shown = _json if as_json else _line_of(queue)
         for job in queue.dead.list(predicate(where), limit=limit):
             click.echo(shown(job))
@@ -62,9 +64,9 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @json_option
 @url_option
-@table_option
+@shape_options
 @click.pass_context
-def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str | None, table: str) -> None:
+def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str | None, shape: Shape) -> None:
     """Show every column of dead jobs. An ID of several columns is written as a line of CSV: eu,17.
 
     An ID that is no dead job's is told (exit code 5).
@@ -74,8 +76,8 @@ def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str |
       claimjobs dead show 1
       claimjobs dead show --json 1 2
     """
-    with queue_for(url, table_of(table)) as queue:
-        keys = Keys(queue.table)
+    with queue_for(url, shape) as queue:
+        keys = Keys(queue.roles.key)
         wanted = dict.fromkeys(keys.read(ids))
         found = queue.dead.show(wanted)
     click.echo("\n".join(map(_json, found)) if as_json else "\n\n".join(map(_block, found)), nl=bool(found))
@@ -86,12 +88,12 @@ def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str |
 
 def _line_of(queue: Queue) -> Callable[[Job], str]:
     """One line a job; on a terminal no longer than that is wide."""
-    keys = Keys(queue.table)
+    keys = Keys(queue.roles.key)
     width = shutil.get_terminal_size().columns if on_terminal() else None
 
     def line(job: Job) -> str:
-        error = " ".join((job.get("last_error") or "").split())
-        text = f"{keys.written(job.key)}\t{job.get('attempts', '')}\t{error}"
+        error = " ".join(str(queue.roles.told("last_error", job, "")).split())
+        text = f"{keys.written(job.key)}\t{queue.roles.told('attempts', job, '')}\t{error}"
         return text if width is None else text.expandtabs()[:width]
 
     return line
@@ -130,7 +132,7 @@ class Choice:
 
     def of(self, queue: Queue) -> dict[str, Any]:
         """The arguments for `retry` and `drop`. Raises BadParameter for an id that can be none."""
-        keys = list(dict.fromkeys(Keys(queue.table).read(self.ids))) if self.ids else None
+        keys = list(dict.fromkeys(Keys(queue.roles.key).read(self.ids))) if self.ids else None
         return {"keys": keys, "where": predicate(self.where), "limit": self.limit}
 
 
@@ -145,9 +147,9 @@ def choice_options(command: Command) -> Command:
 @choice_options
 @json_option
 @url_option
-@table_option
+@shape_options
 @click.pass_context
-def retry(context: click.Context, /, as_json: bool, url: str | None, table: str, **chosen: Any) -> None:
+def retry(context: click.Context, /, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
     """Give dead jobs all their attempts again, from now on, and print how many.
 
     Their last error stays until the next one. They are committed in chunks of 1,000: what was done before an
@@ -160,7 +162,7 @@ def retry(context: click.Context, /, as_json: bool, url: str | None, table: str,
     """
     choice = Choice(**chosen)
     choice.check()
-    with queue_for(url, table_of(table)) as queue:
+    with queue_for(url, shape) as queue:
         given = choice.of(queue)
         _told(context, queue.dead.retry(**given), given["keys"], "retried" if as_json else None)
 
@@ -170,9 +172,9 @@ def retry(context: click.Context, /, as_json: bool, url: str | None, table: str,
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @url_option
-@table_option
+@shape_options
 @click.pass_context
-def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, table: str, **chosen: Any) -> None:
+def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
     """Delete dead jobs, after a question that says how many, and print how many.
 
     They are committed in chunks of 1,000. Where nobody can be asked, --yes is needed. An ID that is no dead job's
@@ -185,7 +187,7 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, t
     """
     choice = Choice(**chosen)
     choice.check()
-    with queue_for(url, table_of(table)) as queue:
+    with queue_for(url, shape) as queue:
         given = choice.of(queue)
         if not yes:
             _confirm(queue, **given)

@@ -15,12 +15,14 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import number, say
-from claimjobs.cli.options import queue_for, table_of, table_option, url_option
+from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import Watch, watch
 from claimjobs.cli.rejects import Rejects
 from claimjobs.cli.rows import FileRow, Reader, Source, csv_rows, json_lines
+from claimjobs.cli.shapes import shape_options
 from claimjobs.errors import BadRow
 from claimjobs.queue import Queue
+from claimjobs.shape import Shape
 
 READERS: dict[str, Reader] = {"jsonl": json_lines, "csv": csv_rows}
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
@@ -41,7 +43,7 @@ WATCH_EVERY = 1_000
     help="Leave out rows whose values of these columns are in the table already; it must have a unique index on them.",
 )
 @url_option
-@table_option
+@shape_options
 @click.pass_context
 def enqueue(
     context: click.Context,
@@ -52,7 +54,7 @@ def enqueue(
     from_line: int,
     unique: tuple[str, ...],
     url: str | None,
-    table: str,
+    shape: Shape,
 ) -> None:
     """Enqueue each row of FILE (- is standard input) as a job, and print how many came in.
 
@@ -74,11 +76,10 @@ def enqueue(
       grep urgent jobs.jsonl | claimjobs enqueue -
     """
     reader = READERS[format_ or _format_of(getattr(file, "name", "-"))]
-    wanted = table_of(table)
     began = time.monotonic()
     with (
         Rejects(rejects) if rejects else nullcontext() as bad,
-        queue_for(url, wanted) as queue,
+        queue_for(url, shape) as queue,
         watch(_size(file)) as eye,
     ):
         work = Enqueuing(queue, Source(file), reader, rejects=bad, watch=eye, unique=unique)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import date, time
 from typing import Any
 
@@ -16,10 +16,10 @@ from claimjobs.cli.values import reader
 
 
 class Keys:
-    """The keys of a table's jobs, from text and as text. Of several columns: a line of CSV, such as `eu,17`."""
+    """The keys of jobs, from text and as text. Of several columns: a line of CSV, such as `eu,17`."""
 
-    def __init__(self, table: sa.Table) -> None:
-        self._columns = tuple(table.primary_key)
+    def __init__(self, key: Sequence[sa.Column[Any]]) -> None:
+        self._columns = tuple(key)
         self._readers = tuple(reader(column.type, text=True) for column in self._columns)
 
     def read(self, texts: Iterable[str]) -> list[Any]:

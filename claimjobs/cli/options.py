@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from claimjobs import references
 from claimjobs.cli.console import say
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from claimjobs.queue import Queue
     from claimjobs.retry import Retry
+    from claimjobs.shape import Shape
 
 Command = Callable[..., Any]
 
@@ -44,17 +44,6 @@ def _remember(context: click.Context, _option: click.Parameter, url: str | None)
 def urls_of(context: click.Context) -> list[str]:
     """The URLs that were given, whose passwords must not be shown."""
     return list(context.meta.get(URLS, ()))
-
-
-def table_option(command: Command) -> Command:
-    """`--table`: a name, or where in Python a Table or mapped class is found."""
-    return click.option(
-        "--table",
-        default="jobs",
-        show_default=True,
-        metavar="NAME | MODULE:ATTRIBUTE",
-        help="The table of jobs: its name, or where its Table or mapped class is found in Python.",
-    )(command)
 
 
 @contextmanager
@@ -86,18 +75,7 @@ def engine_for(url: str | None) -> Iterator[sa.Engine]:
 
 
 @contextmanager
-def queue_for(url: str | None, table: Any, retry: Retry | None = None) -> Iterator[Queue]:
+def queue_for(url: str | None, shape: Shape, retry: Retry | None = None) -> Iterator[Queue]:
     """The queue to work with."""
-    from claimjobs.queue import Queue  # noqa: PLC0415
-
-    with engine_for(url) as engine, Queue(engine, table, retry=retry) as queue:
+    with engine_for(url) as engine, shape.queue(engine, retry=retry) as queue:
         yield queue
-
-
-def table_of(option: str) -> Any:
-    """What `--table` stands for: a name, a `Table` or a mapped class. Raises ReferenceNotFound or NoTable."""
-    if not references.is_reference(option):
-        return option
-    from claimjobs.setup import checked_table  # noqa: PLC0415
-
-    return checked_table(references.load(option), option)

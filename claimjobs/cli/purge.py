@@ -8,10 +8,12 @@ from datetime import timedelta
 import click
 
 from claimjobs.cli.durations import Duration
-from claimjobs.cli.options import engine_for, queue_for, table_of, table_option, url_option
+from claimjobs.cli.options import engine_for, queue_for, url_option
+from claimjobs.cli.shapes import shape_options
 from claimjobs.ledger import Ledger
 from claimjobs.purge import Kept
 from claimjobs.selection import predicate
+from claimjobs.shape import Shape
 
 
 @click.command()
@@ -24,7 +26,7 @@ from claimjobs.selection import predicate
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @url_option
-@table_option
+@shape_options
 def purge(
     older_than: timedelta,
     status: Kept,
@@ -33,7 +35,7 @@ def purge(
     dry_run: bool,
     as_json: bool,
     url: str | None,
-    table: str,
+    shape: Shape,
 ) -> None:
     """Delete jobs that have been done, or dead, for so long, and print how many.
 
@@ -51,7 +53,7 @@ def purge(
       claimjobs purge --older-than 90d --ledger emails
     """
     if ledger is None:
-        with queue_for(url, table_of(table)) as queue:
+        with queue_for(url, shape) as queue:
             count = queue.purge(older_than, status=status, where=predicate(where), dry_run=dry_run)
     elif where is not None or status != "done":
         raise click.UsageError("--where and --status are for jobs: the ledger has neither")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import click
 
 from claimjobs.cli.console import age, log_said, say
-from claimjobs.cli.options import queue_for, table_of, table_option, url_option
+from claimjobs.cli.options import queue_for, url_option
+from claimjobs.cli.shapes import shape_options
 from claimjobs.queue import Queue
 from claimjobs.retry import Retry
 from claimjobs.schema import FIRST_OWNER
+from claimjobs.shape import Shape
 from claimjobs.stats import OwnerStats
 
 
@@ -23,8 +25,8 @@ from claimjobs.stats import OwnerStats
     help="Failures after which a job is dead; a job that was alone in a dead hand has failed. As for its consumers.",
 )
 @url_option
-@table_option
-def reclaim(owner: int | None, force: bool, attempts: int, url: str | None, table: str) -> None:
+@shape_options
+def reclaim(owner: int | None, force: bool, attempts: int, url: str | None, shape: Shape) -> None:
     """Hand back the jobs of owners that are dead, and print how many; which owners, on standard error.
 
     An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Every
@@ -40,7 +42,7 @@ def reclaim(owner: int | None, force: bool, attempts: int, url: str | None, tabl
     """
     if force and owner is None:
         raise click.UsageError("--force goes with --owner ID")
-    with queue_for(url, table_of(table), retry=Retry(attempts=attempts)) as queue, log_said():
+    with queue_for(url, shape, retry=Retry(attempts=attempts)) as queue, log_said():
         jobs = queue.reclaim() if owner is None else _from(queue, owner, force)
     click.echo(jobs)
 

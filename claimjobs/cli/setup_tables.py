@@ -1,39 +1,48 @@
-"""`claimjobs setup-tables`: make the tables of a queue, or print their DDL."""
+"""`claimjobs setup-tables`: make the tables of a queue, add to one that is there, or print the DDL."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import click
 import sqlalchemy as sa
 
 from claimjobs import setup
+from claimjobs.advice import ADDABLE, additions, advice, check
 from claimjobs.cli.console import asks, number, say
-from claimjobs.cli.options import engine_for, table_of, table_option, url_option
+from claimjobs.cli.options import engine_for, url_option
+from claimjobs.cli.shapes import shape_options
 from claimjobs.connect import engine_of
+from claimjobs.ddl import ddl
+from claimjobs.errors import UnfitTable
 from claimjobs.schema import ledger_table
+from claimjobs.shape import Shape
 
 DDL_WITHOUT_URL = "postgresql://"
 """What the embedded database understands."""
 
 
 @click.command()
-@click.option("--recreate", is_flag=True, help="Drop the table of jobs first, with all its rows.")
-@click.option("--yes", is_flag=True, help="Do not ask before --recreate drops anything.")
-@click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; connect to nothing.")
+@click.option("--add", multiple=True, metavar="ROLE[,ROLE...]", help=f"Add what is asked for: {', '.join(ADDABLE)}.")
+@click.option("--recreate", is_flag=True, help="Drop the table of jobs first, with all its rows, if it is ours.")
+@click.option("--yes", is_flag=True, help="Do not ask before --recreate or --add changes anything.")
+@click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; change nothing.")
 @click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
 @url_option
-@table_option
-def setup_tables(recreate: bool, yes: bool, sql: bool, ledger: bool, url: str | None, table: str) -> None:
+@shape_options
+def setup_tables(
+    add: tuple[str, ...], recreate: bool, yes: bool, sql: bool, ledger: bool, url: str | None, shape: Shape
+) -> None:
     """Make the tables of a queue that are missing, and say what was there.
 
     --table NAME makes the table of the demonstration, with two columns of text as its payload; a table with a
-    payload of your own is described in Python (see `claimjobs.job_table`) and given as MODULE:ATTRIBUTE. A table
-    that you have already, or that an earlier version made, is checked: what it lacks is said, with the statement
-    that adds it. Without an optional column, or with an older index, it is a queue all the same.
+    payload of your own is described in Python (see `claimjobs.job_table`) and given as MODULE:ATTRIBUTE.
 
-    --recreate leaves the table of owners alone: all queues of a database share it, and its ids must never be
-    used again.
+    A table that you have already is looked at, and never altered unasked: what it lacks is said, with the statement
+    that adds it. Without an optional column it is a queue all the same. --add prints the statements for the roles
+    that are named, under the names that the map has for them, asks, and runs them; claim-index is the index that
+    claims read. With --sql it only prints them, and nothing is connected to unless --add has to look at the table.
+
+    --recreate drops no table that claimjobs did not make (it knows its own by their comment). It leaves the table
+    of owners alone: all queues of a database share it, and its ids must never be used again.
 
     --ledger makes the table claimjobs_ledger, and no other: in a database where the work of jobs has its effect, it
     tells a second attempt from the first. It is never dropped.
@@ -42,34 +51,83 @@ def setup_tables(recreate: bool, yes: bool, sql: bool, ledger: bool, url: str | 
     Examples:
       claimjobs setup-tables
       claimjobs setup-tables --table shop.models:Email
+      claimjobs setup-tables --add run_at,attempts,claim-index --yes
       claimjobs setup-tables --recreate --yes
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
     """
-    if ledger and recreate:
-        raise click.UsageError(
-            "--recreate is for the table of jobs: the ledger tells what was done, and is never dropped"
-        )
-    wanted = table_of(table)
-    if sql:
-        tables = [ledger_table()] if ledger else setup.tables_for(wanted)
-        click.echo(setup.ddl(engine_of(url or DDL_WITHOUT_URL), tables, recreate=recreate), nl=False)
+    wanted = _wanted(add)
+    if (recreate or wanted) and ledger:
+        raise click.UsageError("--ledger makes the ledger and no more: it tells what was done, and is never dropped")
+    if recreate and wanted:
+        raise click.UsageError("--recreate makes the table anew, with all that --add could add: give one of them")
+    if sql and not wanted:
+        tables = [ledger_table()] if ledger else _tables(shape)
+        click.echo(ddl(engine_of(url or DDL_WITHOUT_URL), tables, recreate=recreate), nl=False)
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
     with engine_for(url) as engine:
         if ledger:
             _tell(setup.make(engine, [ledger_table()]))
-        else:
-            _set_up(engine, wanted, recreate, yes)
+            return
+        if wanted:
+            _add(engine, additions(engine, shape, wanted), yes, sql)
+        if not sql:
+            _set_up(engine, shape, recreate, yes)
 
 
-def _set_up(engine: sa.Engine, table: Any, recreate: bool, yes: bool) -> None:
+def _wanted(add: tuple[str, ...]) -> list[str]:
+    named = [name.strip() for names in add for name in names.split(",") if name.strip()]
+    for name in named:
+        if name not in ADDABLE:
+            raise click.BadParameter(f"{name!r} cannot be added: give some of {', '.join(ADDABLE)}", param_hint="--add")
+    return named
+
+
+def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None:
+    """Print the statements, and run them if they may be run."""
+    for statement in statements:
+        click.echo(statement)
+    if sql or not statements:
+        return
+    if not yes and not asks():
+        raise click.UsageError("--add alters a table, and nobody can be asked here: give --yes as well, or --sql")
+    if not yes:
+        where = engine.url.render_as_string(hide_password=True)
+        click.confirm(f"Run {number(len(statements), 'statement')} in {where}?", abort=True, err=True)
+    setup.alter(engine, statements)
+
+
+def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
     if recreate:
-        _confirm(engine, setup.doomed(engine, table), yes)
-    _tell(setup.make(engine, setup.tables_for(table), recreate=recreate))
-    for line in setup.advice(engine, table, setup.check(engine, table)):
+        _confirm(engine, setup.doomed(engine, shape.load()), yes)
+    _must_be_there(engine, shape)
+    _tell(setup.make(engine, _tables(shape, mapped=True), recreate=recreate))
+    for line in advice(engine, shape, check(engine, shape)):
         say(line)
+
+
+def _tables(shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
+    """Those that the queue needs. One with a map, known by its name alone, is never ours to make."""
+    jobs, owners = setup.tables_for(shape.load())
+    ours = [jobs] if mapped or not _is_mapped_name(shape) else []
+    return [*ours, owners] if shape.hold == "lease" else ours
+
+
+def _is_mapped_name(shape: Shape) -> bool:
+    return shape.columns is not None and isinstance(shape.load(), str)
+
+
+def _must_be_there(engine: sa.Engine, shape: Shape) -> None:
+    if not _is_mapped_name(shape):
+        return
+    with engine.connect() as connection:
+        if not setup.exists(connection, setup.tables_for(shape.table)[0]):
+            raise UnfitTable(
+                f"table {shape.table!r} is not in this database, and one that has a map is yours to make: "
+                "make it, or check the name and the URL"
+            )
 
 
 def _confirm(engine: sa.Engine, doomed: setup.Doomed | None, yes: bool) -> None:

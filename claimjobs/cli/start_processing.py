@@ -7,11 +7,13 @@ from pathlib import Path
 import click
 
 from claimjobs.cli import exits
-from claimjobs.cli.options import database, table_option, url_option
+from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, picture, screen_for, summary_json, summary_text
+from claimjobs.cli.shapes import claim_options
 from claimjobs.handlers import Per
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
+from claimjobs.shape import Shape
 from claimjobs.signals import graceful
 from claimjobs.snapshot import Summary
 from claimjobs.supervisor import Run, Supervisor
@@ -29,7 +31,6 @@ PATIENCE = 86_400.0
 @click.option("--generators", type=click.IntRange(0), help="Processes that enqueue.  [default: 2; with a handler: 0]")
 @click.option("--consumers", type=click.IntRange(1), default=10, show_default=True, help="Processes that claim.")
 @click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Jobs of one claim.")
-@click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 @click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if its signature is silent.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="Jobs per second to generate, all together.")
 @click.option("--jobs", type=click.IntRange(0), help="Jobs to generate, all together.")
@@ -61,7 +62,7 @@ PATIENCE = 86_400.0
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
 @click.option("--picture", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as an SVG.")
 @url_option
-@table_option
+@claim_options
 @click.pass_context
 def start_processing(
     context: click.Context,
@@ -69,7 +70,6 @@ def start_processing(
     generators: int | None,
     consumers: int,
     batch_size: int,
-    where: str | None,
     per: Per | None,
     rate: float | None,
     jobs: int | None,
@@ -81,12 +81,16 @@ def start_processing(
     as_json: bool,
     file: Path | None,
     url: str | None,
-    table: str,
+    shape: Shape,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration or --drain ends them.
 
     MODULE:FUNCTION takes a batch, or a job at a time: its parameter's name or type tells. Without one this is a
     demonstration: generators enqueue random jobs into a table of their own kind, consumers take 0.1 s for a batch.
+
+    With --hold transaction the locks of an open transaction are the claim. What a function writes through it, which
+    is `batch.connection` or a second parameter called `connection`, is committed together with its jobs, or not at
+    all.
 
     The first Ctrl-C or SIGTERM lets every consumer finish the batch in hand, the second gives the batches back.
 
@@ -95,6 +99,7 @@ def start_processing(
       claimjobs start-processing --duration 20
       claimjobs start-processing --jobs 50000 --drain
       claimjobs start-processing shop.mail:send --table emails --consumers 4 --where "address like '%.org'"
+      claimjobs start-processing shop.books:enter --table orders --column status=state --hold transaction
     """
     if generators is None:
         generators = 0 if handler else GENERATORS
@@ -102,10 +107,9 @@ def start_processing(
     with database(url) as reached:
         plan = Plan(
             reached,
-            table,
+            shape,
             handler=handler,
             per=per,
-            where=where,
             size=batch_size,
             liveness=Liveness(lease=lease, max_batch_time=max_batch_time, patience=PATIENCE),
             retry=Retry(attempts=attempts),

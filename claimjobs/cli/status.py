@@ -11,7 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from claimjobs.cli.console import age, on_terminal
-from claimjobs.cli.options import queue_for, table_of, table_option, url_option
+from claimjobs.cli.options import queue_for, url_option
+from claimjobs.cli.shapes import shape_options
+from claimjobs.shape import Shape
 from claimjobs.stats import OwnerStats, Stats
 
 IN_SECONDS = ("age", "silence", "lease")
@@ -22,8 +24,8 @@ LOCKS = {"held": "lock held", "free": "lock free", "none": "lease only"}
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are told above.")
 @url_option
-@table_option
-def status(as_json: bool, url: str | None, table: str) -> None:
+@shape_options
+def status(as_json: bool, url: str | None, shape: Shape) -> None:
     """Count the jobs by status, tell how long the oldest has been due, and list the owners.
 
     An owner is a consumer that is at work, or was killed at work. It is dead when it has been silent for longer
@@ -42,8 +44,7 @@ def status(as_json: bool, url: str | None, table: str) -> None:
       claimjobs status --json
       claimjobs status --table emails
     """
-    wanted = table_of(table)
-    with queue_for(url, wanted) as queue:
+    with queue_for(url, shape) as queue:
         name, stats = queue.table.fullname, queue.stats()
     if as_json:
         click.echo(json.dumps(_object(name, stats)))

@@ -151,13 +151,37 @@ def test_on_a_terminal_it_asks(anywhere: Backend, monkeypatch: pytest.MonkeyPatc
     assert len(anywhere.rows()) == left
 
 
-def test_recreate_does_not_replace_a_table_of_the_users_own(anywhere: Backend) -> None:
-    anywhere.run("CREATE TABLE orders (id int primary key, customer text, status text, owner_id int)")
-    anywhere.run("INSERT INTO orders VALUES (1, 'x')")
-    ended = claimjobs("setup-tables", "--recreate", "--yes", "--table", "orders", "--url", anywhere.url)
+@pytest.mark.parametrize("name", ["emails", "cli_models:emails", "cli_models:Email"])
+def test_recreate_drops_no_table_of_the_users_own(database: Backend, models: Path, name: str) -> None:
+    database.run("CREATE TABLE emails (id int primary key, address varchar(80), status varchar(9), owner_id int)")
+    database.run("INSERT INTO emails VALUES (1, 'x', 'unclaimed', NULL)")
+    ended = claimjobs("setup-tables", "--recreate", "--yes", "--table", name, "--url", database.url)
     assert ended.code == exits.TABLE
-    assert "'orders' would come back without customer" in ended.err
-    assert len(anywhere.rows("orders")) == 1
+    assert "'emails' was not made by claimjobs, which therefore does not drop it: drop it yourself" in ended.err
+    assert len(database.rows("emails")) == 1
+
+
+def test_recreate_knows_its_own_also_where_the_description_is_a_plain_table(database: Backend, models: Path) -> None:
+    (models / "cli_plain.py").write_text(
+        "import sqlalchemy as sa\n"
+        "emails = sa.Table('emails', sa.MetaData(), sa.Column('id', sa.Integer, primary_key=True),\n"
+        "    sa.Column('status', sa.String(9), server_default='unclaimed'), sa.Column('owner_id', sa.Integer),\n"
+        "    comment='mail', mysql_engine='InnoDB')\n"
+    )
+    words = ("setup-tables", "--table", "cli_plain:emails", "--url", database.url)
+    assert claimjobs(*words).out == "emails: made\nclaimjobs_owners: made\n"
+    assert sa.inspect(database.engine).get_table_comment("emails")["text"] == "mail, made by claimjobs"
+    assert "'mail, made by claimjobs'" in claimjobs(*words, "--sql").out
+    assert claimjobs(*words, "--recreate", "--yes").out.startswith("emails: dropped and made anew\n")
+
+
+def test_recreate_does_not_replace_a_table_by_another_one(anywhere: Backend, models: Path) -> None:
+    assert claimjobs("setup-tables", "--table", "cli_models:emails", "--url", anywhere.url).code == exits.OK
+    anywhere.run("INSERT INTO emails (address) VALUES ('x')")
+    ended = claimjobs("setup-tables", "--recreate", "--yes", "--table", "emails", "--url", anywhere.url)
+    assert ended.code == exits.TABLE
+    assert "'emails' would come back without address" in ended.err
+    assert len(anywhere.rows("emails")) == 1
 
 
 # --- what is there but does not fit --------------------------------------------------------------------------
@@ -175,17 +199,114 @@ def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Ba
     ended = claimjobs(*words)
     assert (ended.code, ended.out) == (exits.OK, "orders: was there\nclaimjobs_owners: was there\n")
     notes = [line for line in ended.err.splitlines() if line.startswith("claimjobs: without the column ")]
-    assert [line.split()[4] for line in notes] == list(OPTIONAL)
+    assert [line.split()[4] for line in notes] == [role for role in OPTIONAL if role != "assignee"]
     for note in notes:
         database.run(note[note.index("ALTER TABLE ") :])
     were_there = "orders: was there\nclaimjobs_owners: was there\n"
-    assert claimjobs(*words) == Ended(exits.OK, f"{were_there}orders_claim: index was missing, made\n", "")
+    ended = claimjobs(*words)
+    assert (ended.code, ended.out, ended.err.count("\n")) == (exits.OK, were_there, 1)
+    assert "claims have no index: CREATE INDEX orders_claim ON orders (status, priority, id, run_at" in ended.err
+    database.run(ended.err[ended.err.index("CREATE INDEX ") :])
     assert claimjobs(*words) == Ended(exits.OK, were_there, "")
     elsewhere = "SET TIME ZONE" if database.family == "postgres" else "SET time_zone ="
     with database.new_engine().begin() as connection:
         connection.exec_driver_sql(f"{elsewhere} '+02:00'").close()
         connection.exec_driver_sql("INSERT INTO orders (id) VALUES (1)").close()
     assert len(database.bare_queue("orders").claim()) == 1  # due at once, wherever the producer is
+
+
+@pytest.fixture
+def orders(database: Backend) -> Backend:
+    """A table of the user's own, with rows."""
+    database.run("CREATE TABLE orders (nr int primary key, state smallint not null, worker int)")
+    database.run("INSERT INTO orders VALUES (1, 0, NULL), (2, 0, NULL), (3, 9, NULL)")
+    return database
+
+
+MAPPED = ("--table", "orders", "--column", "status=state", "--column", "owner_id=worker")
+STATES = ("--state", "unclaimed=0", "--state", "claimed=1", "--state", "done=9")
+
+
+def columns(backend: Backend, table: str = "orders") -> set[str]:
+    return {column["name"] for column in sa.inspect(backend.engine).get_columns(table)}
+
+
+def test_add_adds_what_is_asked_for_and_nothing_else(orders: Backend) -> None:
+    words = ("setup-tables", *MAPPED, *STATES, "--column", "attempts=tries", "--url", orders.url)
+    ended = claimjobs(*words, "--add", "attempts,run_at", "--add", "claim-index", "--yes")
+    assert ended.code == exits.OK, ended.err
+    statements = [line for line in ended.out.splitlines() if line.endswith(";")]
+    assert [line.split()[5] for line in statements[:2]] == ["tries", "run_at"]
+    assert statements[2] == "CREATE INDEX orders_claim ON orders (state, nr, run_at);"
+    assert columns(orders) == {"nr", "state", "worker", "tries", "run_at"}
+    assert indexes(orders, "orders") == {"orders_claim"}
+    assert [row["tries"] for row in orders.rows("orders")] == [0, 0, 0]
+    again = claimjobs(*words, "--add", "attempts,run_at,claim-index", "--yes")
+    assert (again.code, again.out) == (exits.OK, "orders: was there\nclaimjobs_owners: was there\n")
+    assert "index" not in again.err
+    assert claimjobs("status", *words[1:], "--json").out.startswith('{"table": "orders", "unclaimed": 2,')
+
+
+def test_without_yes_add_alters_nothing_where_nobody_can_be_asked(orders: Backend) -> None:
+    words = ("setup-tables", *MAPPED, *STATES, "--add", "priority", "--url", orders.url)
+    ended = claimjobs(*words)
+    assert (ended.code, ended.out.split(" ADD ")[0]) == (exits.USAGE, "ALTER TABLE orders")
+    assert "nobody can be asked here: give --yes as well, or --sql" in ended.err
+    assert claimjobs(*words, "--sql") == Ended(exits.OK, ended.out, "")
+    assert columns(orders) == {"nr", "state", "worker"}
+    assert OWNER_TABLE not in sa.inspect(orders.engine).get_table_names()
+
+
+@pytest.mark.parametrize(("answer", "added"), [("y\n", True), ("\n", False)])
+def test_on_a_terminal_add_asks(orders: Backend, monkeypatch: pytest.MonkeyPatch, answer: str, added: bool) -> None:
+    monkeypatch.setattr("claimjobs.cli.setup_tables.asks", lambda: True)
+    words = ("setup-tables", *MAPPED, *STATES, "--add", "priority,last_error", "--url", orders.url)
+    ended = claimjobs(*words, stdin=answer.encode())
+    assert ended.code == (exits.OK if added else exits.FAILURE)
+    assert "Run 2 statements in " in ended.err
+    assert ("priority" in columns(orders)) is added
+
+
+def test_a_status_is_added_with_the_values_of_the_map(orders: Backend) -> None:
+    named = ("--table", "orders", "--column", "status=step", "--column", "owner_id=worker")
+    words = ("setup-tables", *named, "--state", "unclaimed=7", "--state", "claimed=8", "--url", orders.url)
+    ended = claimjobs(*words)
+    assert ended.code == exits.TABLE
+    assert "table 'orders' has no column 'step', which a queue needs: ALTER TABLE orders ADD COLUMN step" in ended.err
+    assert claimjobs(*words, "--add", "status", "--yes").code == exits.OK
+    assert [row["step"] for row in orders.rows("orders")] == [7, 7, 7]
+
+
+def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend) -> None:
+    ended = claimjobs("setup-tables", *MAPPED, *STATES, "--column", "priority=", "--url", orders.url)
+    assert (ended.code, ended.out) == (exits.OK, "claimjobs_owners: made\norders: was there\n")
+    assert columns(orders) == {"nr", "state", "worker"}
+    assert indexes(orders, "orders") == set()
+    assert "without the column attempts no job can fail: ALTER TABLE orders ADD COLUMN attempts" in ended.err
+    assert "claims have no index: CREATE INDEX orders_claim ON orders (state, nr);" in ended.err
+    assert "priorit" not in ended.err  # the map says that there is none
+
+
+def test_an_open_transaction_needs_no_owners(orders: Backend) -> None:
+    words = ("setup-tables", "--table", "orders", "--column", "status=", "--hold", "transaction", "--url", orders.url)
+    ended = claimjobs(*words)
+    assert (ended.code, ended.out) == (exits.OK, "orders: was there\n")
+    assert "owner" not in ended.err
+    assert "CREATE INDEX" not in ended.err  # the key's own index is all that is read
+
+
+def test_a_table_with_a_map_is_not_ours_to_make(anywhere: Backend) -> None:
+    ended = claimjobs("setup-tables", "--column", "status=state", "--table", "nothing", "--url", anywhere.url)
+    assert ended.code == exits.TABLE
+    assert "'nothing' is not in this database, and one that has a map is yours to make" in ended.err
+    assert sa.inspect(anywhere.engine).get_table_names() == []
+
+
+def test_what_cannot_be_added_is_told_with_what_can() -> None:
+    ended = claimjobs("setup-tables", "--add", "colour")
+    assert ended.code == exits.USAGE
+    assert "'colour' cannot be added: give some of owner_id, status" in ended.err
+    assert claimjobs("setup-tables", "--add", "run_at", "--recreate").code == exits.USAGE
 
 
 def test_a_table_without_a_key_is_no_queue(anywhere: Backend) -> None:

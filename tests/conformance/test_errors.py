@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
+from claimjobs.advice import advice, check
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.postgres import Postgres
@@ -24,7 +25,8 @@ from claimjobs.errors import (
     TableMissing,
 )
 from claimjobs.schema import OWNER_TABLE, article_table
-from claimjobs.setup import advice, check, make, tables_for
+from claimjobs.setup import make, tables_for
+from claimjobs.shape import Shape
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -179,7 +181,8 @@ def step_in(complaint: str, column: str, backend: Backend) -> str:
     step = complaint.partition(": ")[2]
     if not step.startswith("run `claimjobs setup-tables --table orders`, which shows the statement"):
         return step
-    shown = advice(backend.engine, "orders", check(backend.engine, "orders"))
+    shape = Shape("orders")
+    shown = advice(backend.engine, shape, check(backend.engine, shape))
     [line] = [line for line in shown if line.startswith(f"without the column {column} ")]
     return line.partition(": ")[2]
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import Batch, Columns, Queue
-from claimjobs.errors import ColumnMissing, NoOpenTransaction, StateMissing
+from claimjobs.errors import BatchRolledBack, ColumnMissing, NoOpenTransaction, StateMissing
 from claimjobs.schema import OWNER_TABLE, article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
@@ -272,13 +272,51 @@ def test_a_session_that_ends_takes_everything_back(backend: Backend, queue: Queu
     for job in batch:
         write(batch, job.d)
     backend.end_sessions()
-    with pytest.raises(sa.exc.DBAPIError):
+    with pytest.raises(BatchRolledBack, match="connection lost"):
         batch.settle()
     assert (effects(backend), len(left(backend))) == ([], 3)
+    assert queue.report.transients == {"connection lost": 1}
     with queue.claim() as again:
         assert len(again) == 3
         again.done()
     assert left(backend) == []
+
+
+@pytest.mark.parametrize("in_work", [True, False], ids=["in a job's work", "outside of it"])
+def test_what_is_written_after_the_server_has_rolled_back_is_not_committed(
+    backend: Backend, queue: Queue, in_work: bool
+) -> None:
+    """As after a deadlock on some servers, told to a handler that does not listen: its locks are gone, too."""
+    queue.enqueue(jobs(2))
+    batch = queue.claim()
+    if in_work:
+        next(iter(batch))
+    batch.connection.exec_driver_sql("ROLLBACK").close()
+    write(batch, "late")
+    assert len(queue.claim()) == 2
+    batch.done()
+    with pytest.raises(BatchRolledBack):
+        batch.settle()
+    assert (effects(backend), left(backend)) == ([], ["0000", "0001"])
+    queue.close()
+
+
+def test_a_job_that_fails_after_the_connection_was_lost_takes_the_batch_with_it(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    batch = queue.claim()
+    job = next(iter(batch))
+    write(batch, job.d)
+    backend.end_sessions()
+    with pytest.raises(sa.exc.DBAPIError):
+        write(batch, job.d)
+    batch.fail(job, "no connection")
+    with pytest.raises(BatchRolledBack, match="connection lost"):
+        assert batch.connection
+    with pytest.raises(BatchRolledBack):
+        batch.settle()
+    assert batch.settled
+    assert [row["attempts"] for row in backend.rows()] == [0, 0, 0]
+    assert effects(backend) == []
 
 
 def test_a_transaction_that_the_handler_ended_is_told(backend: Backend, queue: Queue) -> None:

@@ -27,7 +27,7 @@ class Block:
     @property
     def file(self) -> str | None:
         """The name of the file that this block is, said in its first line: `# shop/models.py`."""
-        named = re.match(r"# (\S+\.py)\n", self.text)
+        named = re.match(r"# (\S+\.(?:py|toml))\n", self.text)
         return named[1] if named else None
 
 

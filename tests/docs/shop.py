@@ -46,7 +46,7 @@ class Shop:
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "mail.py").write_text(STUB)
-        for block in blocks(README, "python"):
+        for block in (*blocks(README, "python"), *blocks(README, "toml")):
             if block.file:
                 (self.folder / block.file).write_text(block.text)
         (self.folder / "jobs.jsonl").write_text('{"d": "a", "e": "b"}\n' * 3)
@@ -58,6 +58,14 @@ class Shop:
         emails = self.load("models").emails
         self.backend.make(emails)
         self.backend.queue(emails).enqueue(SOME_MAIL)
+        self.open_orders()
+
+    def open_orders(self) -> None:
+        """Make the table that the shop has already, and what is written for it; some orders."""
+        for block in blocks(README, "sql"):
+            self.backend.run(block.text.strip().removesuffix(";"))
+        self.backend.run("CREATE TABLE entries (order_nr INTEGER NOT NULL)")
+        self.backend.run("INSERT INTO orders (nr) VALUES (1), (2), (3)")
 
     def load(self, module: str) -> Any:
         """A module of the shop."""

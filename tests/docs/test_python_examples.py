@@ -7,7 +7,7 @@ from smtplib import SMTPException
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import make, tables_for
+from claimjobs import Shape, make, tables_for
 from tests.docs.markdown import README, Block, blocks
 from tests.docs.shop import SOME_MAIL, Shop
 
@@ -29,7 +29,7 @@ def test_every_program_runs(shop: Shop, block: Block) -> None:
 
 def test_every_file_can_be_imported(any_shop: Shop) -> None:
     files = [block.file for block in BLOCKS if block.file]
-    assert files == ["shop/models.py", "shop/orm.py", "shop/handlers.py"]
+    assert files == ["shop/models.py", "shop/orm.py", "shop/books.py", "shop/handlers.py"]
     for file in files:
         any_shop.load(file.removeprefix("shop/").removesuffix(".py"))
 
@@ -118,6 +118,22 @@ def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
     block = _with("signal.SIGTERM")
     shop.run(block.text, str(block))
     assert sorted(shop.sent) == sorted(ADDRESSES)
+
+
+def test_the_table_of_the_shops_own_is_worked_through(shop: Shop) -> None:
+    shop.open()
+    block = _with("Columns(")
+    queue = shop.run(block.text, str(block))["queue"]
+    assert queue.report.done == 3
+    assert [row["state"] for row in shop.backend.rows("orders")] == [2, 2, 2]
+
+
+def test_the_file_says_the_same_as_the_example_in_python(any_shop: Shop) -> None:
+    any_shop.open()
+    block = _with("Columns(")
+    shape = Shape.read("orders.toml")
+    assert shape.columns == any_shop.run(block.text, str(block))["columns"]
+    assert (shape.table, shape.order_by, shape.on_done) == ("orders", ("-nr",), "keep")
 
 
 def test_a_mapped_class_is_a_queue(shop: Shop) -> None:

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs.cli.main import COMMANDS
 from tests.docs.commands import Shown, every, options, shown
@@ -21,7 +22,7 @@ EVERY = every()
 @pytest.mark.parametrize("line", SHOWN, ids=str)
 def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("jobs.jsonl", "jobs.csv", "news.csv"):
+    for name in ("jobs.jsonl", "jobs.csv", "news.csv", "orders.toml"):
         Path(name).touch()
     rest = [word for word in line.words if word not in ("-v", "--verbose")]
     [words] = [words for words in EVERY if tuple(rest[: len(words)]) == words]
@@ -55,6 +56,7 @@ def test_the_readme_names_no_option_that_is_not_there() -> None:
 
 def test_the_readmes_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
     """All of them, in their order, in one folder; a run without an end is made to have one."""
+    any_shop.open_orders()
     for block in blocks(README, "sh"):
         for line in block.text.splitlines():
             if line.startswith("claimjobs "):
@@ -63,6 +65,9 @@ def test_the_readmes_commands_do_what_they_are_shown_for(any_shop: Shop) -> None
     assert ET.parse(any_shop.folder / "run.svg").getroot().tag.endswith("svg")
     assert not (any_shop.folder / "bad.csv").exists()
     assert any_shop.backend.rows("emails") == []
+    assert [row["state"] for row in any_shop.backend.rows("orders")] == [2, 2, 2]
+    with any_shop.backend.engine.connect() as connection:
+        assert sorted(connection.scalars(sa.text("SELECT order_nr FROM entries"))) == [1, 2, 3]
 
 
 def _run(shop: Shop, line: str) -> None:

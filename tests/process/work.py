@@ -21,6 +21,16 @@ AUDIT = sa.Table(
 )
 
 
+EFFECTS = sa.Table(
+    "effects",
+    sa.MetaData(),
+    sa.Column("job", sa.Integer, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    mysql_engine="InnoDB",
+)
+"""What is written in the transaction that holds the job: no key, so that nothing keeps it from being there twice."""
+
+
 @cache
 def _engine() -> sa.Engine:
     return sa.create_engine(os.environ["CLAIMJOBS_URL"], isolation_level="AUTOCOMMIT")
@@ -48,10 +58,14 @@ def note_job(job: Job) -> None:
 def wait_for_file(batch: Batch) -> None:
     """Begin, and end when the file named by GATE is there."""
     _note("begun", *batch.jobs)
-    while not os.path.exists(os.environ["GATE"]):
-        time.sleep(0.01)
+    _wait_for_gate()
     _note("done", *batch.jobs)
     batch.done()
+
+
+def _wait_for_gate() -> None:
+    while not os.path.exists(os.environ["GATE"]):
+        time.sleep(0.01)
 
 
 def die_once(batch: Batch) -> None:
@@ -83,6 +97,22 @@ def break_down(batch: Batch) -> None:
 def forget(batch: Batch) -> None:
     """Say nothing about any job."""
     _note("begun", *batch.jobs)
+
+
+def write_effect(job: Job, connection: sa.Connection) -> None:
+    """Write into the transaction that holds the job; take a moment, to be killed in."""
+    _note("begun", job)
+    connection.execute(sa.insert(EFFECTS), {"job": job.key, "pid": os.getpid()})
+    time.sleep(0.002)
+
+
+def write_effects_and_wait(batch: Batch) -> None:
+    """The same for a whole batch, which waits until the file named by GATE is there."""
+    batch.connection.execute(sa.insert(EFFECTS), [{"job": job.key, "pid": os.getpid()} for job in batch.jobs])
+    if not os.path.exists(os.environ["GATE"]):
+        _note("begun", *batch.jobs)
+        _wait_for_gate()
+    batch.done()
 
 
 def whatever(thing: object) -> None:

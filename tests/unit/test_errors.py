@@ -20,7 +20,13 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
     "KeyNotIndexed": ("emails", ["a", "b"]),
     "KeyNotUnique": ("emails",),
+    "BadUnique": ("emails", "status"),
+    "NotUnique": ("emails", ("customer", "hour")),
+    "NoAssignee": ("workers",),
+    "NotExclusive": ("workers", ["task"]),
+    "SessionsNotOurs": (),
     "NoOpenTransaction": ("is held by lease",),
+    "BatchRolledBack": ("deadlock",),
     "BadPredicate": ("no such column",),
     "BadSize": (0,),
     "BatchSettled": (),
@@ -32,7 +38,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 }
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
-    "|make the Queue|name one|CREATE UNIQUE INDEX"
+    "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX"
 )
 CLASSES = [
     kind

@@ -1,0 +1,164 @@
+"""Advice: what a table lacks to be the queue that is wanted, each with the statement that adds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.backend import look_at
+from claimjobs.columns import STATES, UNCLAIMED, Columns
+from claimjobs.connect import connected
+from claimjobs.ddl import add_column, text
+from claimjobs.errors import ColumnMissing, OwnersOutdated, UnfitTable
+from claimjobs.indexes import claim_index, covers, holds
+from claimjobs.roles import REQUIRED, Roles, roles_of
+from claimjobs.schema import job_table
+from claimjobs.selection import order_of
+from claimjobs.setup import tables_for
+from claimjobs.shape import Shape
+from claimjobs.tables import resolve
+
+WITHOUT: Final = {
+    "status": "done jobs cannot be kept, and none can be dead",
+    "owner_date": "nothing tells when a job was claimed",
+    "priority": "jobs have no priorities",
+    "run_at": "no job can be delayed or retried",
+    "attempts": "no job can fail",
+    "last_error": "errors are not kept",
+    "suspect": "a batch that fails as a whole is released, not halved until the bad job is alone",
+}
+"""What is off in a table that lacks an optional column."""
+
+INDEX: Final = "claim-index"
+ADDABLE: Final = ("owner_id", *WITHOUT, INDEX)
+"""What can be added to a table that is there: columns by their roles, and the index to claim by."""
+
+
+def check(engine: sa.Engine, shape: Shape) -> Roles:
+    """The roles of the columns, once all that the queue needs is there.
+
+    Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE that is to be run.
+    """
+    try:
+        by_lease = shape.hold == "lease"
+        return look_at(engine, shape.load(), columns=shape.columns, by_lease=by_lease).roles
+    except (ColumnMissing, OwnersOutdated) as first:
+        missing = list(_missing(engine, shape))
+        raise (UnfitTable("\n".join(missing)) if missing else first) from first
+
+
+def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
+    """What the tables lack that must be there, each with the statement that adds it."""
+    jobs, owners = tables_for(shape.load())
+    needed = [(jobs, column) for column in _required(shape, jobs)]
+    if shape.hold == "lease":
+        needed += [(owners, _filled(column)) for column in owners.columns]
+    with connected(engine) as connection:
+        for table, column in needed:
+            if column.name not in _there(connection, table):
+                lack = f"table {table.fullname!r} has no column {column.name!r}, which a queue needs"
+                yield f"{lack}: {add_column(engine, table, column)}"
+
+
+def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
+    """The columns that must be there: those of a description in Python; of a map; without either two."""
+    if not isinstance(shape.load(), str):
+        return list(jobs.columns)
+    needed = REQUIRED if shape.columns is None else ("owner_id",)
+    named = [role for role, name in shape.columns.names.items() if name != role] if shape.columns else []
+    roles = dict.fromkeys((*(needed if shape.hold == "lease" else ()), *named))
+    return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
+
+
+def _filled(column: sa.Column[Any]) -> sa.Column[Any]:
+    """An owner of an earlier version gives no signs of life: with a lease of 0 it is dead, its jobs are handed back."""
+    if column.nullable or column.server_default is not None:
+        return column
+    return sa.Column(column.name, column.type, nullable=False, server_default="0")
+
+
+def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
+    """The columns that the database's table has."""
+    return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
+
+
+# --- what it works without -----------------------------------------------------------------------------------
+
+
+def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
+    """What the queue works without, though not as well as it could, each with the statements that change it."""
+    given = shape.map or Columns()
+    absent = [role for role in WITHOUT if getattr(roles, role) is None and getattr(given, role) is not None]
+    lines = [
+        f"without the column {given.names[role]} {WITHOUT[role]}: "
+        f"{add_column(engine, roles.table, column_for(role, roles.table, given))}"
+        for role in absent
+        if not (role == "owner_date" and shape.hold == "transaction")
+    ]
+    return [*lines, *_index_advice(engine, shape, roles)]
+
+
+def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
+    """The index to claim by, where the one that is there does not hold all that phase 1 reads."""
+    index = claim_index(roles, order_of(shape.order_by, roles))
+    with connected(engine) as connection:
+        found = sa.inspect(connection).get_indexes(roles.table.name, schema=roles.table.schema)
+    if index is None or holds(found, index.columns.keys()):
+        return []
+    besides = None if roles.suspect is None else roles.suspect.name
+    lack = "claims read rows that they do not take" if covers(found, index, besides=besides) else "claims have no index"
+    return [f"{lack}: {_renewed(index, found, engine)}"]
+
+
+def _renewed(index: sa.Index, found: list[Any], engine: sa.Engine) -> str:
+    create, drop = sa.schema.CreateIndex(index), sa.schema.DropIndex(index)
+    named = any(other["name"] == index.name for other in found)
+    return " ".join(text(statement, engine) for statement in ((drop, create) if named else (create,)))
+
+
+# --- what is to be added -------------------------------------------------------------------------------------
+
+
+def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[str]:
+    """The statements that add those of ADDABLE that the table lacks. Raises TableMissing."""
+    given = shape.map or Columns()
+    with connected(engine) as connection:
+        there = resolve(connection, tables_for(shape.load())[0].fullname)
+        columns = [column_for(role, there, given) for role in dict.fromkeys(wanted) if role != INDEX]
+        new = [column for column in columns if column.name not in there.c]
+        statements = [add_column(engine, there, column) for column in new]
+        index = _wanted_index(shape, given, there, new) if INDEX in wanted else None
+        found = sa.inspect(connection).get_indexes(there.name, schema=there.schema)
+    if index is not None and not holds(found, index.columns.keys()):
+        statements.append(_renewed(index, found, engine))
+    return statements
+
+
+def _wanted_index(shape: Shape, given: Columns, there: sa.Table, new: list[sa.Column[Any]]) -> sa.Index | None:
+    """The index over the table as it will be."""
+    for column in new:
+        there.append_column(column)
+    roles = roles_of(there, given)
+    return claim_index(roles, order_of(shape.order_by, roles))
+
+
+def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
+    """The column that would play a role in a table with rows, under the name that the map has for it."""
+    ours = job_table(table.name, sa.MetaData()).c[role]
+    type_, default = ours.type, ours.server_default
+    if role == "status":
+        type_, default = _status_type(given)
+    return sa.Column(given.names.get(role, role), type_, nullable=ours.nullable, server_default=default)
+
+
+def _status_type(given: Columns) -> tuple[sa.types.TypeEngine[Any], Any]:
+    """Of the values that the map names. No type of its own: that would have to be made first."""
+    values = dict(given.states or {state: state for state in STATES})
+    first = values.get(UNCLAIMED, UNCLAIMED)
+    if isinstance(first, bool):
+        return sa.Boolean(), sa.text(str(first).lower())
+    if isinstance(first, int):
+        return sa.SmallInteger(), sa.text(str(first))
+    return sa.String(max(16, *(len(str(value)) for value in values.values()))), str(first)

@@ -1,0 +1,235 @@
+"""Exclusive assignment: a worker has one row at most, and a row one worker at most, for as long as they want.
+
+The worker's value stands in a unique column of its row, and that index is the guarantee: whatever meets whatever,
+there cannot be a second one. An assignment is no lease: it has no owner, and nobody takes it away from a dead worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from claimjobs.backend import Backend
+from claimjobs.claim import Phases, job_of
+from claimjobs.connector import Connector
+from claimjobs.dialects import Dialect
+from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive
+from claimjobs.job import Job
+from claimjobs.roles import Roles
+from claimjobs.state import Column
+from claimjobs.statements import assign as statements
+from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING
+from claimjobs.statements.find import Selection
+
+Outcome = Literal["assigned", "already assigned", "nothing free", "busy"]
+Result = TypeVar("Result")
+
+TRIES: Final = 5
+"""How often the unique index may say that a value is there, and nobody finds it there, before that is `busy`."""
+CANDIDATES: Final = 64
+"""How many free rows to look at where they are wanted in an order of their own: others have some of them locked."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What came of the wish for an assignment."""
+
+    outcome: Outcome
+    """`assigned`; `already assigned`, and `job` is what it has; `nothing free`; `busy`: somebody else is at work on
+    the same value, or on all free rows, at this moment. Then nothing was changed, and it can be tried again."""
+    job: Job | None = None
+    """The row that the worker has now."""
+
+
+class ValueTaken(Exception):
+    """The unique index has this value already."""
+
+
+class StillLocked(Exception):
+    """Somebody has had the same value, or row, locked for as long as a statement waits."""
+
+
+class Way(Protocol):
+    """A way to give `worker` a row, in the caller's transaction."""
+
+    def __call__(self, connection: sa.Connection, worker: Any) -> Assignment: ...
+
+
+class OneStatement:
+    """For a database that can return what it updates from within a CTE."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._roles = backend.roles
+        self._assign = statements.assign(backend.roles, backend.dialect, selection)
+
+    def __call__(self, connection: sa.Connection, worker: Any) -> Assignment:
+        outcome, *row = connection.execute(self._assign, {"worker": worker}).one()
+        return Assignment(outcome, job_of(self._roles, row) if outcome in (ASSIGNED, ALREADY) else None)
+
+
+class LockAndGive:
+    """For any other. Whether the worker has a row already the unique index says, if so."""
+
+    def __init__(self, backend: Backend, selection: Selection, index: str | None) -> None:
+        roles, dialect = backend.roles, backend.dialect
+        self._roles = roles
+        self._give = statements.give(roles, dialect)
+        self._of_worker = statements.of_worker(roles)
+        self._is_any_free = statements.is_any_free(roles, selection)
+        self._lock = _in_order(backend, selection) if selection.order else _any(backend, selection, index)
+
+    def __call__(self, connection: sa.Connection, worker: Any) -> Assignment:
+        free = self._lock(connection)
+        if free is None:
+            return self._why_none(connection, worker)
+        connection.execute(self._give, {"keys": [free.key], "worker": worker})
+        given = {_assignee(self._roles).name: worker}
+        return Assignment(ASSIGNED, job_of(self._roles, list(free.values()), given))
+
+    def _why_none(self, connection: sa.Connection, worker: Any) -> Assignment:
+        row = connection.execute(self._of_worker, {"worker": worker}).first()
+        if row is not None:
+            return Assignment(ALREADY, job_of(self._roles, row))
+        return Assignment(BUSY if connection.scalar(self._is_any_free) else NOTHING)
+
+
+def _any(backend: Backend, selection: Selection, index: str | None) -> Callable[[sa.Connection], Job | None]:
+    statement = statements.lock_free(backend.roles, backend.dialect, selection, index)
+
+    def lock(connection: sa.Connection) -> Job | None:
+        row = connection.execute(statement).first()
+        return None if row is None else job_of(backend.roles, row)
+
+    return lock
+
+
+def _in_order(backend: Backend, selection: Selection) -> Callable[[sa.Connection], Job | None]:
+    """As a claim does it: a statement that locks what it sorts would lock all free rows."""
+    free = Selection(statements.free(backend.roles, selection), selection.order)
+    phases = Phases(backend, free)
+
+    def lock(connection: sa.Connection) -> Job | None:
+        return next(iter(phases(connection, 1, CANDIDATES).jobs), None)
+
+    return lock
+
+
+class Assigner:
+    """Assigns rows of one table, through one connection, a short transaction each."""
+
+    def __init__(self, connector: Connector, backend: Backend) -> None:
+        """Raises NoAssignee or NotExclusive where the table cannot keep the promise."""
+        self._connector = connector
+        self._backend = backend
+        self._roles, self._dialect = backend.roles, backend.dialect
+        column = _assignee(self._roles)
+        self._index = connector.transaction(lambda connection: unique_index(connection, [column]))
+        self._has_unique_key = False
+        self._of_worker = statements.of_worker(self._roles)
+        self._take_away = statements.take_away(self._roles, self._dialect, self._index)
+        self.close = connector.close
+        """Close the connection. What is assigned stays so."""
+
+    def way(self, selection: Selection) -> Way:
+        """The shortest way that the database is capable of; to be kept for as long as the selection is the same."""
+        if self._dialect.claims_in_one_statement:
+            return OneStatement(self._backend, selection)
+        return LockAndGive(self._backend, selection, self._index)
+
+    def assign(self, worker: Any, way: Way) -> Assignment:
+        """A row for the worker, if it has none."""
+        self._check(worker)
+        return self._settled(lambda connection: way(connection, worker), self._of_worker, {"worker": worker})
+
+    def unassign(self, worker: Any) -> bool:
+        """Whether the worker had a row, which is free now."""
+        self._check(worker)
+        given = {"worker": worker}
+        return self._connector.transaction(lambda c: c.execute(self._take_away, given).rowcount) > 0
+
+    def pair(self, values: Mapping[str, Any]) -> Assignment:
+        """Insert a row whose key and whose worker are both new."""
+        for name in values:
+            if name not in self._roles.columns:
+                raise ColumnMissing(self._roles.name, name, "this pair")
+        self._check(values.get(_assignee(self._roles).name))
+        self._need_unique_key()
+        return self._settled(partial(self._insert, values=values), statements.of_either(self._roles, values), {})
+
+    def _need_unique_key(self) -> None:
+        if not self._has_unique_key:
+            self._connector.transaction(lambda connection: unique_index(connection, self._roles.key))
+            self._has_unique_key = True
+
+    def _insert(self, connection: sa.Connection, values: Mapping[str, Any]) -> Assignment:
+        insert, columns = sa.insert(self._roles.table).values(values), self._roles.table.columns
+        if connection.dialect.insert_returning:
+            return Assignment(ASSIGNED, job_of(self._roles, connection.execute(insert.returning(*columns)).one()))
+        connection.execute(insert)
+        worker = {"worker": values[_assignee(self._roles).name]}
+        return Assignment(ASSIGNED, job_of(self._roles, connection.execute(self._of_worker, worker).one()))
+
+    def _settled(
+        self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]
+    ) -> Assignment:
+        """What came of it; where the unique index refuses it, the row that is there."""
+        try:
+            for _ in range(TRIES):
+                try:
+                    return self._run(work)
+                except ValueTaken:
+                    row = self._run(lambda connection: connection.execute(taken, given).first())
+                    if row is not None:
+                        return Assignment(ALREADY, job_of(self._roles, row))
+        except StillLocked:
+            pass
+        return Assignment(BUSY)
+
+    def _run(self, work: Callable[[sa.Connection], Result]) -> Result:
+        return self._connector.transaction(partial(_translated, work=work, dialect=self._dialect))
+
+    def _check(self, worker: Any) -> None:
+        if worker is None:
+            column = _assignee(self._roles)
+            raise ValueError(f"{column.name} of table {self._roles.name!r} is NULL in a free row: give a value")
+
+
+def _translated(connection: sa.Connection, work: Callable[[sa.Connection], Result], dialect: Dialect) -> Result:
+    try:
+        return work(connection)
+    except sa.exc.DBAPIError as error:
+        if dialect.error_code(error) in dialect.duplicate:
+            raise ValueTaken from error
+        if dialect.transient_kind(error) == "lock timeout":
+            raise StillLocked from error
+        raise
+
+
+def _assignee(roles: Roles) -> Column:
+    if roles.assignee is None:
+        raise NoAssignee(roles.name)
+    return roles.assignee
+
+
+def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
+    """The unique index on these columns alone; None: the primary key. Raises NotExclusive where there is none."""
+    table, names = columns[0].table, {column.name for column in columns}
+    assert isinstance(table, sa.Table)  # noqa: S101 - the columns of a queue's table
+    inspector = sa.inspect(connection)
+    if set(inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]) == names:
+        return None
+    for index in inspector.get_indexes(table.name, schema=table.schema):
+        if index["unique"] and set(index["column_names"]) == names and _is_whole(index):
+            return index["name"]
+    raise NotExclusive(table.fullname, [column.name for column in columns])
+
+
+def _is_whole(index: Any) -> bool:
+    """Whether all rows are in the index, but for free ones."""
+    conditions = [value for option, value in index.get("dialect_options", {}).items() if option.endswith("_where")]
+    free = f"{index['column_names'][0]} is not null"
+    return all(str(where).strip("()").replace('"', "").lower() == free for where in conditions)

@@ -1,0 +1,134 @@
+"""Options that say which table is the queue, and how: its name, the map of its columns, or a file of both."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from claimjobs.cli.options import Command
+from claimjobs.schema import DEFAULT_TABLE
+from claimjobs.shape import Shape
+from claimjobs.shapefile import HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
+
+OURS: Final = "shape_"
+"""What these options' names begin with inside: a command has others of its own, such as a `--where`."""
+
+
+def _option(name: str, **attributes: Any) -> Callable[[Command], Command]:
+    return click.option(f"--{name}", OURS + name.replace("-", "_"), **attributes)
+
+
+OPTIONS: Final = (
+    _option(
+        "table",
+        show_default=DEFAULT_TABLE,
+        metavar="NAME | MODULE:ATTRIBUTE",
+        help="The table of jobs: its name, or where its Table or mapped class is found in Python.",
+    ),
+    _option(
+        "map",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="A file of TOML that describes the queue: table, [columns], [states] and more. Options go before it.",
+    ),
+    _option(
+        "column",
+        multiple=True,
+        metavar="ROLE=NAME",
+        help="The column that plays a role; `key=a,b`: several are the key; `priority=`: none. Can be repeated.",
+    ),
+    _option(
+        "state",
+        multiple=True,
+        metavar="STATE=VALUE",
+        help="The value of the status column that means a state: a number, true, false, or text. Can be repeated.",
+    ),
+    _option(
+        "hold",
+        type=click.Choice(HOLDS),
+        help="What holds a claim: its owner's lease (the default), or an open transaction, which needs no owner.",
+    ),
+    _option("side-car", is_flag=True, default=None, help="Claims are in a table of their own, beside this one."),
+)
+"""What describes a queue for every command."""
+
+MORE: Final = (
+    _option("lock", type=click.Choice(LOCKS), help="What locks a row while it is claimed: by default its row lock."),
+    _option("where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE."),
+    _option(
+        "order-by",
+        multiple=True,
+        metavar="COLUMN",
+        help="The order of jobs: a column, `-column` for the highest first, or SQL. Can be repeated.",
+    ),
+    _option("on-done", type=click.Choice(ON_DONE), help="What becomes of done jobs: by default they are deleted."),
+)
+"""What else describes it for whoever claims."""
+
+
+def shape_options(command: Command) -> Command:
+    """The options that say which table is the queue, and how; the command gets them as `shape`."""
+    return _taking(command, OPTIONS)
+
+
+def claim_options(command: Command) -> Command:
+    """The same, with those that matter only for claims."""
+    return _taking(command, (*OPTIONS, *MORE))
+
+
+def _taking(command: Command, options: Iterable[Callable[[Command], Command]]) -> Command:
+    @wraps(command)
+    def run(*arguments: Any, **named: Any) -> Any:
+        ours = [name for name in named if name.startswith(OURS)]
+        shape = shape_of(**{name.removeprefix(OURS): named.pop(name) for name in ours})
+        return command(*arguments, shape=shape, **named)
+
+    taking: Command = run
+    for option in reversed(tuple(options)):
+        taking = option(taking)
+    return taking
+
+
+def shape_of(
+    *,
+    map: Path | None,  # noqa: A002 - named as the option is
+    column: tuple[str, ...],
+    state: tuple[str, ...],
+    order_by: tuple[str, ...] = (),
+    **others: Any,
+) -> Shape:
+    """The shape of a file, if there is one, and what options say otherwise. Raises BadMap or BadParameter."""
+    shape = Shape() if map is None else Shape.read(map)
+    roles = dict(_pair(text, "--column ROLE=NAME", ROLES, _names) for text in column)
+    states = dict(_pair(text, "--state STATE=VALUE", STATE_VALUES, _value) for text in state)
+    return shape.over(roles=roles, states=states, order_by=order_by or None, **others)
+
+
+def _pair(text: str, form: str, checks: Mapping[str, Check], read: Callable[[str], Any]) -> tuple[str, Any]:
+    option, kind = form.partition("=")[0].split()
+    name, equals, value = (part.strip() for part in text.partition("="))
+    if not equals or name not in checks:
+        raise click.BadParameter(f"{text!r}: give {form}, {kind} being one of {', '.join(checks)}", param_hint=option)
+    try:
+        return name, checks[name](read(value))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r}: {error}", param_hint=option) from None
+
+
+def _names(value: str) -> Any:
+    names = [name.strip() for name in value.split(",")]
+    return names if len(names) > 1 else value
+
+
+def _value(text: str) -> Any:
+    """As TOML reads it: 0, true, "text"; what it cannot read is text itself."""
+    try:
+        found = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return found["value"] if len(found) == 1 and isinstance(found["value"], (str, int, float)) else text

@@ -1,0 +1,53 @@
+"""Phase 2 with advisory locks: try them, then look again at what they are on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.roles import Roles
+from claimjobs.statements.find import Selection
+from claimjobs.statements.mark import mark
+from claimjobs.statements.owners import alive
+
+
+def take(dialect: Dialect) -> sa.Select[Any]:
+    """Try each of `locks`: the lock, and whether this session has it now.
+
+    Nothing else stands in this statement. A lock taken in the WHERE of one that reads the jobs would be taken for
+    every row that a sort, or a plan, reads before the LIMIT.
+    """
+    lock = dialect.each_lock()
+    return sa.select(lock, dialect.take(lock))
+
+
+def let_go(dialect: Dialect) -> sa.Select[Any]:
+    """Let go of each of `locks`, once."""
+    return sa.select(dialect.let_go(dialect.each_lock()))
+
+
+def recheck(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
+    """Those of the jobs `keys` that are still ready. Sent after their locks are had, it sees what was committed
+    before them, which phase 1 may not have."""
+    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), selection.ready)
+    return dialect.by_key(jobs, roles.key_index)
+
+
+def mark_ready(
+    roles: Roles, dialect: Dialect, selection: Selection, *, now: sa.ColumnElement[Any], owners: sa.Table
+) -> sa.Update:
+    """Make those of the jobs `keys` that are still ready claimed by `me`; none if `me` was declared dead."""
+    return mark(roles, dialect, now, owners).where(selection.ready)
+
+
+def marked(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
+    """Those of the jobs `keys` that `me` holds."""
+    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), roles.mine)
+    return dialect.by_key(jobs, roles.key_index)
+
+
+def is_alive(owners: sa.Table) -> sa.Select[Any]:
+    """Whether `me` was not declared dead."""
+    return sa.select(alive(owners))

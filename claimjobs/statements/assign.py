@@ -1,0 +1,111 @@
+"""Exclusive assignment: a worker's value in a unique column of the row that it has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.roles import Roles
+from claimjobs.statements.find import Selection
+
+OUTCOME: Final = "claimjobs_outcome"
+ASSIGNED: Final = "assigned"
+ALREADY: Final = "already assigned"
+NOTHING: Final = "nothing free"
+BUSY: Final = "busy"
+
+
+def of_worker(roles: Roles) -> sa.Select[Any]:
+    """The row that `worker` has."""
+    return sa.select(*roles.table.columns).where(_column(roles) == _worker(roles))
+
+
+def of_either(roles: Roles, values: Mapping[str, Any]) -> sa.Select[Any]:
+    """The rows with the worker, or the key, of these values."""
+    same = [column == values[column.name] for column in roles.key if column.name in values]
+    key = sa.and_(*same) if len(same) == len(roles.key) else sa.false()
+    return sa.select(*roles.table.columns).where(sa.or_(_column(roles) == values[_column(roles).name], key))
+
+
+def free(roles: Roles, selection: Selection) -> sa.ColumnElement[bool]:
+    """The predicate of a row that anyone may have."""
+    return sa.and_(_column(roles).is_(None), selection.ready)
+
+
+def lock_free(roles: Roles, dialect: Dialect, selection: Selection, index: str | None) -> sa.Select[Any]:
+    """A free row that nobody else has locked, in any order: through the unique column's index."""
+    rows = dialect.through(_free(roles, selection, roles.table.columns), _column(roles), index)
+    return _first(rows, roles)
+
+
+def is_any_free(roles: Roles, selection: Selection) -> sa.Select[Any]:
+    """Whether there is a free row, locked or not."""
+    return sa.select(_any_free(roles, selection))
+
+
+def give(roles: Roles, dialect: Dialect) -> sa.Update:
+    """The rows `keys`, which is the one that is locked, are the worker's."""
+    update = sa.update(roles.table).values({_column(roles): _worker(roles)})
+    return dialect.by_key(update.where(dialect.among(roles.key, "keys")), roles.key_index)
+
+
+def take_away(roles: Roles, dialect: Dialect, index: str | None) -> sa.Update:
+    """The row that `worker` has is free."""
+    update = sa.update(roles.table).values({_column(roles): None}).where(_column(roles) == _worker(roles))
+    return dialect.by_key(update, index)
+
+
+def assign(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
+    """All of it in one statement: the outcome, then the row, if there is one.
+
+    What comes last in the CASE is evaluated only where nothing before it is so.
+    """
+    mine = of_worker(roles).cte("mine").prefix_with("MATERIALIZED")
+    given = _given(roles, dialect, selection, mine=mine)
+    outcome = sa.case(
+        (sa.exists(sa.select(given.c[0])), ASSIGNED),
+        (sa.exists(sa.select(mine.c[0])), ALREADY),
+        (_any_free(roles, selection), BUSY),
+        else_=NOTHING,
+    )
+    told = sa.select(outcome.label(OUTCOME)).subquery("told")
+    row = sa.union_all(sa.select(given), sa.select(mine)).subquery("had")
+    return sa.select(*told.c, *row.c).select_from(told.outerjoin(row, sa.true()))
+
+
+def _given(roles: Roles, dialect: Dialect, selection: Selection, *, mine: sa.CTE) -> sa.CTE:
+    keys = [column.label(f"claimjobs_k{i}") for i, column in enumerate(roles.key)]
+    rows = _free(roles, selection, keys).where(~sa.exists(sa.select(mine.c[0])))
+    rows = rows.order_by(*selection.order) if selection.order else dialect.through(rows, _column(roles), None)
+    locked = _first(rows, roles).cte("locked").prefix_with("MATERIALIZED")
+    same = sa.and_(*(column == locked.c[i] for i, column in enumerate(roles.key)))
+    update = sa.update(roles.table).values({_column(roles): _worker(roles)}).where(same)
+    return update.returning(*roles.table.columns).cte("given")
+
+
+def _free(roles: Roles, selection: Selection, columns: Iterable[Any]) -> sa.Select[Any]:
+    return sa.select(*columns).where(free(roles, selection))
+
+
+def _first(rows: sa.Select[Any], roles: Roles) -> sa.Select[Any]:
+    """The first one that nobody has locked, locked.
+
+    FOR UPDATE, not FOR NO KEY UPDATE: a column of a unique index is about to change.
+    """
+    return rows.limit(sa.literal(1, literal_execute=True)).with_for_update(skip_locked=True, of=roles.table)
+
+
+def _any_free(roles: Roles, selection: Selection) -> sa.ColumnElement[bool]:
+    return sa.exists(sa.select(sa.literal(1)).select_from(roles.table).where(free(roles, selection)))
+
+
+def _column(roles: Roles) -> sa.Column[Any]:
+    assert roles.assignee is not None  # noqa: S101 - whoever assigns has looked
+    return roles.assignee
+
+
+def _worker(roles: Roles) -> sa.BindParameter[Any]:
+    return sa.bindparam("worker", type_=_column(roles).type)
