@@ -20,12 +20,13 @@ from examples.report import Figure
 from examples.s2_digoal import author
 from examples.s2_digoal.author import Author
 from examples.s2_digoal.client import ASSIGNED, NOTHING, Client
+from examples.s2_digoal.ours import Ours
 
 ARTICLE = "S2 digoal 2017, high-concurrency task allocation"
 NAME = "s2_digoal"
 DEFAULTS: Mapping[str, Any] = {"clients": 32, "free_workers": 1_000, "tasks": 100_000, "seconds": 20.0}
 TABLES = ["java_pool", "task_pool", "pairs"]
-PROCESSES = 4
+PROCESSES = 2
 """Clients are threads of so many processes: 32 interpreters would take longer to start than the work takes."""
 
 
@@ -44,7 +45,8 @@ def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
 
 def ways(url: str) -> dict[str, type[Client]]:
     """The author's functions need Postgres."""
-    return {"the author's": Author} if is_postgres(url) else {}
+    theirs: dict[str, type[Client]] = {"the author's": Author} if is_postgres(url) else {}
+    return {**theirs, "claimjobs": Ours}
 
 
 # --- one client ----------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from examples.harness import fresh
 from examples.s2_digoal import run as example
 from examples.s2_digoal.author import Author, setup
 from examples.s2_digoal.client import ALREADY, ASSIGNED, NOTHING
+from examples.s2_digoal.ours import Ours
 from tests.backends import Backend
 from tests.examples.conftest import at, told
 
@@ -48,8 +49,37 @@ def test_the_other_way_round_and_a_new_pair(pools: str) -> None:
     client.close()
 
 
-def test_all_three_examples_of_the_author(anywhere: Backend) -> None:
+# --- ours ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scene", example.SCENES, ids=lambda scene: scene.title)
+def test_no_pair_of_ours_is_undone(database: Backend, scene: example.Scene) -> None:
+    said = example.Play(database.url, scene, Ours, at(example, **SIZES)).run()
+    assert said.endswith(" 0 undone")
+
+
+def test_ours_says_what_became_of_a_call(database: Backend) -> None:
+    fresh(database.url, example.NAME, example.TABLES)
+    for table in ("java_pool", "task_pool"):
+        example.fill_pool(database.url, table, 1)
+    client = Ours(database.url)
+    assert client.pick_worker(7) == (ASSIGNED, 1)
+    assert client.pick_worker(7) == (ALREADY, None)
+    assert client.pick_worker(8) == (NOTHING, None)
+    assert client.release(1)
+    assert not client.release(1)
+    assert client.pick_task(70) == (ASSIGNED, 1)
+    assert client.pick_task(71) == (NOTHING, None)
+    assert client.insert(5, 50) == (ASSIGNED, 5)
+    assert [client.insert(5, 51), client.insert(6, 50)] == [(ALREADY, None)] * 2
+    client.close()
+
+
+# --- all of it -----------------------------------------------------------------------------------------------
+
+
+def test_the_authors_and_ours_side_by_side(anywhere: Backend) -> None:
     figures = told(example.run(anywhere.url, at(example, **SIZES)))
-    assert [what for what in figures if what.endswith("the author's")] == [
-        f"{s.title}: the author's" for s in example.SCENES
+    assert list(figures) == [
+        f"{scene.title}: {way}" for way in ("the author's", "claimjobs") for scene in example.SCENES
     ]
