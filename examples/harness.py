@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.article import Connection, connected, is_postgres
-from claimjobs import make
+from claimjobs import Queue, make
 from claimjobs.connect import engine_of
 from claimjobs.schema import owner_table
 
@@ -34,6 +35,16 @@ def make_owners(url: str) -> None:
     engine = engine_of(url)
     make(engine, [owner_table()])
     engine.dispose()
+
+
+@contextmanager
+def opened(queue: Queue) -> Iterator[Queue]:
+    """The queue, for a block; at its end its connections are closed, also those of an engine that it made itself."""
+    try:
+        with queue:
+            yield queue
+    finally:
+        queue.engine.dispose()
 
 
 def schema(url: str) -> str:

@@ -1,10 +1,13 @@
-"""The same queue with claimjobs: an open transaction locks the item, and marks it when it commits."""
+"""The same queue with claimjobs: the item is locked while it is worked on, and marked when the transaction commits.
+
+The lock is an advisory one, as in the article, or that of the row, which no consumer can forget.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,16 +15,17 @@ import sqlalchemy as sa
 from benchmarks.article import connected
 from benchmarks.crew import SPAWN, Worker
 from claimjobs import Columns, Queue
-from examples.harness import must
+from examples.harness import must, opened
 from examples.s4_tiikkaja import naive
 
 ITEMS = Columns(status="available", states={"unclaimed": True, "claimed": False, "done": False})
 SECONDS = 30.0
 
 
-def queue_on(bind: str | sa.Engine, table: str = "items", **options: Any) -> Queue:
+def queue_on(bind: str | sa.Engine, table: str = "items", **options: Any) -> AbstractContextManager[Queue]:
     """The article's queue. A row that is done stays, and is not available."""
-    return Queue(bind, table, columns=ITEMS, hold="transaction", on_done="keep", **options)
+    given: dict[str, Any] = {"lock": "advisory", **options}
+    return opened(Queue(bind, table, columns=ITEMS, hold="transaction", on_done="keep", **given))
 
 
 def take(queue: Queue, size: int = 1) -> list[int]:
@@ -30,14 +34,14 @@ def take(queue: Queue, size: int = 1) -> list[int]:
         return [job.id for job in batch]
 
 
-def snapshot_race(url: str, items: int) -> int:
+def snapshot_race(url: str, items: int, **options: Any) -> int:
     """How many items two consumers both have, when one takes an item, and is done with it, before each statement of
     the other, until none is left.
     """
     engine = sa.create_engine(url)
     ones: list[int] = []
     others: list[int] = []
-    with queue_on(url) as one, queue_on(engine) as other:
+    with queue_on(url, **options) as one, queue_on(engine, **options) as other:
         other.check()
         sa.event.listen(engine, "before_cursor_execute", lambda *_: ones.extend(take(one)))
         while len(ones) + len(others) < items:
@@ -48,10 +52,10 @@ def snapshot_race(url: str, items: int) -> int:
     return len(set(ones) & set(others))
 
 
-def convoy(url: str, consumers: int) -> int:
+def convoy(url: str, consumers: int, **options: Any) -> int:
     """How many of them do not have an item of their own, while all the others work on theirs."""
     with ExitStack() as stack:
-        queues = [stack.enter_context(queue_on(url)) for _ in range(consumers)]
+        queues = [stack.enter_context(queue_on(url, **options)) for _ in range(consumers)]
         batches = [queue.claim(1) for queue in queues]
         keys = {job.id for batch in batches for job in batch.jobs}
         for batch in batches:

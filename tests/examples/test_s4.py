@@ -11,6 +11,7 @@ from tests.backends import Backend
 from tests.examples.conftest import Small
 
 ITEMS = 20
+LOCKS = ["advisory", "rows"]
 
 
 @pytest.fixture
@@ -40,8 +41,9 @@ def test_with_a_recheck_once(url: str) -> None:
     assert scenes.snapshot_race(url, recheck=True) == 1
 
 
-def test_ours_gives_no_row_twice_whatever_is_taken_between_its_steps(url: str) -> None:
-    assert ours.snapshot_race(url, ITEMS) == 0
+@pytest.mark.parametrize("lock", LOCKS)
+def test_ours_gives_no_row_twice_whatever_is_taken_between_its_steps(url: str, lock: str) -> None:
+    assert ours.snapshot_race(url, ITEMS, lock=lock) == 0
 
 
 # --- the convoy ----------------------------------------------------------------------------------------------
@@ -51,8 +53,9 @@ def test_all_others_wait_for_the_first_row(url: str) -> None:
     assert scenes.convoy(url, 4) == 3
 
 
-def test_nobody_waits_for_ours(url: str) -> None:
-    assert ours.convoy(url, 4) == 0
+@pytest.mark.parametrize("lock", LOCKS)
+def test_nobody_waits_for_ours(url: str, lock: str) -> None:
+    assert ours.convoy(url, 4, lock=lock) == 0
 
 
 # --- locks ---------------------------------------------------------------------------------------------------
@@ -79,8 +82,15 @@ def test_ours_are_not(url: str) -> None:
 
 def test_ours_locks_what_it_claims(database: Backend, url: str) -> None:
     database.requires("named lock table")
-    assert ours.locks_while_claimed(url) == 0  # row locks: one, which is no advisory lock
+    assert ours.locks_while_claimed(url) == 1
+    assert ours.locks_while_claimed(url, lock="rows") == 0
 
 
-def test_the_row_of_a_killed_consumer_comes_back(url: str) -> None:
-    assert ours.after_a_death(url) < ours.SECONDS
+def test_ours_leaves_no_lock_behind(database: Backend, url: str) -> None:
+    database.requires("named lock table")
+    assert ours.locks_left(url, ITEMS) == 0
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_the_row_of_a_killed_consumer_comes_back(url: str, lock: str) -> None:
+    assert ours.after_a_death(url, lock=lock) < ours.SECONDS
