@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any
 
 import sqlalchemy as sa
 
 from benchmarks.harness import SECONDS_TO_START, Share, now
 from claimjobs import Columns, Queue
+from examples.harness import opened
 from examples.s1_depesz.processors import hashed
 
 KEY = Columns(key=("priority", "added_on"), priority=None)  # his priorities: higher first
@@ -15,15 +17,16 @@ OWNED = Columns(key=("priority", "added_on"), priority=None, owner_id="processed
 
 WAYS: dict[str, dict[str, Any]] = {
     "claimjobs, a transaction a row": {"size": 1, "hold": "transaction", "columns": KEY},
+    "claimjobs, advisory lock a row": {"size": 1, "hold": "transaction", "lock": "advisory", "columns": KEY},
     "claimjobs, a transaction for 100": {"size": 100, "hold": "transaction", "columns": KEY},
     "claimjobs, processed_by, 100": {"size": 100, "hold": "lease", "columns": OWNED},
 }
-"""The transaction holds the rows while they are processed, as in (d); or their owner is written down, as in (c)."""
+"""Locks are held while the rows are processed, as in (d); or their owner is written down, as in (c)."""
 
 
-def queue_on(url: str | sa.Engine, **options: Any) -> Queue:
+def queue_on(url: str | sa.Engine, **options: Any) -> AbstractContextManager[Queue]:
     """The article's queue: highest priority first, then oldest."""
-    return Queue(url, "queue", order_by=(sa.column("priority").desc(), sa.column("added_on")), **options)
+    return opened(Queue(url, "queue", order_by=(sa.column("priority").desc(), sa.column("added_on")), **options))
 
 
 def work(url: str, _number: int, line: Any, *, name: str) -> Share:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from benchmarks.article import connected
 from benchmarks.crew import SPAWN, Worker
+from claimjobs import next_whole
 from claimjobs.dialects.types import Instant
 from examples.harness import must, run
 from examples.s5_leontrolski import author, ours
@@ -23,7 +24,8 @@ Holder = Callable[[str, Any], None]
 def bundled(url: str, events: int) -> str:
     """Events that are ignored until the next whole hour: how many there are before it, and in one batch at it."""
     setup(url, events)
-    hour = ours.next_whole_hour(datetime.now(UTC))
+    with ours.queue_on(url) as queue:
+        hour = next_whole(queue.now())
     with connected(url) as db:
         run(db, "update event_queue set ignore_before = %s", hour.replace(tzinfo=None) if _naive(url) else hour)
         db.commit()
@@ -58,6 +60,18 @@ def retried(url: str, events: int) -> str:
         again = queue.dead.retry()
         processed = len(done(queue, events))
     return f"{errored} errored, {again} retried, {processed} processed"
+
+
+def cleaned(url: str, events: int) -> str:
+    """Processed events that are older than a week, seen eight days later; one that is not processed stays."""
+    setup(url, events + 1)
+    with ours.queue_on(url) as queue:
+        done(queue, events)
+        later = queue.now() + timedelta(days=8)
+        young = queue.purge(timedelta(days=7))
+    with ours.queue_on(url, now=at(later)) as queue:
+        old = queue.purge(timedelta(days=7))
+    return f"{young} too soon, {old} after a week, {sum(statuses(url).values())} left"
 
 
 def stuck(url: str, holder: Holder) -> int:

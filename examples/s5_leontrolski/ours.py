@@ -5,13 +5,14 @@ So no event is ever left in the status `processing`: a worker that dies rolls ba
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from contextlib import AbstractContextManager
 from typing import Any
 
 import sqlalchemy as sa
 
 from benchmarks.harness import SECONDS_TO_START, Share, now
 from claimjobs import Columns, Queue
+from examples.harness import opened
 from examples.s5_leontrolski.author import ERRORED, PROCESSED, PROCESSING, TO_PROCESS
 
 EVENTS = Columns(
@@ -23,10 +24,12 @@ EVENTS = Columns(
 WAYS = {"claimjobs, one by one": 1, "claimjobs, 100 at a time": 100}
 
 
-def queue_on(bind: str | sa.Engine, **options: Any) -> Queue:
+def queue_on(bind: str | sa.Engine, **options: Any) -> AbstractContextManager[Queue]:
     """The article's queue: oldest first; what is done stays, as processed."""
     order: tuple[sa.ColumnElement[Any], ...] = (sa.column("updated_at"), sa.column("id"))
-    return Queue(bind, "event_queue", columns=EVENTS, order_by=order, hold="transaction", on_done="keep", **options)
+    return opened(
+        Queue(bind, "event_queue", columns=EVENTS, order_by=order, hold="transaction", on_done="keep", **options)
+    )
 
 
 def work(url: str, _number: int, line: Any, *, name: str) -> Share:
@@ -42,8 +45,3 @@ def work(url: str, _number: int, line: Any, *, name: str) -> Share:
         ended = now()
         report = queue.report
     return Share(done, began, ended, ended.at, report.claims, report.empty_claims, report.transients.total())
-
-
-def next_whole_hour(instant: datetime) -> datetime:
-    """Until when an event is ignored that is to be bundled up with others."""
-    return instant.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)

@@ -51,6 +51,7 @@ def bonus_features(url: str) -> Iterator[Figure]:
     )
     yield Figure("... claimjobs", f"{bonus.stuck(url, bonus.hold_as_claimjobs)} in processing")
     yield Figure("retry of odd statuses", bonus.retried(url, 100), "periodically")
+    yield Figure("clean-up of what is processed", bonus.cleaned(url, 100), "by cron")
     yield Figure("bundled until the whole hour", bonus.bundled(url, 100), "ignore_before")
 
 

@@ -77,3 +77,7 @@ def test_ours_takes_the_oldest_first(database: Backend, db: Connection) -> None:
     db.commit()
     with ours.queue_on(database.url) as queue:
         assert [str(key) for _ in range(3) for key in bonus.done(queue, 3)] == expected
+
+
+def test_what_is_old_and_processed_is_cleaned_up(database: Backend) -> None:
+    assert bonus.cleaned(database.url, 5) == "0 too soon, 5 after a week, 1 left"
