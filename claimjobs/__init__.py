@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from claimjobs.batch import Batch
+    from claimjobs.claims_setup import side_car_tables
     from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
     from claimjobs.job import Job
@@ -16,10 +17,24 @@ if TYPE_CHECKING:
     from claimjobs.retry import Retry
     from claimjobs.schema import job_table
     from claimjobs.setup import make, tables_for
+    from claimjobs.side_car import SideCar
 
 __version__ = "0.1.0"
 
-__all__ = ["Batch", "ClaimjobsError", "Columns", "Job", "Liveness", "Queue", "Retry", "job_table", "make", "tables_for"]
+__all__ = [
+    "Batch",
+    "ClaimjobsError",
+    "Columns",
+    "Job",
+    "Liveness",
+    "Queue",
+    "Retry",
+    "SideCar",
+    "job_table",
+    "make",
+    "side_car_tables",
+    "tables_for",
+]
 
 _MODULES = {
     "Batch": "batch",
@@ -29,8 +44,10 @@ _MODULES = {
     "Liveness": "liveness",
     "Queue": "queue",
     "Retry": "retry",
+    "SideCar": "side_car",
     "job_table": "schema",
     "make": "setup",
+    "side_car_tables": "claims_setup",
     "tables_for": "setup",
 }
 

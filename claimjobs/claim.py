@@ -116,16 +116,16 @@ class Phases:
         rows = connection.execute(self._find, {"limit": limit}).all()
         if not rows:
             return NOTHING
-        candidates, size = _alike(rows, size)
+        candidates, size = alike(rows, size)
         jobs = self._locked(connection, candidates, size, marked)
-        return Claimed(jobs, len(rows), _reach(candidates, jobs, size), suspects=bool(rows[0][-1]))
+        return Claimed(jobs, len(rows), reach_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
     def _locked(
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
         given = {"candidates": self._dialect.candidates(candidates, self._roles.key), "size": size}
         jobs = [job_of(self._roles, row, marked) for row in connection.execute(self._lock, given)]
-        _check_keys(self._roles, jobs)
+        check_keys(self._roles, jobs)
         return jobs
 
 
@@ -143,7 +143,7 @@ class OneStatement:
             raise OwnerDead
         taken = [row for row in rows if row[-1] is not None]
         jobs = [job_of(self._roles, row[2:-1]) for row in taken]
-        _check_keys(self._roles, jobs)
+        check_keys(self._roles, jobs)
         company = self._roles.told("suspect", jobs[0], 0) if jobs else 0
         reach = taken[-1][-1] if len(taken) == _at_most(size, company) else found
         return Claimed(jobs, found, reach, me, suspects=bool(company))
@@ -164,7 +164,7 @@ def job_of(roles: Roles, values: Sequence[Any], marked: Mapping[str, Any] = Mapp
     return Job(key, columns)
 
 
-def _check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
+def check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
     """What names two rows names none. Only a key that is no primary key can."""
     if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
         raise KeyNotUnique(roles.name)
@@ -175,7 +175,7 @@ def _value(told: Any) -> Any:
     return told.value if isinstance(told, sa.BindParameter) else told
 
 
-def _alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
+def alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
     """The keys of those candidates that are as suspect as the first, and how many of them to take at most."""
     company = rows[0][-1]
     keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == company]
@@ -187,7 +187,8 @@ def _at_most(size: int, company: int) -> int:
     return min(size, max(1, company // 2)) if company else size
 
 
-def _reach(candidates: list[Key], jobs: list[Job], size: int) -> int:
+def reach_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
+    """How far down the candidates one had to go to take these jobs of `size` that were wanted."""
     if len(jobs) < size:
         return len(candidates)
     places = {key: place for place, key in enumerate(candidates, 1)}

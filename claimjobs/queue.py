@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import stats as statistics
+from claimjobs.anti_join import anti_join
 from claimjobs.backend import Backend, TableLike, look_at
 from claimjobs.batch import Batch, Grip
 from claimjobs.claim import HOLDS, Algorithm, Hold, algorithm
@@ -34,6 +35,7 @@ from claimjobs.retry import Retry
 from claimjobs.schema import DEFAULT_TABLE
 from claimjobs.selection import Predicate, Where, order_of, predicates_of
 from claimjobs.settle import OnDone, Settler
+from claimjobs.side_car import SideCar
 from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
 from claimjobs.transaction import TransactionHold
@@ -55,6 +57,10 @@ class Queue:
     together. `on_done="keep"` leaves done jobs in the table as `done`; a function is called with the connection of
     the settle and the jobs, and returns which of the two it is to be.
 
+    `side_car=True` is for a table that must not be altered: claims, failures and what is done stand in a table beside
+    it, `<table>_claims`, and nothing is written into the table itself. There `on_done="keep"` is the default;
+    `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
+
     Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld or UnfitTable
     (TableMissing, ColumnMissing, ...) where it cannot work. A Queue that holds by lease registers as one owner when it
     first claims. Its threads take turns; another process needs a Queue of its own (CrossedFork).
@@ -69,9 +75,10 @@ class Queue:
         where: Where = None,
         order_by: sa.ColumnElement[Any] | Sequence[sa.ColumnElement[Any]] | None = None,
         hold: Hold = "lease",
+        side_car: SideCar | bool = False,
         retry: Retry | None = None,
         liveness: Liveness | None = None,
-        on_done: OnDone = "delete",
+        on_done: OnDone | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
     ) -> None:
@@ -86,7 +93,9 @@ class Queue:
         self._order_by = order_by
         self._retry = retry or Retry()
         self._liveness = liveness or Liveness()
-        self._on_done = on_done
+        self._side_car = SideCar() if side_car is True else side_car or None
+        self._on_done: OnDone = on_done or ("delete" if self._side_car is None else "keep")
+        _check_side_car(self._side_car, self._hold, self._on_done)
         self._dialect = dialect
         self._now: sa.ColumnElement[Any] = database_now() if now is None else now
         self._process = os.getpid()
@@ -117,7 +126,7 @@ class Queue:
         `on_bad` that is called with each of them instead, and all others are enqueued.
         """
         backend = self._ready()
-        insert = partial(enqueue, roles=backend.roles, dialect=backend.dialect, rows=rows, on_bad=on_bad)
+        insert = partial(enqueue, roles=backend.source, dialect=backend.dialect, rows=rows, on_bad=on_bad)
         if connection is None:
             with connected(self.engine) as own:
                 # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
@@ -217,7 +226,7 @@ class Queue:
     @property
     def table(self) -> sa.Table:
         """The table as it is in the database."""
-        return self._ready().roles.table
+        return self._ready().source.table
 
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners."""
@@ -233,13 +242,13 @@ class Queue:
     @property
     def payload(self) -> tuple[str, ...]:
         """The names of the table's columns that are the user's own."""
-        return tuple(column.name for column in self._ready().roles.payload)
+        return tuple(column.name for column in self._ready().source.payload)
 
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns and predicate. Claims nothing."""
         backend = self._ready()
         with predicate_errors(backend.dialect), connected(self.engine) as connection:
-            connection.execute(sa.select(*backend.roles.key).where(self._ready_jobs(None)).limit(0))
+            connection.execute(sa.select(*backend.source.key).where(self._ready_jobs(None)).limit(0))
 
     # --- handing back ----------------------------------------------------------------------------------
 
@@ -301,9 +310,8 @@ class Queue:
         with self._preparing:
             if self._backend is None:
                 by_lease = self._hold == "lease"
-                self._backend = look_at(
-                    self.engine, self._table, self._dialect, columns=self._columns, by_lease=by_lease
-                )
+                given: dict[str, Any] = {"columns": self._columns, "by_lease": by_lease, "side_car": self._side_car}
+                self._backend = look_at(self.engine, self._table, self._dialect, **given)
             return self._backend
 
     def _ready_hand(self) -> Hand | TransactionHold:
@@ -324,11 +332,12 @@ class Queue:
         return hand
 
     def _new_transactions(self, backend: Backend) -> TransactionHold:
-        settler = Settler(backend.roles, backend.dialect, self._now, self._on_done, locked=True)
+        settler = self._settler(backend, locked=True)
         return TransactionHold(self.engine, backend, settler, liveness=self._liveness, report=self.report)
 
-    def _settler(self, backend: Backend) -> Settler:
-        return Settler(backend.roles, backend.dialect, self._now, self._on_done)
+    def _settler(self, backend: Backend, *, locked: bool = False) -> Settler:
+        given: dict[str, Any] = {"locked": locked, "source": backend.apart}
+        return Settler(backend.roles, backend.dialect, self._now, self._on_done, **given)
 
     def _algorithm(self, where: Where) -> Algorithm:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
@@ -339,12 +348,13 @@ class Queue:
         return self._built[1]
 
     def _build(self, where: Where) -> Algorithm:
-        roles = self._ready().roles
-        selection = Selection(self._ready_jobs(where), order_of(self._order_by, roles))
-        return algorithm(self._ready(), selection, self._now, self._hold)
+        backend = self._ready()
+        selection = Selection(self._ready_jobs(where), order_of(self._order_by, backend.source))
+        choose = algorithm if backend.apart is None else anti_join
+        return choose(backend, selection, self._now, self._hold)
 
     def _ready_jobs(self, where: Where) -> Predicate:
-        roles = self._ready().roles
+        roles = self._ready().source
         return sa.and_(roles.due(self._now), *predicates_of(self._where, roles), *predicates_of(where, roles))
 
 
@@ -357,6 +367,15 @@ def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> Any:
     if given not in allowed:
         raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, allowed))}")
     return given
+
+
+def _check_side_car(side_car: SideCar | None, hold: Hold, on_done: OnDone) -> None:
+    if side_car is None or side_car.lock_source:
+        return
+    if hold == "transaction":
+        raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
+    if on_done == "delete":
+        raise ValueError("on_done='delete' writes into the table: it needs SideCar(lock_source=True)")
 
 
 def _check_size(size: Any) -> None:

@@ -12,6 +12,7 @@ from claimjobs.backend import Backend
 from claimjobs.census import Seen, dead_among, look
 from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.statements import count
+from claimjobs.statements.side_car import Pair, waiting
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,9 @@ def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]
     """The statistics of a queue's table, in three statements, or four where an owner may be dead."""
     roles = backend.roles
     counted = {roles.state.named(row): row for row in connection.execute(count.by_state(roles, now))}
+    if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
+        pair = Pair(backend.apart, roles, backend.dialect, now)
+        counted[UNCLAIMED] = connection.execute(waiting(pair)).one()
     counts = {state: getattr(counted.get(state), "jobs", 0) for state in STATES}
     return Stats(
         unclaimed=counts[UNCLAIMED],

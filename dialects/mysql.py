@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
@@ -122,6 +122,31 @@ class MySQL(Dialect):
         return int(getattr(driver_connection, "_sock", driver_connection).fileno())
 
     # --- writing -------------------------------------------------------------------------------------------
+
+    def upsert(
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        rows: sa.Select[Any],
+        *,
+        values: Mapping[sa.Column[Any], Any],
+        guard: sa.ColumnElement[bool],
+    ) -> sa.Executable:
+        """ON DUPLICATE KEY UPDATE has no WHERE: what the guard forbids is written as it was.
+
+        INSERT IGNORE would swallow other errors too. At READ COMMITTED the rows that are read are not locked.
+        """
+        key = next(iter(table.primary_key))
+        written: list[tuple[str, Any]] = [
+            (column.name, sa.func.if_(guard, value, column)) for column, value in values.items()
+        ]
+        insert = mysql.insert(table).from_select([column.name for column in columns], rows)
+        return insert.on_duplicate_key_update(written or [(key.name, key)])
+
+    def key_column(self, name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
+        # The first TIMESTAMP of a table is set anew with every update, unless it has a default.
+        default = sa.text("'2000-01-01'") if isinstance(type_, sa.TIMESTAMP) else None
+        return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
 
     def by_key(self, write: Write, index: str | None) -> Write:
         """Force the index of the key: through another one InnoDB locks other consumers' rows on the way."""

@@ -1,0 +1,24 @@
+"""The side-car: a table of claims beside a table that must not be altered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SideCar:
+    """How the claims on a table are kept in a table of their own, `<table>_claims` unless `table` names another.
+
+    `lock_source=True`: a claim locks the rows that it takes for the moment in which their keys are inserted, so that
+    no two consumers insert the same key, and none waits. It needs the right to lock rows (that to update or delete).
+    `False`: rows are only read. Consumers that insert the same key then wait for each other, and the second one
+    goes without it: for few consumers, or a table that this user may do nothing with but read. All consumers of a
+    table must use the same.
+    """
+
+    lock_source: bool = True
+    table: str | None = None
+
+    def name_for(self, source: str) -> str:
+        """The name of the table of claims on this one, both with their schema, if any."""
+        return self.table or f"{source}_claims"
