@@ -75,18 +75,19 @@ class AntiJoin:
         if not rows:
             return NOTHING
         candidates, size = alike(rows, size)
-        keys = self._chosen(connection, candidates, size)
+        keys = self._chosen(connection, candidates, size, suspects=bool(rows[0][-1]))
         jobs = self._claimed(connection, keys, me) if keys else []
         reach = reach_of(candidates, jobs, size) if self._locks else len(keys)
         return Claimed(jobs, len(rows), reach, me, suspects=bool(rows[0][-1]))
 
-    def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Key]:
+    def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int, *, suspects: bool) -> list[Key]:
         """Those whose keys are to be inserted. Without locks nothing tells which of them others are about to take:
         then a run of them from anywhere, so that not everybody waits for the same ones.
         """
         if self._locks:
             return self._apart.locked(connection, candidates, size)
-        start = random.randrange(max(1, len(candidates) - size + 1))  # noqa: S311
+        spare = 0 if suspects else max(0, len(candidates) - size)
+        start = random.randint(0, spare)  # noqa: S311
         return candidates[start : start + size]
 
     def _claimed(self, connection: sa.Connection, keys: list[Key], me: int) -> list[Job]:

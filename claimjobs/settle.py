@@ -144,10 +144,6 @@ class Settler:
 
     def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> None:
         """Write outcomes of jobs that this transaction has locked."""
-        if self._note is not None:
-            kept = set(outcomes.keys()) - set(outcomes.released)
-            for keys in _cut(kept, MANY):
-                connection.execute(self._note, {"keys": keys})
         for statement, values in self._writes(connection, outcomes):
             connection.execute(statement, _by(me, values))
 
@@ -178,8 +174,8 @@ class Settler:
     def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[Write]:
         """The statements for those kinds of outcome that there are, each with its parameters."""
         if outcomes.done:
-            for finish in self._finish(connection, outcomes):
-                yield from ((finish, {"keys": keys}) for keys in _cut(outcomes.done, MANY))
+            for statement in self._finish(connection, outcomes):
+                yield from ((statement, {"keys": keys}) for keys in _cut(outcomes.done, MANY))
         if not self._locked:  # a row that is merely locked is free as soon as its transaction ends
             yield from ((self._release, {"keys": keys}) for keys in _cut(outcomes.released, MANY))
         yield from self._failures(outcomes)
@@ -192,12 +188,13 @@ class Settler:
             wanted = wanted(connection, [outcomes.jobs[key] for key in outcomes.done]) or otherwise
             if wanted == "keep":
                 self._reach.roles.need_state(DONE, "keeping done jobs")
-        if wanted == "keep":
-            return (self._keep,)
-        return (self._delete,) if self._remove is None else (self._delete, self._remove)
+        ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
+        return [statement for statement in ways if statement is not None]
 
     def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
         retry = partial(statements.retry, loners=outcomes.loners)
+        if self._note is not None:
+            yield from ((self._note, {"keys": keys}) for keys in _cut(outcomes.errors, MANY))
         for keys in _cut(outcomes.retried, FEW):
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -32,15 +33,14 @@ class Pair:
         """The predicate of a row of each that belong together."""
         return sa.and_(*(ours == theirs for ours, theirs in zip(self.claims.key, self.source.key, strict=True)))
 
-    def told(self, expression: Any, *where: Any) -> sa.ScalarSelect[Any]:
+    def told(self, expression: Any) -> sa.ScalarSelect[Any]:
         """What the claim on a row says; NULL where there is none.
 
         A subquery for each row, through the primary key, and no join: a planner that may choose how to join reads all
         claims before it returns the first row (MariaDB always, MySQL where it believes they are few). And a user's
         predicate, which stands beside it, may name columns plainly: those of the claims are not in sight.
         """
-        claim = sa.select(expression).where(self.same_key, *where)
-        return claim.correlate(self.source.table).scalar_subquery()
+        return sa.select(expression).where(self.same_key).correlate(self.source.table).scalar_subquery()
 
     @property
     def company(self) -> sa.ColumnElement[int]:
@@ -99,7 +99,8 @@ def take(pair: Pair, owners: sa.Table) -> sa.Executable:
 
 def taken(pair: Pair, selection: Selection) -> sa.Select[Any]:
     """The rows of `keys` that `me` has claimed and that are there and still ready, whole; and how often each failed."""
-    attempts = pair.told(pair.attempts, pair.claims.mine)
+    # Not as a condition: an index that leads to all that is ours would be walked for each row.
+    attempts = pair.told(sa.case((pair.claims.mine, pair.attempts)))
     return _rows(pair, attempts).where(selection.ready, attempts.is_not(None))
 
 
@@ -121,6 +122,11 @@ def remove(pair: Pair) -> sa.Delete:
     source = pair.source
     delete = sa.delete(source.table).where(pair.dialect.among(source.key, "keys"))
     return pair.dialect.by_key(delete, source.key_index)
+
+
+def of_jobs(pair: Pair, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
+    """The predicate of a claim on a row of the user's table for which all this holds."""
+    return sa.exists().where(pair.same_key, *where).correlate(pair.claims.table)
 
 
 def waiting(pair: Pair) -> sa.Select[Any]:
