@@ -43,7 +43,7 @@ layers: $(READY) ## import-linter: who may import whom
 tests: $(READY) servers ## pytest (PYTEST_ARGS=...)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-chaos: $(READY) ## faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
+chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
 bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres

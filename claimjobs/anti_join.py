@@ -39,9 +39,8 @@ class Apart:
 
     def locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Key]:
         """The first `size` of the candidates that nobody else has locked, in their order."""
-        source = self.pair.source
-        given = {"candidates": self.pair.dialect.candidates(candidates, source.key), "size": size}
-        return [key_of(row) for row in connection.execute(self._lock, given)]
+        rows = connection.execute(self._lock, {"candidates": candidates, "size": size})
+        return [key_of(row) for row in rows]
 
     def jobs(self, connection: sa.Connection, statement: Any, keys: list[Key], **values: Any) -> list[Job]:
         """What a statement about these keys returns, in the order of the keys."""

@@ -14,7 +14,7 @@ from claimjobs.errors import ClaimsMissing, ColumnMissing, OwnersOutdated, Table
 from claimjobs.roles import Roles, check_lease, key_index, roles_of
 from claimjobs.schema import claims_table, owner_table
 from claimjobs.side_car import SideCar
-from claimjobs.tables import map_of, resolve
+from claimjobs.tables import collated, map_of, resolve
 
 TableLike = str | sa.Table | type[Any]
 
@@ -58,6 +58,7 @@ def look_at(
     given = columns or map_of(table)
     with connected(engine) as connection:
         described = resolve(connection, table, given)
+        described = collated(described, found.collations(connection, described))
         owners = _owners(connection) if by_lease else owner_table()
         if side_car is not None:
             source = source_roles(connection, described, given)

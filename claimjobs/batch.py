@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
 from claimjobs.columns import DEAD
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch
+from claimjobs.instances import instances
 from claimjobs.job import Job, claim_of
 from claimjobs.retry import Retry, bounded
 from claimjobs.roles import Roles
 from claimjobs.settle import Outcomes
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
 
 LONGEST_ERROR = 2_000
 """Characters of an error that are kept; the rest of a long one is rarely read."""
@@ -60,7 +64,9 @@ class Batch:
     suspect: see `blame`.
     """
 
-    def __init__(self, jobs: Sequence[Job], roles: Roles, grip: Grip, retry: Retry) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], roles: Roles, grip: Grip, retry: Retry, *, entity: type[Any] | None = None
+    ) -> None:
         self._jobs = {job.key: job for job in jobs}
         self._order = tuple(jobs)
         self._undecided = dict(self._jobs)
@@ -68,6 +74,7 @@ class Batch:
         self._roles = roles
         self._grip = grip
         self._retry = retry
+        self._entity = entity
         self._in_work: Job | None = None
         self.lost: tuple[Job, ...] = ()
         """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
@@ -110,6 +117,17 @@ class Batch:
     def jobs(self) -> tuple[Job, ...]:
         """The jobs, to be read without saying anything about them."""
         return self._order
+
+    def instances(self, session: Session) -> tuple[Any, ...]:
+        """The jobs as instances of the Queue's mapped class, bound to this session, in the order of the jobs.
+
+        As of `jobs`, nothing is said about them: `for job, order in zip(batch, batch.instances(session))`. With
+        `hold="transaction"` a `Session(batch.connection)` writes into the batch's own transaction. Raises TypeError
+        where the Queue was not made with a mapped class, LookupError where a row is gone.
+        """
+        if self._entity is None:
+            raise TypeError("only a Queue of a mapped class has instances: make it with the class as its table")
+        return instances(session, self._entity, self._roles, self._order)
 
     @property
     def undecided(self) -> tuple[Job, ...]:

@@ -123,7 +123,7 @@ class Phases:
     def _locked(
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
-        given = {"candidates": self._dialect.candidates(candidates, self._roles.key), "size": size}
+        given = {"candidates": candidates, "size": size}
         jobs = [job_of(self._roles, row, marked) for row in connection.execute(self._lock, given)]
         check_keys(self._roles, jobs)
         return jobs

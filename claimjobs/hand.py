@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import sqlalchemy as sa
@@ -40,9 +40,10 @@ class Hand:
         self._connector = Connector(engine, backend.dialect, liveness, report)
         self._search = Search(report)
         self._process = os.getpid()
-        self._in_hand: set[Key] = set()
+        self._in_hand: set[tuple[int, Key]] = set()
         self._doubts = 0
         self._doubted: float | None = None
+        self._closed = False
         self._lease = liveness.lease
         self.unwanted: Callable[[], bool] = lambda: False
         """Whether a claim that does not succeed at once is wanted no more."""
@@ -60,7 +61,7 @@ class Hand:
         """Up to `size` jobs, committed as this owner's, and what they are settled through."""
         with self._alone:
             claimed = self._search(size, partial(self._take, algorithm, size))
-            self._in_hand.update(job.key for job in claimed.jobs)
+            self._in_hand.update((claimed.owner, job.key) for job in claimed.jobs)
             self._dispel_doubts()
         self.progress()
         return claimed, Grip(partial(self.settle, owner=claimed.owner), self.progress)
@@ -87,7 +88,7 @@ class Hand:
         self._doubted = None if now - self._doubted > self._lease else self._doubted
         me = self.owner.id
         held = self._connector.transaction(partial(_held, backend=self._backend, me=me))
-        strays = [key for key in held if key not in self._in_hand]
+        strays = [key for key in held if (me, key) not in self._in_hand]
         if strays:
             self._settler.settle(self._connector, me, Outcomes(released=strays))
 
@@ -98,12 +99,13 @@ class Hand:
         if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
             raise CrossedFork
         doubts: list[BaseException] = []
-        with self._alone:
+        with self._alone, self._nothing_left_open():
             refused = self._settler.settle(self._connector, owner, outcomes, doubts)
             lost = set() if refused and doubts and self._is_still(owner) else refused
-            self._in_hand.difference_update(outcomes.keys())
+            keys = outcomes.keys()
+            self._in_hand.difference_update((owner, key) for key in keys)
         self.progress()
-        (outcomes.only(set(outcomes.keys()) - lost) if lost else outcomes).count(self._report)
+        (outcomes.only(set(keys) - lost) if lost else outcomes).count(self._report)
         self._report.lost += len(lost)
         return lost
 
@@ -113,6 +115,8 @@ class Hand:
         Then nobody took its jobs: those of a settle that it does not hold any more were settled by an earlier try of
         the same settle, whose commit happened although its answer was lost.
         """
+        if self._closed:
+            return False
         self.owner.beat(patience=None)
         return self.owner.id == owner
 
@@ -120,6 +124,15 @@ class Hand:
     def owner_id(self) -> int:
         """The id in whose name jobs are claimed by now."""
         return self.owner.id
+
+    @contextlib.contextmanager
+    def _nothing_left_open(self) -> Iterator[None]:
+        """A batch may be settled after `close`, to learn that its jobs are lost: nobody else closes what that opens."""
+        try:
+            yield
+        finally:
+            if self._closed:
+                self._connector.close()
 
     # --- living ----------------------------------------------------------------------------------------
 
@@ -149,6 +162,8 @@ class Hand:
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._hand_back()
         finally:
+            self._closed = True
+            self._connector.greet = lambda _: None  # who has left is registered no more
             self._connector.close()
 
     def _hand_back(self) -> None:

@@ -89,7 +89,7 @@ class Janitor:
             partial(self._take_over, owner=owner, last_beat=last_beat), patience=1
         )
         if jobs or ended:
-            log.warning("owner %d is dead: %d jobs handed back", owner, jobs)
+            log.warning("owner %d is dead: %d %s handed back", owner, jobs, "job" if jobs == 1 else "jobs")
         return jobs
 
     def _is_ours(self, owner: int) -> bool:

@@ -87,6 +87,7 @@ class Queue:
         self.report = Report()
         """What this Queue has done so far, in numbers."""
         self._table = table
+        self._entity = table if isinstance(table, type) else None
         self._columns = columns
         self._hold: Hold = _one_of(hold, HOLDS, "hold")
         self._where = where
@@ -149,7 +150,7 @@ class Queue:
         backend, hand = self._ready(), self._ready_hand()
         with predicate_errors(backend.dialect):
             claimed, grip = hand.claim(size, self._algorithm(where))
-        batch = Batch(claimed.jobs, backend.roles, grip, self._retry)
+        batch = Batch(claimed.jobs, backend.roles, grip, self._retry, entity=self._entity)
         batch.contended = bool(claimed.found) and not claimed.jobs
         return batch
 

@@ -31,7 +31,10 @@ class State:
     def can(self) -> frozenset[str]:
         """The states that a row can say."""
         said = {UNCLAIMED, *self.values}
-        return frozenset(said | {CLAIMED} if self.owner is not None else said)
+        if self.owner is not None:
+            return frozenset(said | {CLAIMED})
+        others = [self._value(state) for state in said if state != CLAIMED]
+        return frozenset(said - {CLAIMED} if self._value(CLAIMED) in others else said)
 
     def is_(self, state: str) -> sa.ColumnElement[bool]:
         """The predicate of a row in this state."""
@@ -67,10 +70,9 @@ class State:
         """The state that a row with these values of `told_by` is in; None: none that was named."""
         value = told[0] if self.column is not None else None
         free = bool(told[-1]) if len(told) > (self.column is not None) else None
-        for state in STATES:
-            if state in self.can and self._value(state) == value and free in (None, state != CLAIMED):
-                return state
-        return None
+        alike = [state for state in STATES if state in self.can and self._value(state) == value]
+        fitting = [state for state in alike if not self._is_shared(state) or free in (None, state != CLAIMED)]
+        return fitting[0] if fitting else None
 
     def _value(self, state: str) -> Any:
         return None if self.column is None else self.values.get(state, self.values[UNCLAIMED])

@@ -56,8 +56,8 @@ class Stats:
 def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
     """The statistics of a queue's table, in three statements, or four where an owner may be dead."""
     roles = backend.roles
-    telling = len(roles.state.told_by)
-    counted = {roles.state.named(row[:telling]): row for row in connection.execute(count.by_state(roles, now))}
+    told = len(roles.state.told_by)
+    counted = {roles.state.named(row[:told]): row for row in connection.execute(count.by_state(roles, now))}
     if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
         pair = Pair(backend.apart, roles, backend.dialect, now)
         counted[UNCLAIMED] = connection.execute(waiting(pair)).one()

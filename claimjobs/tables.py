@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -29,6 +30,27 @@ def resolve(connection: sa.Connection, table: str | sa.Table | type[Any], column
     if missing:
         raise ColumnMissing(described.fullname, missing[0], "its description in Python")
     return described
+
+
+def collated(table: sa.Table, collations: Mapping[str, str]) -> sa.Table:
+    """The same table, with the collations that its texts have in the database.
+
+    What a text is compared with must have its collation, also where the table's, or the database's, is meant.
+    """
+    plain = [name for name in collations if name in table.c and not getattr(table.c[name].type, "collation", None)]
+    texts = [name for name in plain if isinstance(table.c[name].type, sa.String)]
+    if not texts:
+        return table
+    same = table.to_metadata(sa.MetaData(schema=table.schema))
+    for name in texts:
+        same.c[name].type = _with_collation(table.c[name].type, collations[name])
+    return same
+
+
+def _with_collation(type_: Any, collation: str) -> Any:
+    changed = type_.copy()
+    changed.collation = collation
+    return changed
 
 
 def map_of(table: str | sa.Table | type[Any]) -> Columns | None:

@@ -92,22 +92,19 @@ class Dialect:
         jobs: sa.Select[Any],
         key: Sequence[sa.Column[Any]],
         order: Sequence[sa.ColumnElement[Any]],
+        index: str | None,
     ) -> sa.Select[Any]:
-        """Restrict a select to the candidates (parameter `candidates`), in their order.
+        """Restrict a select to the candidates (parameter `candidates`), in their order; `index` as for `reach`.
 
         Portable: an IN list, sorted again. A LIMIT on top must stop the locking as well.
         """
+        del index
         return jobs.where(self.among(key, "candidates")).order_by(*order)
 
     def among(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
         """`key IN (the values of this parameter)`, for one key column or several."""
         values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
         return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
-
-    def candidates(self, keys: Sequence[Key], key: Sequence[sa.Column[Any]]) -> Any:
-        """The keys found in phase 1, of these key columns, as the value that `pick` expects in its parameter."""
-        del key
-        return list(keys)
 
     # --- sessions: what an owner does with its connection ----------------------------------------------
 
@@ -183,10 +180,22 @@ class Dialect:
         del order
         return rows
 
-    def by_key(self, write: Write, index: str | None) -> Write:
-        """Make a statement about known keys reach them through this index of theirs; None: the primary key."""
+    def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
+        """The collations of a table's texts, where a text must not be compared with one of another collation."""
+        del connection, table
+        return {}
+
+    def delete(self, table: sa.Table) -> sa.Delete:
+        """A DELETE, for `reach`."""
+        return sa.delete(table)
+
+    def reach(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
+        """Restrict a statement about one table to the rows of parameter `keys`, and lock no others on the way.
+
+        They are found through this index, whose first columns are the key's; None: the primary key.
+        """
         del index
-        return write
+        return statement.where(self.among(key, "keys"))
 
 
 __all__ = ["Dialect", "Key", "Write"]

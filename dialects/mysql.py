@@ -10,9 +10,12 @@ from typing import Any, ClassVar
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
 
 from claimjobs.dialects.base import Dialect, Key, Write
 from claimjobs.dialects.types import database_now
+
+FORCED = "FORCE INDEX (PRIMARY)"
 
 
 class MySQL(Dialect):
@@ -70,25 +73,18 @@ class MySQL(Dialect):
         jobs: sa.Select[Any],
         key: Sequence[sa.Column[Any]],
         order: Sequence[sa.ColumnElement[Any]],
+        index: str | None,
     ) -> sa.Select[Any]:
         """Walk the candidates as a table, in their order, and look each up by its primary key.
 
         InnoDB locks a row when it reads it, before a sort: `IN (800 keys) ORDER BY ... LIMIT 100 FOR UPDATE`
         locks 800 rows. Joined in candidate order the LIMIT ends the reading, and 100 rows are locked
         (counted in performance_schema.data_locks by tests/conformance/test_locks.py).
+
+        The primary key is forced: a table that seems small is read whole instead, in its own order.
         """
         del order  # the candidates already stand in it
-        given = self._candidate_table(key)
-        matches = [column == _read(column, given.c[f"claimjobs_k{i}"]) for i, column in enumerate(key)]
-        walk = given.join(key[0].table, sa.and_(*matches))
-        return jobs.select_from(walk).prefix_with("STRAIGHT_JOIN")
-
-    def candidates(self, keys: Sequence[Key], key: Sequence[sa.Column[Any]]) -> str:
-        rows = [parts if isinstance(parts, tuple) else (parts,) for parts in keys]
-        write = [column.type.dialect_impl(_HERE).bind_processor(_HERE) for column in key]
-        if any(write):
-            rows = [tuple(to(part) if to else part for to, part in zip(write, row, strict=True)) for row in rows]
-        return json.dumps(rows, default=_as_json)
+        return _walked(jobs, key, "candidates", index)
 
     # --- sessions ------------------------------------------------------------------------------------------
 
@@ -148,24 +144,49 @@ class MySQL(Dialect):
         default = sa.text("'2000-01-01'") if isinstance(type_, sa.TIMESTAMP) else None
         return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
 
-    def by_key(self, write: Write, index: str | None) -> Write:
-        """Force the index of the key: through another one InnoDB locks other consumers' rows on the way."""
-        hint = f"FORCE INDEX ({'PRIMARY' if index is None else _PREPARER.quote(index)})"
-        if isinstance(write, sa.Select):
-            return write.with_hint(write.get_final_froms()[0], hint)
-        if isinstance(write, sa.Delete):
-            # An index hint is allowed only in the multi-table form: DELETE jobs FROM jobs FORCE INDEX ...
-            write = write.prefix_with(sa.text(_PREPARER.format_table(write.table)))
-        return write.with_hint(hint, dialect_name="*")
+    def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
+        # The columns of a JSON_TABLE have the connection's collation, if none is named: error 1267.
+        columns = sa.text(
+            "SELECT column_name AS name, collation_name AS collation FROM information_schema.columns "
+            "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND collation_name IS NOT NULL"
+        )
+        found = connection.execute(columns, {"schema": table.schema, "name": table.name})
+        return {row[0]: row[1] for row in found}
 
-    def _candidate_table(self, key: Sequence[sa.Column[Any]]) -> sa.TableValuedAlias:
-        # Names that no table has: a user's predicate stands in the same WHERE, and may name columns plainly.
-        names = [f"claimjobs_k{i}" for i in range(len(key))]
-        types = [_type(column) for column in key]
-        columns = ", ".join(f"{names[i]} {types[i]} path '$[{i}]'" for i in range(len(key)))
-        shape = sa.text(f"'$[*]' columns ({columns})")
-        keys = sa.bindparam("candidates", type_=sa.Text)
-        return sa.func.json_table(keys, shape).table_valued(*names, name="candidate")
+    def delete(self, table: sa.Table) -> sa.Delete:
+        return _WalkedDelete(table)
+
+    def reach(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
+        """Walk the keys as a table, and look each up through its index.
+
+        For `WHERE id IN (...)` the planner may choose another index, and lock the rows that it meets there; or,
+        whatever index is forced, read all of a small table, and wait for rows that others have locked (both seen;
+        tests/conformance/test_locks.py). Of an UPDATE only the first is to be feared: at READ COMMITTED it does not
+        wait for a row before it has seen that it wants it; but in a join it locks what its subqueries read.
+        """
+        if isinstance(statement, sa.Select):
+            return _walked(statement, key, "keys", index)
+        if isinstance(statement, sa.Update):
+            return statement.where(self.among(key, "keys")).with_hint(_force(index), dialect_name="*")
+        given, matches = _given(key, "keys")
+        return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
+
+
+class _WalkedDelete(sa.Delete):
+    """DELETE from a table that is joined to keys: the keys first, whatever the planner thinks."""
+
+    inherit_cache = True
+
+
+@compiles(_WalkedDelete, "mysql", "mariadb")
+def _delete(delete: _WalkedDelete, compiler: Any, **kw: Any) -> str:
+    def tables(_delete: Any, table: Any, extra: Sequence[Any], from_hints: dict[Any, str], **kw: Any) -> str:
+        kw["asfrom"] = True
+        walk = " STRAIGHT_JOIN ".join(part._compiler_dispatch(compiler, **kw) for part in (*extra, table))
+        return f"USING {walk} {' '.join(from_hints.values())}"
+
+    compiler.delete_extra_from_clause = tables
+    return str(compiler.visit_delete(delete, **kw))
 
 
 _HERE: sa.Dialect = mysql.dialect()
@@ -187,11 +208,53 @@ def _several_primaries(connection: sa.Connection) -> bool:
     return connection.execute(variables).first() is not None
 
 
+def _force(index: str | None) -> str:
+    return f"FORCE INDEX ({'PRIMARY' if index is None else _PREPARER.quote(index)})"
+
+
+def _walked(rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None) -> sa.Select[Any]:
+    given, matches = _given(key, parameter)
+    walk = rows.select_from(given.join(key[0].table, matches)).prefix_with("STRAIGHT_JOIN")
+    return walk.with_hint(key[0].table, _force(index))
+
+
+def _given(key: Sequence[sa.Column[Any]], parameter: str) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:
+    """The keys of a parameter as a table, in their order; and how a row is found by one of them."""
+    # Names that no table has: a user's predicate stands in the same WHERE, and may name columns plainly.
+    names = [f"claimjobs_k{i}" for i in range(len(key))]
+    columns = ", ".join(f"{names[i]} {_type(column)} path '$[{i}]'" for i, column in enumerate(key))
+    keys = sa.bindparam(parameter, type_=_Keys(tuple(column.type for column in key)))
+    given = sa.func.json_table(keys, sa.text(f"'$[*]' columns ({columns})")).table_valued(*names, name="candidate")
+    return given, sa.and_(*(column == _read(column, given.c[name]) for name, column in zip(names, key, strict=True)))
+
+
+class _Keys(sa.TypeDecorator[Sequence[Key]]):
+    """Keys as JSON: one parameter, whatever their number."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, types: tuple[sa.types.TypeEngine[Any], ...]) -> None:
+        super().__init__()
+        self.types = types
+
+    def process_bind_param(self, value: Sequence[Key] | None, _dialect: sa.Dialect) -> str:
+        rows = [parts if isinstance(parts, tuple) else (parts,) for parts in value or ()]
+        write = [type_.dialect_impl(_HERE).bind_processor(_HERE) for type_ in self.types]  # as in `_type`
+        if any(write):
+            rows = [tuple(to(part) if to else part for to, part in zip(write, row, strict=True)) for row in rows]
+        return json.dumps(rows, default=_as_json)
+
+
 def _type(column: sa.Column[Any]) -> str:
     """The type of a key within JSON_TABLE, which has no UUID; JSON holds no bytes, so those come as hex."""
     if isinstance(column.type, _BINARY):
         return "text"
-    return "char(32)" if isinstance(column.type, sa.Uuid) else str(column.type.compile(dialect=_HERE))
+    if isinstance(column.type, sa.Uuid):
+        return "char(32)"
+    collation = getattr(column.type, "collation", None)
+    name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
+    return f"{name} COLLATE {_PREPARER.quote(collation)}" if collation else name
 
 
 def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

@@ -100,7 +100,9 @@ GIVEN: Final = (
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
-CLAUSES: Final = r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|RETURNING|VALUES|locked AS|claimed AS)\b"
+CLAUSES: Final = (
+    r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|FOR NO KEY UPDATE|RETURNING|VALUES|locked AS|claimed AS)\b"
+)
 
 HEAD: Final = f"""\
 # The SQL that claimjobs sends
@@ -139,18 +141,18 @@ def statements(family: str) -> dict[str, str]:
 def _built(family: str) -> dict[str, Any]:
     jobs, now = article_table(), database_now()
     roles, dialect = roles_of(jobs), _dialect(family)
-    selection = Selection(roles.due(now), roles.default_order)
+    selection, reach = Selection(roles.due(now), roles.default_order), settle.Reach(roles, dialect, roles.mine)
     return {
         **_claims(roles, dialect, selection, now),
-        "done": settle.delete(roles, dialect),
-        "kept": settle.keep(roles, dialect),
-        "released": settle.release(roles, dialect),
-        "retried": settle.retry(roles, dialect, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
-        "dead": settle.bury(roles, dialect, {1: "ValueError: ..."}),
+        "done": settle.delete(reach),
+        "kept": settle.keep(reach),
+        "released": settle.release(reach),
+        "retried": settle.retry(reach, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
+        "dead": settle.bury(reach, {1: "ValueError: ..."}),
         "suspects": settle.suspect(
-            roles, dialect, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
+            reach, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
         ),
-        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(roles, dialect)}),
+        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(reach)}),
         "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),

@@ -52,6 +52,7 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "planner switches": ("switches for kinds of join", frozenset({"postgres", "postgres-portable"})),
     "row lock table": ("a view of every row lock", frozenset({"mysql"})),
     "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
+    "locks that spare keys": ("row locks that foreign keys pass", frozenset({"postgres", "postgres-portable"})),
     "table collation": ("a collation for each table", frozenset({"mysql", "mariadb"})),
     "native uuid": ("a UUID type of its own", frozenset({"postgres", "postgres-portable", "mariadb"})),
 }

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from claimjobs.queue import Queue
+    from claimjobs.retry import Retry
 
 Command = Callable[..., Any]
 
@@ -85,11 +86,11 @@ def engine_for(url: str | None) -> Iterator[sa.Engine]:
 
 
 @contextmanager
-def queue_for(url: str | None, table: Any) -> Iterator[Queue]:
+def queue_for(url: str | None, table: Any, retry: Retry | None = None) -> Iterator[Queue]:
     """The queue to work with."""
     from claimjobs.queue import Queue  # noqa: PLC0415
 
-    with engine_for(url) as engine, Queue(engine, table) as queue:
+    with engine_for(url) as engine, Queue(engine, table, retry=retry) as queue:
         yield queue
 
 

@@ -7,6 +7,7 @@ import click
 from claimjobs.cli.console import age, log_said, say
 from claimjobs.cli.options import queue_for, table_of, table_option, url_option
 from claimjobs.queue import Queue
+from claimjobs.retry import Retry
 from claimjobs.schema import FIRST_OWNER
 from claimjobs.stats import OwnerStats
 
@@ -14,9 +15,16 @@ from claimjobs.stats import OwnerStats
 @click.command()
 @click.option("--owner", type=click.IntRange(1), metavar="ID", help="This owner alone: its process has ended.")
 @click.option("--force", is_flag=True, help="With --owner: although it seems to live.")
+@click.option(
+    "--attempts",
+    type=click.IntRange(1),
+    default=Retry.attempts,
+    show_default=True,
+    help="Failures after which a job is dead; a job that was alone in a dead hand has failed. As for its consumers.",
+)
 @url_option
 @table_option
-def reclaim(owner: int | None, force: bool, url: str | None, table: str) -> None:
+def reclaim(owner: int | None, force: bool, attempts: int, url: str | None, table: str) -> None:
     """Hand back the jobs of owners that are dead, and print how many; which owners, on standard error.
 
     An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Every
@@ -32,7 +40,7 @@ def reclaim(owner: int | None, force: bool, url: str | None, table: str) -> None
     """
     if force and owner is None:
         raise click.UsageError("--force goes with --owner ID")
-    with queue_for(url, table_of(table)) as queue, log_said():
+    with queue_for(url, table_of(table), retry=Retry(attempts=attempts)) as queue, log_said():
         jobs = queue.reclaim() if owner is None else _from(queue, owner, force)
     click.echo(jobs)
 

@@ -150,7 +150,7 @@ def summary_text(summary: Summary) -> str:
             "between a commit and its report"
         )
     if summary.replaced:
-        lines.append(f"{summary.replaced} processes died and were replaced; {summary.handed_back:,} jobs handed back")
+        lines.append(f"processes that died, replaced: {summary.replaced}; jobs handed back: {summary.handed_back:,}")
     return "\n".join(lines)
 
 

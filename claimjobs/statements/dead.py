@@ -27,8 +27,8 @@ def page(roles: Roles, columns: Sequence[Any], where: Predicates, *, after: Key 
 
 def chosen(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
     """All columns of those of `keys` that are dead, by their keys."""
-    dead = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), roles.state.is_(DEAD))
-    return dead.order_by(*roles.key)
+    dead = sa.select(*roles.table.columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
+    return dialect.reach(dead, roles.key, roles.key_index)
 
 
 def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
@@ -41,14 +41,13 @@ def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], where: Pr
     fresh = {roles.owner_date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
     values = {column: value for column, value in fresh.items() if column is not None}
     update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
-    chosen = update.where(dialect.among(roles.key, "keys"), roles.state.is_(DEAD), *where)
-    return dialect.by_key(chosen, roles.key_index)
+    return dialect.reach(update.where(roles.state.is_(DEAD), *where), roles.key, roles.key_index)
 
 
 def drop(roles: Roles, dialect: Dialect, where: Predicates) -> sa.Delete:
     """Those of `keys` that are dead leave the table."""
-    delete = sa.delete(roles.table).where(dialect.among(roles.key, "keys"), roles.state.is_(DEAD), *where)
-    return dialect.by_key(delete, roles.key_index)
+    delete = dialect.delete(roles.table).where(roles.state.is_(DEAD), *where)
+    return dialect.reach(delete, roles.key, roles.key_index)
 
 
 def _beyond(roles: Roles, key: Key) -> sa.ColumnElement[bool]:

@@ -17,5 +17,7 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]
     The recheck is needed: between the phases another consumer may have claimed a candidate and let go of its lock.
     """
     jobs = sa.select(*roles.table.columns).where(selection.ready)
-    picked = dialect.pick(jobs, roles.key, selection.order).limit(sa.bindparam("size", type_=sa.Integer))
+    picked = dialect.pick(jobs, roles.key, selection.order, roles.key_index).limit(
+        sa.bindparam("size", type_=sa.Integer)
+    )
     return picked.with_for_update(skip_locked=True, key_share=True, of=roles.table)

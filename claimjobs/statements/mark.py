@@ -14,8 +14,8 @@ from claimjobs.statements.owners import alive
 
 def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
     """Make the jobs `keys`, which this transaction has locked, claimed by `me`; none if `me` was declared dead."""
-    update = sa.update(roles.table).where(dialect.among(roles.key, "keys"), alive(owners)).values(ownership(roles, now))
-    return dialect.by_key(update, roles.key_index)
+    update = sa.update(roles.table).where(alive(owners)).values(ownership(roles, now))
+    return dialect.reach(update, roles.key, roles.key_index)
 
 
 def ownership(roles: Roles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:

@@ -28,7 +28,7 @@ class Reach:
 
 def delete(reach: Reach) -> sa.Delete:
     """Done: the jobs leave the table."""
-    return _guarded(sa.delete(reach.roles.table), reach)
+    return _guarded(reach.dialect.delete(reach.roles.table), reach)
 
 
 def keep(reach: Reach) -> sa.Update:
@@ -91,13 +91,13 @@ def bury(reach: Reach, errors: Mapping[Key, str]) -> sa.Update:
 def still_mine(reach: Reach) -> sa.Select[Any]:
     """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
     roles = reach.roles
-    held = sa.select(*roles.key).where(reach.dialect.among(roles.key, "keys"), reach.guard).order_by(*roles.key)
-    return reach.dialect.by_key(held, roles.key_index).with_for_update(of=roles.table)
+    held = sa.select(*roles.key).where(reach.guard).order_by(*roles.key)
+    return reach.dialect.reach(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
 def _guarded(write: Write, reach: Reach) -> Write:
     roles, dialect = reach.roles, reach.dialect
-    write = dialect.by_key(write.where(dialect.among(roles.key, "keys"), reach.guard), roles.key_index)
+    write = dialect.reach(write.where(reach.guard), roles.key, roles.key_index)
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 

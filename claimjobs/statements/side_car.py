@@ -72,8 +72,10 @@ def lock(pair: Pair, selection: Selection) -> sa.Select[Any]:
     """
     source = pair.source
     rows = sa.select(*source.key).where(selection.ready, pair.company >= 0)
-    picked = pair.dialect.pick(rows, source.key, selection.order).limit(sa.bindparam("size", type_=sa.Integer))
-    return picked.with_for_update(skip_locked=True, key_share=True, of=source.table)
+    picked = pair.dialect.pick(rows, source.key, selection.order, source.key_index)
+    return picked.limit(sa.bindparam("size", type_=sa.Integer)).with_for_update(
+        skip_locked=True, key_share=True, of=source.table
+    )
 
 
 def take(pair: Pair, owners: sa.Table) -> sa.Executable:
@@ -119,9 +121,8 @@ def note(pair: Pair) -> sa.Executable:
 
 def remove(pair: Pair) -> sa.Delete:
     """Done, and not kept: the rows `keys` leave the user's table."""
-    source = pair.source
-    delete = sa.delete(source.table).where(pair.dialect.among(source.key, "keys"))
-    return pair.dialect.by_key(delete, source.key_index)
+    source, dialect = pair.source, pair.dialect
+    return dialect.reach(dialect.delete(source.table), source.key, source.key_index)
 
 
 def of_jobs(pair: Pair, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:

@@ -11,11 +11,14 @@ from claimjobs import Batch, Queue, Retry
 from claimjobs.liveness import Liveness
 from tests.chaos.work import Poison, handle
 
+PATIENCE = 180.0
+"""Seconds. A MySQL that met a full disk looks once a minute whether there is space again."""
+
 
 def main(url: str, settings: dict[str, float]) -> None:
     """Consume until SIGTERM. Settings: lease, max_batch_time, size, attempts."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
-    liveness = Liveness(lease=settings["lease"], max_batch_time=settings["max_batch_time"])
+    liveness = Liveness(lease=settings["lease"], max_batch_time=settings["max_batch_time"], patience=PATIENCE)
     with Queue(url, liveness=liveness, retry=Retry(int(settings["attempts"]))) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         for batch in queue.batches(int(settings["size"])):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -42,7 +43,16 @@ MACHINES_AND_SERVERS = (
 DEADLINE = 30
 """Seconds until work must go on: how fast it does is for `make chaos` to say, on a quiet machine."""
 
+SEED = os.environ.get("CHAOS_SEED", "1")
+"""Of the random times and choices: the same in every run."""
+
 pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(autouse=True)
+def _seed_is_told() -> None:
+    """pytest shows it where a test fails."""
+    print(f"seed {SEED}: CHAOS_SEED={SEED} does the same again")
 
 
 @pytest.fixture(scope="module", params=["postgres", "mysql"])
@@ -56,7 +66,7 @@ def _arena(backend: servers.Backend, folder: Path) -> Iterator[Arena]:
     except servers.Unavailable as error:
         pytest.fail(f"no {backend} server: {error}", pytrace=False)
     with started:
-        yield Arena(started, random.Random(time.time()), folder, hang_seconds=4.0)
+        yield Arena(started, random.Random(f"{SEED} {backend}"), folder, hang_seconds=4.0)
 
 
 def _in_turn(arena: Arena, strikes: tuple[Callable[[Arena], None], ...]) -> None:

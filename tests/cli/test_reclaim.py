@@ -33,6 +33,7 @@ def statuses(backend: Backend) -> list[str]:
 
 
 def test_what_dead_owners_held_is_handed_back_and_they_are_named(database: Backend) -> None:
+    age(database)  # waits for it, on a server that has just been started; the owner that lives must not grow silent
     silent, cut, alive = holding(database, 2), holding(database, 1), holding(database, 3)
     ids = silent.owner_id, cut.owner_id
     age(database, silent.owner_id)
@@ -41,7 +42,7 @@ def test_what_dead_owners_held_is_handed_back_and_they_are_named(database: Backe
     assert (ended.code, ended.out) == (exits.OK, "3\n")
     assert sorted(ended.err.splitlines()) == [
         f"claimjobs: owner {ids[0]} is dead: 2 jobs handed back",
-        f"claimjobs: owner {ids[1]} is dead: 1 jobs handed back",
+        f"claimjobs: owner {ids[1]} is dead: 1 job handed back",
     ]
     assert statuses(database) == ["unclaimed"] * 3 + ["claimed"] * 3
     assert [owner.id for owner in alive.stats().owners] == [alive.owner_id]
@@ -61,6 +62,16 @@ def test_a_single_dead_owner(database: Backend) -> None:
     ended = reclaim(database, "--owner", owner)
     assert ended == Ended(exits.OK, "2\n", f"claimjobs: owner {owner} is dead: 2 jobs handed back\n")
     assert statuses(database) == ["unclaimed", "unclaimed", "claimed"]
+
+
+def test_a_job_that_was_alone_is_dead_after_as_many_attempts_as_are_said(anywhere: Backend) -> None:
+    for attempts, status in ((2, "unclaimed"), (1, "dead")):
+        queue = holding(anywhere, 1)
+        end_session(anywhere, queue.owner_id)
+        assert reclaim(anywhere, "--attempts", attempts).out == "1\n"
+        [row] = anywhere.rows()
+        assert (row["status"], row["attempts"]) == (status, 1)
+        anywhere.run("DELETE FROM jobs")
 
 
 def test_a_living_owner_is_refused(database: Backend) -> None:

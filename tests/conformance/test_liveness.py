@@ -277,6 +277,23 @@ def test_an_owner_that_beats_while_it_is_looked_at_is_left_alone(backend: Backen
     assert queue.owner_id == me
 
 
+def test_what_comes_again_into_the_hand_that_lost_it_stays_there(backend: Backend) -> None:
+    """The late settle of a batch that was lost says nothing of the same jobs, claimed anew under another id."""
+    queue, other = still(backend.queue(retry=Retry(base=0.0))), still(backend.queue())
+    queue.enqueue(jobs(1))
+    before = queue.claim(1)
+    end_session(backend, queue.owner_id)
+    assert other.reclaim() == 1
+    again = queue.claim(1)
+    before.settle()
+    assert before.lost == before.jobs
+    assert not queue.claim(1)
+    assert states(backend) == ["claimed"]
+    with again:
+        again.done()
+    assert again.lost == ()
+
+
 # --- reclaiming --------------------------------------------------------------------------------------------
 
 
@@ -539,4 +556,4 @@ def test_the_log_names_the_next_step(backend: Backend, caplog: pytest.LogCapture
     other.reclaim()
     text = " ".join(caplog.messages)
     assert "its jobs go to others" in text
-    assert "1 jobs handed back" in text
+    assert "1 job handed back" in text

@@ -154,7 +154,7 @@ def test_phase_2_goes_through_the_primary_key(backend: Backend, queue: Queue) ->
     selection = Selection(roles.due(database_now()), roles.default_order)
     with by_hand(backend) as connection:
         keys = connection.scalars(find(roles, selection), {"limit": CANDIDATES}).all()
-        given = {"candidates": backend.dialect.candidates(keys, roles.key), "size": SIZE}
+        given = {"candidates": keys, "size": SIZE}
         locking = backend.plan(connection, lock(roles, backend.dialect, selection), given)
         taken = {"keys": list(keys[:SIZE]), "me": queue.owner_id}
         marking = backend.plan(connection, mark(roles, backend.dialect, database_now(), owner_table()), taken)
@@ -215,3 +215,20 @@ def test_a_key_of_several_columns_goes_through_its_primary_key_too(backend: Back
         claimed = queue._algorithm(None)(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
         assert len(claimed.jobs) == SIZE
         assert backend.locked("parts") == SIZE
+
+
+@pytest.mark.parametrize("kind", SETTLES)
+def test_a_settle_does_not_wait_for_others_rows_in_a_small_table(backend: Backend, kind: str) -> None:
+    """A planner may take a few rows for so few that it reads them all."""
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(5))
+    theirs, mine = queue.claim(2), queue.claim(2)
+    keys = [job.key for job in mine.jobs]
+    with by_hand(backend) as stranger, by_hand(backend) as connection:
+        stranger.execute(sa.select(JOBS).where(JOBS.c.id.in_([job.key for job in theirs.jobs])).with_for_update())
+        connection.execute(sa.text(backend.dialect.settings(1.0)[0]))
+        given = {"keys": keys, "me": queue.owner_id}
+        connection.execute(settle.still_mine(reach(roles_of(JOBS), backend)), given)
+        connection.execute(statement(kind, roles_of(JOBS), backend, keys), given)
+    mine.settle()
+    theirs.settle()

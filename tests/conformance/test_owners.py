@@ -57,6 +57,18 @@ def test_close_hands_back_and_leaves(backend: Backend) -> None:
     queue.close()
 
 
+def test_a_batch_that_is_settled_after_close_is_refused_and_leaves_nothing(backend: Backend) -> None:
+    """No owner that nobody lets beat and nobody closes; the fixture sees the connection that is left open."""
+    queue = backend.queue()
+    queue.enqueue(jobs(2))
+    with queue.claim(2) as batch:
+        batch.done()
+        queue.close()
+    assert batch.lost == batch.jobs
+    assert owners(backend) == []
+    assert {row["status"] for row in backend.rows()} == {"unclaimed"}
+
+
 def test_a_closed_queue_can_be_used_again_as_another_owner(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(1))

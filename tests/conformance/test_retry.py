@@ -181,6 +181,17 @@ def test_nothing_is_blamed_when_all_is_decided(backend: Backend) -> None:
     assert backend.rows() == []
 
 
+def test_suspects_are_as_many_as_they_were_though_some_were_taken_away(backend: Backend) -> None:
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(4))
+    batch = queue.claim(4)
+    backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL WHERE d = '0001'")
+    batch.blame("it blew up")
+    batch.settle()
+    assert names(batch.lost) == ["0001"]
+    assert marks(backend) == {"0000": 4, "0001": 0, "0002": 4, "0003": 4}
+
+
 def test_a_later_word_on_a_suspect_counts(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(5))

@@ -317,7 +317,9 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
     apart = algorithm._apart
     naive = sa.select(ORDERS.c.id)
     ours, dialect = queue._ready().source, queue._ready().dialect
-    everything = dialect.pick(sa.select(*ours.key), ours.key, ours.key).with_for_update(skip_locked=True, of=ours.table)
+    everything = dialect.pick(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
+        skip_locked=True, of=ours.table
+    )
     apart._lock, apart._find = everything, naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
     assert keys(queue.claim(4)) == [3, 4]
 
@@ -681,9 +683,8 @@ def test_the_rest_of_a_claim_goes_through_the_primary_keys(backend: Backend, bus
     algorithm: Any = busy._algorithm(None)
     chosen = list(range(801, 801 + SIZE))
     me = busy.owner_id
-    candidates = backend.dialect.candidates(chosen, pair_of(busy).source.key)
     each = {
-        "lock": (algorithm._apart._lock, {"candidates": candidates, "size": SIZE}),
+        "lock": (algorithm._apart._lock, {"candidates": chosen, "size": SIZE}),
         "take": (algorithm._take.select, {"keys": chosen, "me": me}),
         "taken": (algorithm._taken, {"keys": chosen, "me": me}),
     }

@@ -66,11 +66,12 @@ class Found:
 
 def check(claim: str, *defines: str, mishaps: int = 2) -> Found:
     """Search all that can happen to the model for something that violates a claim. Raises Unavailable."""
+    compiler = _compiler()
     with tempfile.TemporaryDirectory(prefix="claimjobs-model-") as place:
         run = _runner(Path(place))
         run([*_spin(), *(f"-D{name}" for name in (f"MISHAPS={mishaps}", *defines)), "-a", str(MODEL)])
         kind = ["-DSAFETY", "-DNOCLAIM"] if claim == SAFETY else ["-DNFAIR=3"]
-        run([_compiler(), "-w", "-O1", *kind, "-o", "pan", "pan.c"])
+        run([compiler, "-w", "-O1", *kind, "-o", "pan", "pan.c"])
         # -f: weak fairness. Who could always go on does at last; without it nobody need ever do anything.
         said = run(["./pan", "-m1000000", *([] if claim == SAFETY else ["-a", "-f", "-N", claim])])
     return _read(said)
@@ -94,7 +95,7 @@ def _read(said: str) -> Found:
 
 
 def _compiler() -> str:
-    """Spin itself needs it as well, as the preprocessor of models."""
+    """Also spin itself needs it, as the preprocessor of models."""
     found = shutil.which("gcc")
     if found is None:
         raise Unavailable("no gcc to compile the model with: run `apt-get install gcc libc6-dev`")
@@ -105,7 +106,6 @@ def _spin() -> list[str]:
     installed = shutil.which("spin")
     if installed:
         return [installed]
-    _compiler()
     prefix = cache.fill("spin", _fetch)
     return Program(prefix / "usr/bin/spin", prefix, "package spin").command()
 
@@ -119,14 +119,23 @@ def _fetch(into: Path) -> None:
 
 
 def main() -> int:
-    """One line a search; 1 if one of them did not come to what it should."""
+    """One line a search; 1 if one of them did not come to what it should, or there is nothing to search with."""
+    try:
+        return 1 if _all() else 0
+    except Unavailable as error:
+        print(f"the model of the protocol cannot be searched: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+def _all() -> int:
+    """How many searches did not come to what they should."""
     wrong = 0
     for name, claim, found, expected, seconds in _searches():
         wrong += bool(found.errors) is not expected
         came_to = "violated" if found.errors else "holds"
         said = came_to if bool(found.errors) is expected else f"{came_to}, which it must not:\n{found.output}"
         print(f"{name:26} {claim:22} {found.states:>9,} states {seconds:6.1f} s  {said}", flush=True)  # noqa: T201
-    return 1 if wrong else 0
+    return wrong
 
 
 def _searches() -> Iterator[tuple[str, str, Found, bool, float]]:

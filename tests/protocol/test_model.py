@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +37,16 @@ def test_whatever_happens_once(claim: str, defines: tuple[str, ...]) -> None:
 def test_a_rule_that_is_left_out_is_missed(rule: model.Rule) -> None:
     found = searched(rule.violates, rule.left_out, *rule.where, mishaps=2)
     assert found.errors, found.output
+
+
+def test_without_a_compiler_it_says_what_to_install(tmp_path: Path) -> None:
+    """`make chaos` begins with it: nobody should wait for minutes, or read a traceback, to learn that."""
+    command = [sys.executable, "-m", "tests.protocol.model"]
+    ended = subprocess.run(
+        command, env={**os.environ, "PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        "the model of the protocol cannot be searched: "
+        "no gcc to compile the model with: run `apt-get install gcc libc6-dev`\n"
+    )

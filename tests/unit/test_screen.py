@@ -1,4 +1,4 @@
-"""What a run looks like as JSON."""
+"""What a run looks like as JSON, and in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from claimjobs.cli.screen import JsonLines, summary_json
+from claimjobs.cli.screen import JsonLines, summary_json, summary_text
 from claimjobs.report import Report
 from claimjobs.snapshot import Snapshot, Summary
 
@@ -25,3 +25,10 @@ def test_transients_are_counted_by_kind_while_it_lasts(capsys: pytest.CaptureFix
     now = Snapshot(phase="running", elapsed=1.0, consumers=(), generators=(), total=TROUBLED, waiting=0, rate=0.0)
     JsonLines()(now)
     assert json.loads(capsys.readouterr().out)["total"]["transients"] == {"deadlock": 2, "connection lost": 1}
+
+
+def test_what_died_is_told_in_words_that_fit_one_and_many() -> None:
+    summary = Summary(
+        before=3, generated=0, done=3, failed=0, left=0, seconds=1.0, total=TROUBLED, replaced=1, handed_back=1_000
+    )
+    assert summary_text(summary).endswith("\nprocesses that died, replaced: 1; jobs handed back: 1,000")

@@ -1,0 +1,93 @@
+"""Jobs as instances of a mapped class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, relationship
+
+from claimjobs import Columns
+from tests.backends import Backend
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Customer(Base):
+    __tablename__ = "customers"
+    __table_args__ = {"mysql_engine": "InnoDB"}  # noqa: RUF012
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(sa.String(20))
+
+
+class Order(Base):
+    """Two columns are its key; one of them has another name in Python."""
+
+    __tablename__ = "orders"
+    __table_args__ = {"mysql_engine": "InnoDB"}  # noqa: RUF012
+    __claimjobs__ = Columns(status=None, owner_id="worker")
+    shop: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    nr: Mapped[int] = mapped_column("number", primary_key=True, autoincrement=False)
+    customer_id: Mapped[int] = mapped_column(sa.ForeignKey("customers.id"))
+    worker: Mapped[int | None]
+    sent: Mapped[bool] = mapped_column(default=False)
+    customer: Mapped[Customer] = relationship(lazy="joined")
+
+
+@pytest.fixture
+def orders(backend: Backend) -> None:
+    backend.make()
+    Base.metadata.create_all(backend.engine)
+    with Session(backend.engine) as session:
+        session.add_all([Customer(id=n, name=f"c{n}") for n in (1, 2)])
+        session.add_all([Order(shop=n // 3, nr=n % 3, customer_id=1 + n % 2) for n in range(6)])
+        session.commit()
+
+
+@pytest.mark.usefixtures("orders")
+def test_they_come_in_the_order_of_the_jobs(backend: Backend) -> None:
+    queue = backend.bare_queue(Order, order_by=[Order.nr.desc(), Order.shop.desc()])
+    with queue.claim(4) as batch, Session(backend.engine) as session:
+        found = batch.instances(session)
+        assert [(order.shop, order.nr) for order in found] == [job.key for job in batch.jobs]
+        assert [order.customer.name for order in found] == ["c2", "c1", "c1", "c2"]
+        assert all(order in session for order in found)
+        assert len(batch.undecided) == 4
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_they_change_commits_with_the_batch(backend: Backend) -> None:
+    """And what a job changed that fails is undone."""
+    queue = backend.bare_queue(Order, hold="transaction", on_done=lambda *_: None)
+    with queue.claim(4) as batch, Session(batch.connection, join_transaction_mode="create_savepoint") as session:
+        customers: list[Any] = []
+        for job, order in zip(batch, batch.instances(session), strict=True):
+            order.customer.name = f"{order.customer.name}!"
+            session.flush()
+            customers.append(order.customer_id)
+            if job.key == (0, 1):
+                batch.release(job)
+    with Session(backend.engine) as session:
+        assert [(order.shop, order.nr) for order in session.scalars(sa.select(Order))] == [(0, 1), (1, 1), (1, 2)]
+    assert customers == [1, 2, 1, 2]
+
+
+@pytest.mark.usefixtures("orders")
+def test_a_row_that_is_gone_is_told(backend: Backend) -> None:
+    queue = backend.bare_queue(Order)
+    with queue.claim(2) as batch, Session(backend.engine) as session:
+        backend.run("DELETE FROM orders WHERE number = 1")
+        with pytest.raises(LookupError, match=r"job \(0, 1\) is gone"):
+            batch.instances(session)
+        batch.done()
+    assert [job.key for job in batch.lost] == [(0, 1)]
+
+
+def test_a_table_has_none(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue({"d": "x", "e": "y"})
+    with queue.claim() as batch, Session(backend.engine) as session, pytest.raises(TypeError, match="a mapped class"):
+        batch.instances(session)

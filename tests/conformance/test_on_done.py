@@ -1,0 +1,91 @@
+"""What becomes of done jobs: deleted, kept, or what a function of the user's says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Job
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+
+ARCHIVE = sa.Table(
+    "archive", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("d", sa.String(64))
+)
+
+
+@pytest.fixture
+def archive(backend: Backend) -> None:
+    ARCHIVE.create(backend.engine)
+
+
+def into_archive(connection: sa.Connection, done: Sequence[Job]) -> None:
+    connection.execute(sa.insert(ARCHIVE), [{"id": job.id, "d": job.d} for job in done])
+
+
+def archived(backend: Backend) -> list[str]:
+    return [row["d"] for row in backend.rows(ARCHIVE)]
+
+
+@pytest.mark.usefixtures("archive")
+def test_done_jobs_are_archived_and_deleted_in_one_commit(backend: Backend) -> None:
+    queue = backend.queue(on_done=into_archive)
+    queue.enqueue(jobs(4))
+    with queue.claim() as batch:
+        batch.done(*batch.jobs[:2])
+        batch.fail(batch[2], "broken", retry_in=60)
+    assert archived(backend) == ["0000", "0001"]
+    assert [row["d"] for row in backend.rows()] == ["0002", "0003"]
+
+
+@pytest.mark.usefixtures("archive")
+def test_jobs_that_are_lost_are_not_archived(backend: Backend) -> None:
+    queue = backend.queue(on_done=into_archive)
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        backend.run("UPDATE jobs SET owner_id = 1 WHERE d = '0001'")
+        batch.done()
+    assert names(batch.lost) == ["0001"]
+    assert archived(backend) == ["0000", "0002"]
+    assert [row["d"] for row in backend.rows()] == ["0001"]
+
+
+def test_a_function_may_keep_them(backend: Backend) -> None:
+    seen: list[str] = []
+
+    def keep(connection: sa.Connection, done: Sequence[Job]) -> Any:
+        assert connection.in_transaction()
+        seen.extend(names(done))
+        return "keep"
+
+    queue = backend.queue(on_done=keep)
+    queue.enqueue(jobs(2))
+    with queue.claim() as batch:
+        batch.done(batch[1])
+    assert seen == ["0001"]
+    assert [row["status"] for row in backend.rows()] == ["unclaimed", "done"]
+
+
+@pytest.mark.usefixtures("archive")
+def test_a_function_that_fails_leaves_everything_as_it_was(backend: Backend) -> None:
+    """The batch is not settled, and can be settled again."""
+    calls: list[int] = []
+
+    def fails_once(connection: sa.Connection, done: Sequence[Job]) -> None:
+        into_archive(connection, done)
+        calls.append(len(done))
+        if len(calls) == 1:
+            raise ZeroDivisionError
+
+    queue = backend.queue(on_done=fails_once)
+    queue.enqueue(jobs(2))
+    batch = queue.claim()
+    batch.done()
+    with pytest.raises(ZeroDivisionError):
+        batch.settle()
+    assert (archived(backend), len(backend.rows()), batch.settled) == ([], 2, False)
+    batch.settle()
+    assert (archived(backend), backend.rows()) == (["0000", "0001"], [])

@@ -1,0 +1,416 @@
+"""Claims that an open transaction holds: what is written through it and the completion are one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from claimjobs import Batch, Columns, Queue
+from claimjobs.errors import ColumnMissing, NoOpenTransaction, StateMissing
+from claimjobs.schema import OWNER_TABLE, article_table
+from tests.backends import Backend
+from tests.conformance.jobs import counted, jobs, names
+
+JOBS = article_table()
+EFFECTS = sa.Table("effects", sa.MetaData(), sa.Column("name", sa.String(20)), mysql_engine="InnoDB")
+
+
+@pytest.fixture
+def queue(backend: Backend) -> Queue:
+    """Jobs are held by transactions; their effects go into a table without any constraint."""
+    EFFECTS.create(backend.engine)
+    return backend.queue(JOBS, hold="transaction")
+
+
+def write(batch: Batch, name: str) -> None:
+    batch.connection.execute(sa.insert(EFFECTS), {"name": name})
+
+
+def effects(backend: Backend) -> list[str]:
+    with backend.engine.connect() as connection:
+        return sorted(connection.scalars(sa.select(EFFECTS.c.name)))
+
+
+def left(backend: Backend) -> list[str]:
+    return [row["d"] for row in backend.rows()]
+
+
+def raise_at(batch: Batch, name: str, column: str = "d") -> None:
+    """Work through a batch up to this job."""
+    with batch:
+        for job in batch:
+            write(batch, job[column])
+            if job[column] == name:
+                raise ZeroDivisionError
+
+
+def raise_after_all(batch: Batch, error: BaseException) -> None:
+    """Work on a batch as a whole, say that its first job is done, and go wrong."""
+    with batch:
+        batch.connection.execute(sa.insert(EFFECTS), [{"name": job.d} for job in batch.jobs])
+        batch.done(batch[0])
+        raise error
+
+
+# --- holding -----------------------------------------------------------------------------------------------
+
+
+def test_the_locks_are_the_claim(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(5))
+    with queue.claim(2) as batch:
+        assert names(batch) == ["0000", "0001"]
+        assert backend.locked() == 2
+        assert {row["status"] for row in backend.rows()} == {"unclaimed"}
+        other = backend.queue(JOBS, hold="transaction")
+        with other.claim(10) as rest:
+            assert names(rest) == ["0002", "0003", "0004"]
+            assert backend.locked() == 5
+    assert backend.locked() == 0
+
+
+def test_nobody_is_registered(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch:
+        assert queue.owner_id == 0
+        assert backend.rows(OWNER_TABLE) == []
+        batch.done()
+
+
+def test_a_consumer_by_lease_and_one_by_transaction_share_a_table(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(4))
+    leased = backend.queue(JOBS)
+    with leased.claim(2) as mine, queue.claim(4) as yours:
+        assert names(mine) + names(yours) == ["0000", "0001", "0002", "0003"]
+        mine.done()
+        yours.done()
+    assert left(backend) == []
+
+
+def test_several_batches_are_open_at_once(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(4))
+    first, second = queue.claim(2), queue.claim(2)
+    second.done()
+    second.settle()
+    assert left(backend) == ["0000", "0001"]
+    first.done()
+    first.settle()
+    assert left(backend) == []
+
+
+def test_an_empty_claim_leaves_no_transaction_open(backend: Backend, queue: Queue) -> None:
+    assert not queue.claim()
+    queue.enqueue(jobs(1))
+    assert names(queue.claim()) == ["0000"]
+
+
+def test_closing_the_queue_frees_what_is_held(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    batch = queue.claim()
+    write(batch, "never")
+    queue.close()
+    assert backend.locked() == 0
+    assert (left(backend), effects(backend)) == (["0000", "0001", "0002"], [])
+
+
+def test_the_session_is_as_the_engine_makes_it(backend: Backend) -> None:
+    """The handler's statements run in it: no time limit of ours."""
+    queue = backend.queue(JOBS, hold="transaction")
+    queue.enqueue(jobs(1))
+    setting = "SHOW lock_timeout" if backend.family == "postgres" else "SELECT @@innodb_lock_wait_timeout"
+    with backend.engine.connect() as connection:
+        usual = connection.scalar(sa.text(setting))
+    with queue.claim() as batch:
+        assert batch.connection.scalar(sa.text(setting)) == usual
+
+
+# --- one transaction ---------------------------------------------------------------------------------------
+
+
+def test_effects_and_completion_commit_together(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        for job in batch:
+            write(batch, job.d)
+        assert (len(left(backend)), effects(backend)) == (3, [])
+    assert (left(backend), effects(backend)) == ([], ["0000", "0001", "0002"])
+    assert queue.report.done == 3
+
+
+def test_a_whole_batch_too(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        batch.connection.execute(sa.insert(EFFECTS), [{"name": job.d} for job in batch.jobs])
+        batch.done()
+    assert (left(backend), effects(backend)) == ([], ["0000", "0001", "0002"])
+
+
+def test_done_jobs_can_be_kept(backend: Backend) -> None:
+    queue = backend.queue(JOBS, hold="transaction", on_done="keep")
+    queue.enqueue(jobs(2))
+    with queue.claim() as batch:
+        batch.done()
+    assert [row["status"] for row in backend.rows()] == ["done", "done"]
+
+
+def test_a_failing_job_is_undone_alone(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        for job in batch:
+            write(batch, job.d)
+            if job.d == "0001":
+                batch.fail(job, "broken", retry_in=60)
+    assert effects(backend) == ["0000", "0002"]
+    [row] = backend.rows()
+    assert (row["d"], row["attempts"], row["last_error"], row["status"]) == ("0001", 1, "broken", "unclaimed")
+
+
+def test_a_connection_known_by_another_name_is_undone_too(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        connection = batch.connection
+        for job in batch:
+            connection.execute(sa.insert(EFFECTS), {"name": job.d})
+            if job.d == "0001":
+                batch.release(job)
+    assert (effects(backend), left(backend)) == (["0000", "0002"], ["0001"])
+
+
+def test_what_is_written_after_a_failure_stays(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(2))
+    with queue.claim() as batch:
+        for job in batch:
+            write(batch, job.d)
+            if job.d == "0000":
+                batch.fail(job, "broken", retry=False)
+                write(batch, "told")
+    assert effects(backend) == ["0001", "told"]
+    assert queue.stats().dead == 1
+
+
+def test_a_statement_that_the_database_refuses_spoils_its_job_alone(backend: Backend, queue: Queue) -> None:
+    """Postgres runs nothing more in a transaction with an error, up to the savepoint."""
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        for job in batch:
+            write(batch, job.d)
+            if job.d == "0001":
+                try:
+                    batch.connection.execute(sa.text("INSERT INTO no_such_table VALUES (1)"))
+                except sa.exc.DBAPIError as error:
+                    batch.fail(job, error, retry_in=60)
+    assert (effects(backend), left(backend)) == (["0000", "0002"], ["0001"])
+
+
+def test_an_exception_undoes_the_job_in_work_and_commits_those_before_it(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(4))
+    with pytest.raises(ZeroDivisionError):
+        raise_at(queue.claim(), "0002")
+    assert (effects(backend), left(backend)) == (["0000", "0001"], ["0002", "0003"])
+    assert [row["suspect"] for row in backend.rows()] == [2, 2]
+
+
+def test_a_break_undoes_the_job_in_work(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        for job in batch:
+            write(batch, job.d)
+            if job.d == "0001":
+                break
+    assert (effects(backend), left(backend)) == (["0000"], ["0001", "0002"])
+
+
+def test_an_exception_outside_of_any_jobs_work_undoes_all(backend: Backend, queue: Queue) -> None:
+    """Nobody knows whose effects they were."""
+    queue.enqueue(jobs(3))
+    with pytest.raises(ZeroDivisionError):
+        raise_after_all(queue.claim(), ZeroDivisionError())
+    assert (effects(backend), len(left(backend))) == ([], 3)
+    assert {row["suspect"] for row in backend.rows()} == {3}
+
+
+def test_nothing_is_written_for_jobs_of_which_nothing_was_said(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(2))
+    with queue.claim() as batch:
+        write(batch, "half done")
+    assert (effects(backend), len(left(backend))) == ([], 2)
+
+
+class TakenAway(BaseException):
+    """What no `except Exception` stops."""
+
+
+def test_a_batch_that_is_taken_back_has_no_effects(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(2))
+    with pytest.raises(TakenAway):
+        raise_after_all(queue.claim(), TakenAway())
+    assert (effects(backend), len(left(backend))) == ([], 2)
+
+
+def test_an_orm_session_on_the_connection(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        for job in batch:
+            with Session(batch.connection, join_transaction_mode="create_savepoint") as session:
+                session.execute(sa.insert(EFFECTS), {"name": job.d})
+                session.commit()
+            if job.d == "0001":
+                batch.fail(job, "no", retry_in=60)
+    assert (effects(backend), left(backend)) == (["0000", "0002"], ["0001"])
+
+
+# --- trouble -----------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_ends_takes_everything_back(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    batch = queue.claim()
+    for job in batch:
+        write(batch, job.d)
+    backend.end_sessions()
+    with pytest.raises(sa.exc.DBAPIError):
+        batch.settle()
+    assert (effects(backend), len(left(backend))) == ([], 3)
+    with queue.claim() as again:
+        assert len(again) == 3
+        again.done()
+    assert left(backend) == []
+
+
+def test_a_transaction_that_the_handler_ended_is_told(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(1))
+    batch = queue.claim()
+    batch.connection.rollback()
+    batch.done()
+    with pytest.raises(NoOpenTransaction, match="leave commit to `with batch`"):
+        batch.settle()
+    assert left(backend) == ["0000"]
+
+
+def test_a_batch_by_lease_has_no_connection(backend: Backend) -> None:
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch, pytest.raises(NoOpenTransaction, match="hold='transaction'"):
+        assert batch.connection
+
+
+def test_a_hold_that_does_not_exist(backend: Backend) -> None:
+    with pytest.raises(ValueError, match="hold='forever': give one of 'lease', 'transaction'"):
+        Queue(backend.engine, hold="forever")  # type: ignore[arg-type]
+
+
+# --- the cost ----------------------------------------------------------------------------------------------
+
+
+def test_a_handler_that_writes_elsewhere_pays_for_no_savepoint(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(100))
+    queue.claim(1).settle()
+    with counted(backend.engine) as sent:
+        with queue.claim() as batch:
+            for _ in batch:
+                pass
+        assert [sql.split()[0] for sql in sent] == ["SELECT", "SELECT", "DELETE", "COMMIT"]
+
+
+# --- tables without much -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def plain(backend: Backend) -> Iterator[sa.Table]:
+    table = sa.Table(
+        "plain",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("body", sa.String(10)),
+        mysql_engine="InnoDB",
+    )
+    table.create(backend.engine)
+    with backend.engine.begin() as connection:
+        connection.execute(sa.insert(table), [{"id": n, "body": f"{n}"} for n in range(1, 7)])
+    yield table
+
+
+def test_a_key_is_enough(backend: Backend) -> None:
+    """No table of ours, no column of ours: the rows that are there are the jobs."""
+    with plain(backend):
+        queue = backend.bare_queue("plain", hold="transaction")
+        with queue.claim(2, where=sa.text("body <> '2'")) as batch:
+            assert [job.id for job in batch] == [1, 3]
+        assert [row["id"] for row in backend.rows("plain")] == [2, 4, 5, 6]
+        assert queue.stats().left == 4
+        with queue.claim(2) as batch:
+            with pytest.raises(ColumnMissing, match="attempts"):
+                batch.fail(batch[0], "broken")
+            with pytest.raises(ColumnMissing, match="status"):
+                batch.fail(batch[0], "broken", retry=False)
+        assert len(backend.rows("plain")) == 4
+
+
+def test_a_job_that_raises_is_undone_and_free_again_where_nothing_can_be_noted(backend: Backend) -> None:
+    EFFECTS.create(backend.engine)
+    with plain(backend):
+        queue = backend.bare_queue("plain", hold="transaction")
+        with pytest.raises(ZeroDivisionError):
+            raise_at(queue.claim(), "3", column="body")
+    assert effects(backend) == ["1", "2"]
+    assert [row["id"] for row in backend.rows("plain")] == [3, 4, 5, 6]
+
+
+def test_keeping_needs_a_state_for_it(backend: Backend) -> None:
+    with plain(backend), pytest.raises(ColumnMissing, match="status"):
+        backend.bare_queue("plain", hold="transaction", on_done="keep").claim()
+
+
+def test_a_boolean_and_nothing_else(backend: Backend) -> None:
+    """As in "Queues in SQL": `available` is all there is."""
+    items = sa.Table(
+        "items",
+        sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("available", sa.Boolean, nullable=False, server_default=sa.true()),
+        mysql_engine="InnoDB",
+    )
+    items.create(backend.engine)
+    queue = backend.bare_queue("items", columns=Columns(status="available"), hold="transaction", on_done="keep")
+    queue.enqueue([{"id": n} for n in range(1, 4)])
+    with queue.claim(2) as batch:
+        batch.done()
+    assert [bool(row["available"]) for row in backend.rows("items")] == [False, False, True]
+    assert (queue.stats().unclaimed, queue.stats().done) == (1, 2)
+    with queue.claim() as batch:
+        with pytest.raises(StateMissing, match=r"'dead'.* name one, as in Columns\(states="):
+            batch.fail(batch[0], "broken", retry=False)
+        batch.done()
+    assert not queue.claim()
+
+
+def test_a_function_says_what_becomes_of_done_jobs(backend: Backend) -> None:
+    EFFECTS.create(backend.engine)
+    seen: list[Any] = []
+
+    def archive(connection: sa.Connection, done: Any) -> None:
+        seen.extend(job.d for job in done)
+        connection.execute(sa.insert(EFFECTS), [{"name": job.d} for job in done])
+
+    queue = backend.queue(JOBS, hold="transaction", on_done=archive)
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        batch.done(batch[0], batch[2])
+    assert (effects(backend), left(backend), seen) == (["0000", "0002"], ["0001"], ["0000", "0002"])
+
+
+def test_a_row_that_points_at_a_held_job_can_be_written(backend: Backend) -> None:
+    """Its foreign key waits for whoever could change the job's key: a claim cannot."""
+    backend.requires("locks that spare keys")
+    queue = backend.queue(JOBS, hold="transaction")
+    backend.run("CREATE TABLE notes (job INTEGER REFERENCES jobs)")
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch:
+        with backend.engine.begin() as connection:
+            connection.execute(sa.text(backend.dialect.settings(1.0)[0]))
+            connection.execute(sa.text("INSERT INTO notes VALUES (:job)"), {"job": batch[0].id})
+        batch.release()
