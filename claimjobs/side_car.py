@@ -14,6 +14,10 @@ class SideCar:
     `False`: rows are only read. Consumers that insert the same key then wait for each other, and the second one
     goes without it: for few consumers, or a table that this user may do nothing with but read. All consumers of a
     table must use the same.
+
+    The row of a done job stays, and its key is kept as done, so that it is not found again; claims walk over done keys
+    at the head of the order, a tenth of a second for 100,000 of them. A key that comes to be used again is a new job
+    only where done keys are not kept.
     """
 
     lock_source: bool = True
