@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from claimjobs.assign import Assignment
     from claimjobs.batch import Batch
+    from claimjobs.claims_setup import side_car_tables
     from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
     from claimjobs.instants import next_whole
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from claimjobs.schema import job_table
     from claimjobs.setup import make, tables_for
     from claimjobs.shape import Shape
+    from claimjobs.side_car import SideCar
 
 __version__ = "0.1.0"
 
@@ -34,9 +36,11 @@ __all__ = [
     "Queue",
     "Retry",
     "Shape",
+    "SideCar",
     "job_table",
     "make",
     "next_whole",
+    "side_car_tables",
     "tables_for",
 ]
 
@@ -51,9 +55,11 @@ _MODULES = {
     "Queue": "queue",
     "Retry": "retry",
     "Shape": "shape",
+    "SideCar": "side_car",
     "job_table": "schema",
     "make": "setup",
     "next_whole": "instants",
+    "side_car_tables": "claims_setup",
     "tables_for": "setup",
 }
 

@@ -68,6 +68,17 @@ class TableMissing(UnfitTable):
         )
 
 
+class ClaimsMissing(TableMissing):
+    """The table of claims that belongs to a table is not in the database."""
+
+    def __init__(self, name: str, source: str) -> None:
+        UnfitTable.__init__(
+            self,
+            f"table {name!r}, for the claims on {source!r}, is not in this database: "
+            f"run `claimjobs setup-tables --table {source} --side-car`",
+        )
+
+
 class ColumnMissing(UnfitTable):
     """A table lacks a column that is needed for what was asked."""
 
