@@ -14,6 +14,7 @@ from claimjobs.errors import ColumnMissing
 from claimjobs.schema import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs, names
+from tests.conformance.owners import still
 
 JOBS = article_table()
 
@@ -248,7 +249,7 @@ def test_a_settle_is_one_statement_a_kind_and_one_commit(backend: Backend, size:
 
 @pytest.mark.parametrize("size", [1, 500])
 def test_a_claim_is_few_statements_and_one_commit(backend: Backend, size: int) -> None:
-    queue = backend.queue()
+    queue = still(backend.queue())
     queue.enqueue(jobs(size))
     queue.claim(1).settle()
     with counted(backend.engine) as sent, queue.claim(size) as batch:
