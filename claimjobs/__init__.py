@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from claimjobs.retry import Retry
     from claimjobs.schema import job_table
     from claimjobs.setup import make, tables_for
+    from claimjobs.signals import stop_on_signals
 
 __version__ = "0.1.0"
 
@@ -31,6 +32,7 @@ __all__ = [
     "job_table",
     "make",
     "next_whole",
+    "stop_on_signals",
     "tables_for",
 ]
 
@@ -45,6 +47,7 @@ _MODULES = {
     "job_table": "schema",
     "make": "setup",
     "next_whole": "instants",
+    "stop_on_signals": "signals",
     "tables_for": "setup",
 }
 

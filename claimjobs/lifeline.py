@@ -29,6 +29,11 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class Began:
+    """A consumer has a batch in hand, until its next report. Sent to a supervisor that wants to know who is idle."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """What a process has done since it started."""
 
@@ -47,7 +52,7 @@ class Said:
     text: str
 
 
-Message = Registered | Progress | Said
+Message = Registered | Began | Progress | Said
 
 
 class Lifeline:

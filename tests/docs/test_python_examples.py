@@ -115,7 +115,7 @@ def test_the_long_example_sends_part_after_part(shop: Shop) -> None:
 
 def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
     shop.open()
-    block = _with("signal.SIGTERM")
+    block = _with("stop_on_signals(queue)")
     shop.run(block.text, str(block))
     assert sorted(shop.sent) == sorted(ADDRESSES)
 

@@ -16,6 +16,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "ColumnMissing": ("emails", "run_at", "retrying"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),
+    "NotUnique": ("emails", ("address",)),
+    "BadUnique": ("emails", "run_at"),
     "BadPredicate": ("no such column",),
     "BadSize": (0,),
     "BatchSettled": (),
@@ -26,7 +28,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "ReferenceNotFound": ("shop:sned", "no such attribute"),
 }
 NEXT_STEP = (
-    "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
+    "upgrade|run `|check |ALTER TABLE|CREATE UNIQUE|add one|give a|name columns|claim another|put the work in|"
+    "make a Queue|loop over|choose|set "
 )
 CLASSES = [
     kind
