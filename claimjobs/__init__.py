@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from claimjobs.setup import make, tables_for
     from claimjobs.shape import Shape
     from claimjobs.side_car import SideCar
+    from claimjobs.signals import stop_on_signals
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "make",
     "next_whole",
     "side_car_tables",
+    "stop_on_signals",
     "tables_for",
 ]
 
@@ -60,6 +62,7 @@ _MODULES = {
     "make": "setup",
     "next_whole": "instants",
     "side_car_tables": "claims_setup",
+    "stop_on_signals": "signals",
     "tables_for": "setup",
 }
 

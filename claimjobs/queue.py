@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -189,28 +191,30 @@ class Queue:
         return batch
 
     def batches(
-        self, size: int = 100, where: Where = None, *, drain: bool = False, poll: float = 1.0
+        self, size: int = 100, where: Where = None, *, drain: bool = False, poll: float = 1.0, idle: float | None = None
     ) -> Iterator[Batch]:
         """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
 
-        Ends after `stop()`; with `drain` also when no job is due that anybody could claim. Without work it looks
-        again after a pause that grows to `poll` seconds. Raises BatchNotSettled when a batch is left open.
+        Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also when there
+        was no batch for so many seconds. Without work it looks again after a pause that grows to `poll` seconds.
+        Raises BatchNotSettled when a batch is left open.
         """
         _check_size(size)
-        return self._batches(size, where, drain, poll)
+        return self._batches(size, where, drain, poll=poll, idle=math.inf if idle is None else idle)
 
-    def _batches(self, size: int, where: Where, drain: bool, poll: float) -> Iterator[Batch]:
-        pause = SHORTEST_POLL
+    def _batches(self, size: int, where: Where, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
+        pause, ends = SHORTEST_POLL, time.monotonic() + idle
         while not self.stopping:
             batch = self._claim_unless_stopped(size, where)
+            left = ends - time.monotonic()
             if batch:
-                pause = SHORTEST_POLL
                 yield batch
                 _must_be_settled(batch)
-            elif self.stopping or ((drain or self._draining) and not batch.contended):
+                pause, ends = SHORTEST_POLL, time.monotonic() + idle
+            elif self.stopping or left <= 0 or ((drain or self._draining) and not batch.contended):
                 return
             else:
-                self.wait(min(pause, poll) * random.uniform(0.5, 1.0))  # noqa: S311
+                self.wait(min(pause, poll, max(left, SHORTEST_POLL)) * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, poll)
 
     def _claim_unless_stopped(self, size: int, where: Where) -> Batch:
