@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from claimjobs.assign import Assignment
     from claimjobs.batch import Batch
+    from claimjobs.claims_setup import side_car_tables
     from claimjobs.columns import Columns
     from claimjobs.errors import ClaimjobsError
     from claimjobs.instants import next_whole
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from claimjobs.schema import job_table
     from claimjobs.setup import make, tables_for
     from claimjobs.shape import Shape
+    from claimjobs.side_car import SideCar
+    from claimjobs.signals import stop_on_signals
 
 __version__ = "0.1.0"
 
@@ -34,9 +37,12 @@ __all__ = [
     "Queue",
     "Retry",
     "Shape",
+    "SideCar",
     "job_table",
     "make",
     "next_whole",
+    "side_car_tables",
+    "stop_on_signals",
     "tables_for",
 ]
 
@@ -51,9 +57,12 @@ _MODULES = {
     "Queue": "queue",
     "Retry": "retry",
     "Shape": "shape",
+    "SideCar": "side_car",
     "job_table": "schema",
     "make": "setup",
     "next_whole": "instants",
+    "side_car_tables": "claims_setup",
+    "stop_on_signals": "signals",
     "tables_for": "setup",
 }
 

@@ -10,9 +10,10 @@ import sqlalchemy as sa
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
-from claimjobs.errors import ColumnMissing, OwnersOutdated
+from claimjobs.errors import ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
 from claimjobs.roles import Roles, check_lease, key_index, roles_of
-from claimjobs.schema import owner_table
+from claimjobs.schema import claims_table, owner_table
+from claimjobs.side_car import SideCar
 from claimjobs.tables import collated, map_of, resolve
 
 TableLike = str | sa.Table | type[Any]
@@ -27,6 +28,15 @@ class Backend:
     owners: sa.Table
     by_lease: bool = True
     """Whether claims are committed in the name of an owner."""
+    apart: Roles | None = None
+    """The user's table, where `roles` are those of a table of claims beside it."""
+    lock_source: bool = True
+    """Whether a claim locks the rows of the user's table, where the claims are in another."""
+
+    @property
+    def source(self) -> Roles:
+        """The user's table: what `where` and the order are about, where jobs come from and are enqueued."""
+        return self.apart or self.roles
 
 
 def look_at(
@@ -36,11 +46,13 @@ def look_at(
     *,
     columns: Columns | None = None,
     by_lease: bool = True,
+    side_car: SideCar | None = None,
 ) -> Backend:
     """Look at the server and the tables; `dialect` overrides what the server is found to be.
 
     `by_lease`: claims are committed in the name of an owner, so that there must be a column for it, and owners.
     An assignment takes neither: where rows are assigned, `leased` looks for both when a first job is claimed.
+    `side_car`: they are kept in a table beside the one that is named.
     Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
     found = dialect_for(engine)
@@ -48,17 +60,41 @@ def look_at(
     with connected(engine) as connection:
         described = resolve(connection, table, given)
         described = collated(described, found.collations(connection, described))
+        if side_car is not None:
+            source = source_roles(connection, described, given)
+            claims = _claims(connection, source, side_car)
+            backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
+            return leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
         roles = replace(roles, key_index=key_index(connection, roles))
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
-        claims = by_lease and roles.assignee is None
-        return leased(connection, backend, mapped=given is not None) if claims else backend
+        leases = by_lease and roles.assignee is None
+        return leased(connection, backend, mapped=given is not None) if leases else backend
 
 
 def leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
     """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
     return replace(backend, owners=_owners(connection), by_lease=True)
+
+
+def source_roles(connection: sa.Connection, table: sa.Table, columns: Columns | None) -> Roles:
+    """The roles of a table whose claims are kept beside it: whatever it says of a state is the user's affair.
+
+    Raises NoPrimaryKey, or KeyNotIndexed where nothing keeps two rows from having the same key.
+    """
+    roles = roles_of(table, (columns or Columns()).beside_claims)
+    return replace(roles, key_index=key_index(connection, roles, unique=True))
+
+
+def _claims(connection: sa.Connection, source: Roles, side_car: SideCar) -> Roles:
+    key = [sa.Column(column.name, column.type, primary_key=True) for column in source.key]
+    name = side_car.name_for(source.name)
+    try:
+        table = resolve(connection, claims_table(name, key))
+    except TableMissing:
+        raise ClaimsMissing(name, source.name) from None
+    return roles_of(table, Columns.of_claims([column.name for column in key]))
 
 
 def _owners(connection: sa.Connection) -> sa.Table:

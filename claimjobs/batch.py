@@ -12,7 +12,7 @@ from claimjobs.columns import DEAD
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchRolledBack, BatchSettled, NoOpenTransaction, NotInBatch
 from claimjobs.instances import instances
-from claimjobs.job import Job
+from claimjobs.job import Job, claim_of
 from claimjobs.retry import Retry, bounded
 from claimjobs.roles import Roles
 from claimjobs.settle import Outcomes
@@ -154,7 +154,7 @@ class Batch:
         `retry=False` makes it dead at once. Raises NotInBatch for a job of another batch, ColumnMissing for a table
         that cannot hold a failure.
         """
-        failures = self._roles.told("attempts", job, 0) if job.key in self._jobs else 0
+        failures = self._roles.told("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         self._check_failure(is_last)
         [key] = self._decide([job])
@@ -193,7 +193,7 @@ class Batch:
         self._end(keys, undo=True)
         for key, job in zip(keys, jobs, strict=True):
             self._outcomes.errors[key] = _text(error)
-            self._outcomes.suspects[key] = self._retry.wait(self._roles.told("attempts", job, 0))
+            self._outcomes.suspects[key] = self._retry.wait(self._roles.told("attempts", claim_of(job), 0))
 
     def _can_fail(self) -> bool:
         return self._roles.can_retry and self._roles.can_bury

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import time
 from collections import deque
@@ -11,7 +12,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final
 
-from claimjobs.lifeline import Message, Order, Progress, Registered
+from claimjobs.lifeline import Began, Message, Order, Progress, Registered
 from claimjobs.report import Report
 from claimjobs.snapshot import Line
 
@@ -45,6 +46,10 @@ class Child:
         self.ending = False
         """Told to stop: its end, however it comes, is the end."""
         self.restarts = 0
+        self.busy = False
+        """Whether it has a batch in hand, if it tells."""
+        self.active = -math.inf
+        """When it last had one, by the machine's monotonic clock."""
         self._target = target
         self._arguments = arguments
         self._before = Report()
@@ -77,6 +82,7 @@ class Child:
             self.take(message)
         code = self._bury()
         self.was_ready = True
+        self.busy = False
         self._before, self._now = self._before + self._now, Report()
         return code
 
@@ -122,7 +128,10 @@ class Child:
         if isinstance(message, Registered):
             self.owner_id = message.owner_id
             self.was_ready = True
+        elif isinstance(message, Began):
+            self.busy = True
         elif isinstance(message, Progress):
+            self.busy, self.active = False, time.monotonic()
             self._now = message.report
             self.owner_id = message.owner_id or self.owner_id
             self._batch = message.batch or self._batch

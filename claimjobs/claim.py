@@ -190,8 +190,8 @@ def _at_most(size: int, company: int) -> int:
     return min(size, max(1, company // 2)) if company else size
 
 
-def reach_of(candidates: list[Key], jobs: list[Job], size: int) -> int:
-    """How far down the candidates a claim of `size` went to take these jobs."""
+def reach_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
+    """How far down the candidates one had to go to take these jobs of `size` that were wanted."""
     if len(jobs) < size:
         return len(candidates)
     places = {key: place for place, key in enumerate(candidates, 1)}

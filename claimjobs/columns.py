@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 UNCLAIMED: Final = "unclaimed"
@@ -48,6 +48,19 @@ class Columns:
         unknown = [state for state in self.states or () if state not in STATES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no state: they are {', '.join(STATES)}")
+
+    @classmethod
+    def of_claims(cls, key: Sequence[str]) -> Columns:
+        """The map of a table of claims with this key: a name that the key has taken is lengthened."""
+        roles = ("status", "owner_id", "owner_date", "run_at", "attempts", "last_error", "suspect")
+        names: dict[str, Any] = {role: f"claim_{role}" if role in key else role for role in roles}
+        return cls(key=key, priority=None, **names)
+
+    @property
+    def beside_claims(self) -> Columns:
+        """What counts of this map where the claims are kept in another table: key, priority and run_at."""
+        kept = {name: None for name in self.names if name not in ("priority", "run_at")}
+        return replace(self, states=None, **kept)
 
     @property
     def names(self) -> dict[str, str]:

@@ -62,9 +62,21 @@ class TableMissing(UnfitTable):
     """A table is not in the database."""
 
     def __init__(self, name: str) -> None:
-        hint = "" if name in ("jobs", "claimjobs_owners") else f" --table {name}"
+        hints = {"jobs": "", "claimjobs_owners": "", "claimjobs_ledger": " --ledger"}
+        hint = hints.get(name, f" --table {name}")
         super().__init__(
             f"table {name!r} is not in this database: run `claimjobs setup-tables{hint}`, or check the name and the URL"
+        )
+
+
+class ClaimsMissing(TableMissing):
+    """The table of claims that belongs to a table is not in the database."""
+
+    def __init__(self, name: str, source: str) -> None:
+        UnfitTable.__init__(
+            self,
+            f"table {name!r}, for the claims on {source!r}, is not in this database: "
+            f"run `claimjobs setup-tables --table {source} --side-car`",
         )
 
 

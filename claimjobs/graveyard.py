@@ -17,9 +17,10 @@ from claimjobs.columns import DEAD
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.job import Job
-from claimjobs.selection import Where, predicates_of
+from claimjobs.selection import Predicate, Where, predicates_of
 from claimjobs.settle import key_of
 from claimjobs.statements import dead as statements
+from claimjobs.statements.side_car import Pair, of_jobs
 from claimjobs.translate import predicate_errors
 
 AT_ONCE: Final = 1_000
@@ -31,6 +32,9 @@ class Graveyard:
 
     `where` narrows what is meant, as for a claim; the queue's own predicate does not count here. Nobody claims a dead
     job, so it is never in anyone's hand: what is written is guarded by its status alone. Raises BadPredicate.
+
+    Where claims are kept in a table beside the user's, a dead job is a row of that: its key and its error. `where` may
+    name the columns of both tables, and does not hold for a job whose row is gone.
     """
 
     def __init__(
@@ -63,7 +67,7 @@ class Graveyard:
 
     def count(self, where: Where = None) -> int:
         """How many jobs are dead."""
-        statement = statements.how_many(self._roles, predicates_of(where, self._roles))
+        statement = statements.how_many(self._roles, self._narrower(where))
         with self._connect() as connector:
             return int(self._read(connector, statement)[0][0])
 
@@ -74,16 +78,24 @@ class Graveyard:
 
         Each is brought back once, even if it dies again meanwhile. The last error stays until the next one.
         """
-        narrower = predicates_of(where, self._roles)
+        narrower = self._narrower(where)
         revive = statements.revive(self._roles, self._backend.dialect, self._now, narrower)
         return self._write(revive, keys, where, limit)
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
         """Delete dead jobs; how many. Without keys: all for which `where` holds."""
-        drop = statements.drop(self._roles, self._backend.dialect, predicates_of(where, self._roles))
+        drop = statements.drop(self._roles, self._backend.dialect, self._narrower(where))
         return self._write(drop, keys, where, limit)
 
     # --- inside ----------------------------------------------------------------------------------------
+
+    def _narrower(self, where: Where) -> Sequence[Predicate]:
+        """The predicate, about the user's table, also where the dead stand in a table of claims beside it."""
+        backend = self._backend
+        found = predicates_of(where, backend.source)
+        if backend.apart is None or not found:
+            return found
+        return (of_jobs(Pair(backend.apart, backend.roles, backend.dialect, self._now), found),)
 
     def _write(self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None) -> int:
         with self._connect() as connector:
@@ -105,7 +117,7 @@ class Graveyard:
         self, connector: Connector, columns: Iterable[Any], where: Where, limit: int | None
     ) -> Iterator[Sequence[Any]]:
         """Rows, page after page, each beginning beyond the last key of the one before."""
-        next_page = partial(statements.page, self._roles, tuple(columns), predicates_of(where, self._roles))
+        next_page = partial(statements.page, self._roles, tuple(columns), self._narrower(where))
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, AT_ONCE))) > 0:
             rows = self._read(connector, next_page(after=after), limit=size)

@@ -15,11 +15,12 @@ class Job(Mapping[str, Any]):
     called `key` is reached as an item.
     """
 
-    __slots__ = ("_row", "key")
+    __slots__ = ("_claim", "_row", "key")
 
-    def __init__(self, key: Any, row: Mapping[str, Any]) -> None:
+    def __init__(self, key: Any, row: Mapping[str, Any], claim: Mapping[str, Any] | None = None) -> None:
         self.key = key
         self._row = row
+        self._claim = row if claim is None else claim
 
     def __getattr__(self, column: str) -> Any:
         try:
@@ -28,7 +29,7 @@ class Job(Mapping[str, Any]):
             raise AttributeError(f"job {self.key!r} has no column {column!r}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Job, (self.key, dict(self._row))
+        return Job, (self.key, dict(self._row), None if self._claim is self._row else dict(self._claim))
 
     def __getitem__(self, column: str) -> Any:
         return self._row[column]
@@ -47,3 +48,8 @@ class Job(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<Job {self.key!r}>"
+
+
+def claim_of(job: Job) -> Mapping[str, Any]:
+    """What is known of the claim on a job: its row, or what a table of claims beside it says."""
+    return job._claim

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
@@ -16,12 +18,13 @@ from claimjobs.connect import dialect_for, engine_of
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect, Key, dialect_of
 from claimjobs.dialects.types import database_now
+from claimjobs.errors import TableMissing
 from claimjobs.instants import age_of, in_utc
 from claimjobs.job import Job
 from claimjobs.liveness import Liveness
 from claimjobs.report import Report
 from claimjobs.savepoint import savepoint
-from claimjobs.schema import LONGEST_NAME, ledger_table
+from claimjobs.schema import LEDGER_TABLE, LONGEST_NAME, ledger_table
 from claimjobs.setup import Made, make
 from claimjobs.statements import ledger as statements
 
@@ -66,18 +69,21 @@ class Ledger:
         While another transaction has noted it and is not committed this waits, as for any lock; if that is rolled
         back, this is the first. An error of the database is raised as it is, such as the serialization failure of
         Postgres above READ COMMITTED: the attempt has failed, and the next one will know. In AUTOCOMMIT the note is
-        no part of the effect's transaction, and nothing is promised. Raises UnknownDatabase for any but MySQL, MariaDB
-        and Postgres.
+        no part of the effect's transaction, and nothing is promised. Raises TableMissing, or UnknownDatabase for a
+        destination that is none of MySQL, MariaDB and Postgres.
         """
         used = connection.connection() if isinstance(connection, Session) else connection
         key = job.key if isinstance(job, Job) else job
-        return _insert(used, self._table, self._dialect or _dialect_of(used), self._entry(key))
+        dialect = self._dialect or _dialect_of(used)
+        with _missing(dialect):
+            return _insert(used, self._table, dialect, self._entry(key))
 
     def purge(self, bind: str | sa.URL | sa.Engine, older_than: timedelta | float, *, dry_run: bool = False) -> int:
         """Forget jobs of this queue that were done so long ago, by the destination's clock; how many.
 
         `older_than` is a timedelta or seconds; it must be longer than any job may wait for its next attempt. They are
-        deleted and committed 1,000 at a time; with `dry_run` they are only counted. Raises ConnectionFailed.
+        deleted and committed 1,000 at a time; with `dry_run` they are only counted. Raises ConnectionFailed
+        or TableMissing.
         """
         age, engine = age_of(older_than), engine_of(bind)
         dialect = self._dialect or dialect_for(engine)
@@ -85,9 +91,10 @@ class Ledger:
         try:
             until = connector.transaction(_now) - age
             chosen = {"queue": self.queue, "until": until}
-            if dry_run:
-                return connector.transaction(partial(_count, table=self._table, chosen=chosen))
-            return self._forget(connector, dialect, chosen)
+            with _missing(dialect):
+                if dry_run:
+                    return connector.transaction(partial(_count, table=self._table, chosen=chosen))
+                return self._forget(connector, dialect, chosen)
         finally:
             connector.close()
 
@@ -120,6 +127,17 @@ def _insert(connection: sa.Connection, table: sa.Table, dialect: Dialect, entry:
             raise
         return False
     return True
+
+
+@contextmanager
+def _missing(dialect: Dialect) -> Iterator[None]:
+    """Raise TableMissing, with the next step, for an error that says so."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        if dialect.error_code(error) in dialect.missing_table:
+            raise TableMissing(LEDGER_TABLE) from error
+        raise
 
 
 def _dialect_of(connection: sa.Connection) -> Dialect:

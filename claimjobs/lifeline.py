@@ -32,6 +32,11 @@ class Registered:
 
 
 @dataclass(frozen=True)
+class Began:
+    """A consumer has a batch in hand, until its next report. Sent to a supervisor that wants to know who is idle."""
+
+
+@dataclass(frozen=True)
 class Progress:
     """What a process has done since it started."""
 
@@ -50,7 +55,7 @@ class Said:
     text: str
 
 
-Message = Registered | Progress | Said
+Message = Registered | Began | Progress | Said
 
 
 class Lifeline:

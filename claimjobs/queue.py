@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from claimjobs import advisory
 from claimjobs import stats as statistics
+from claimjobs.anti_join import anti_join
 from claimjobs.assign import Assigner, Assignment, Way
 from claimjobs.backend import Backend, TableLike, leased, look_at
 from claimjobs.batch import Batch, Grip
@@ -40,6 +43,7 @@ from claimjobs.roles import Roles
 from claimjobs.schema import DEFAULT_TABLE
 from claimjobs.selection import OrderBy, Predicate, Where, order_of, predicates_of
 from claimjobs.settle import OnDone, Settler
+from claimjobs.side_car import SideCar
 from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
 from claimjobs.transaction import TransactionHold
@@ -68,6 +72,10 @@ class Queue:
     the same job can be in the hands of one consumer of each: all consumers of such a table need the same `lock`.
     Where all hold by lease they may differ: the claim itself stands in the row.
 
+    `side_car=True` is for a table that must not be altered: claims, failures and what is done stand in a table beside
+    it, `<table>_claims`, and nothing is written into the table itself. There `on_done="keep"` is the default;
+    `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
+
     Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld or UnfitTable
     (TableMissing, ColumnMissing, ...) where it cannot work. A Queue that holds by lease registers as one owner when it
     first claims. Its threads take turns; another process needs a Queue of its own (CrossedFork).
@@ -83,9 +91,10 @@ class Queue:
         order_by: OrderBy = None,
         lock: Lock = "rows",
         hold: Hold = "lease",
+        side_car: SideCar | bool = False,
         retry: Retry | None = None,
         liveness: Liveness | None = None,
-        on_done: OnDone = "delete",
+        on_done: OnDone | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
     ) -> None:
@@ -102,7 +111,9 @@ class Queue:
         self._order_by = order_by
         self._retry = retry or Retry()
         self._liveness = liveness or Liveness()
-        self._on_done = on_done
+        self._side_car = SideCar() if side_car is True else side_car or None
+        self._on_done: OnDone = on_done or ("delete" if self._side_car is None else "keep")
+        _check_side_car(self._side_car, self._lock, self._hold, self._on_done)
         self._dialect = dialect
         self._now: sa.ColumnElement[Any] = database_now() if now is None else now
         self._process = os.getpid()
@@ -143,7 +154,7 @@ class Queue:
         """
         backend = self._ready()
         inserting = partial(UniqueInsert, unique=self._unique_keys.of(unique)) if unique else Insert
-        insert = partial(enqueue, roles=backend.roles, dialect=backend.dialect, inserting=inserting)
+        insert = partial(enqueue, roles=backend.source, dialect=backend.dialect, inserting=inserting)
         if unique and connection is None:
             again = ThroughConflicts(backend.dialect, self._liveness.patience, self.report)
             count = again(partial(self._in_transaction, None, insert), rows, on_bad)
@@ -180,28 +191,30 @@ class Queue:
         return batch
 
     def batches(
-        self, size: int = 100, where: Where = None, *, drain: bool = False, poll: float = 1.0
+        self, size: int = 100, where: Where = None, *, drain: bool = False, poll: float = 1.0, idle: float | None = None
     ) -> Iterator[Batch]:
         """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
 
-        Ends after `stop()`; with `drain` also when no job is due that anybody could claim. Without work it looks
-        again after a pause that grows to `poll` seconds. Raises BatchNotSettled when a batch is left open.
+        Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also when there
+        was no batch for so many seconds. Without work it looks again after a pause that grows to `poll` seconds.
+        Raises BatchNotSettled when a batch is left open.
         """
         _check_size(size)
-        return self._batches(size, where, drain, poll)
+        return self._batches(size, where, drain, poll=poll, idle=math.inf if idle is None else idle)
 
-    def _batches(self, size: int, where: Where, drain: bool, poll: float) -> Iterator[Batch]:
-        pause = SHORTEST_POLL
+    def _batches(self, size: int, where: Where, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
+        pause, ends = SHORTEST_POLL, time.monotonic() + idle
         while not self.stopping:
             batch = self._claim_unless_stopped(size, where)
+            left = ends - time.monotonic()
             if batch:
-                pause = SHORTEST_POLL
                 yield batch
                 _must_be_settled(batch)
-            elif self.stopping or ((drain or self._draining) and not batch.contended):
+                pause, ends = SHORTEST_POLL, time.monotonic() + idle
+            elif self.stopping or left <= 0 or ((drain or self._draining) and not batch.contended):
                 return
             else:
-                self.wait(min(pause, poll) * random.uniform(0.5, 1.0))  # noqa: S311
+                self.wait(min(pause, poll, max(left, SHORTEST_POLL)) * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, poll)
 
     def _claim_unless_stopped(self, size: int, where: Where) -> Batch:
@@ -284,7 +297,7 @@ class Queue:
     @property
     def table(self) -> sa.Table:
         """The table as it is in the database."""
-        return self._ready().roles.table
+        return self._ready().source.table
 
     @property
     def roles(self) -> Roles:
@@ -315,16 +328,21 @@ class Queue:
 
         `older_than` is a timedelta or seconds. `where` narrows what is meant; the queue's own predicate does not count
         here. They are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are there
-        only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, and BadPredicate.
+        only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, and BadPredicate; ValueError
+        where a side-car holds them: a row whose key is kept no more would be a new job.
         """
         age = age_of(older_than)
+        if self._side_car is not None:
+            raise ValueError(
+                "what a side-car keeps tells that a row was done: delete the row, and it is no job any more"
+            )
         with self._connector() as connector:
             return Purge(connector, self._ready(), status).run(self._now, age, where=where, dry_run=dry_run)
 
     @property
     def payload(self) -> tuple[str, ...]:
         """The names of the table's columns that are the user's own."""
-        return tuple(column.name for column in self._ready().roles.payload)
+        return tuple(column.name for column in self._ready().source.payload)
 
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
@@ -332,7 +350,7 @@ class Queue:
         self._settler(backend)
         with predicate_errors(backend.dialect), connected(self.engine) as connection:
             selected = self._selection(None)
-            found = sa.select(*backend.roles.key).where(selected.ready).order_by(*selected.order)
+            found = sa.select(*backend.source.key).where(selected.ready).order_by(*selected.order)
             connection.execute(found.limit(0))
 
     # --- handing back ----------------------------------------------------------------------------------
@@ -395,9 +413,8 @@ class Queue:
         with self._preparing:
             if self._backend is None:
                 by_lease = self._hold == "lease"
-                self._backend = look_at(
-                    self.engine, self._table, self._dialect, columns=self._columns, by_lease=by_lease
-                )
+                given: dict[str, Any] = {"columns": self._columns, "by_lease": by_lease, "side_car": self._side_car}
+                self._backend = look_at(self.engine, self._table, self._dialect, **given)
             return self._backend
 
     def _ready_hand(self) -> Hand | TransactionHold:
@@ -440,8 +457,8 @@ class Queue:
         return TransactionHold(self.engine, backend, settler, liveness=self._liveness, report=self.report)
 
     def _settler(self, backend: Backend) -> Settler:
-        locked = self._hold == "transaction"
-        return Settler(backend.roles, backend.dialect, self._now, self._on_done, locked=locked)
+        given: dict[str, Any] = {"locked": self._hold == "transaction", "source": backend.apart}
+        return Settler(backend.roles, backend.dialect, self._now, self._on_done, **given)
 
     def _algorithm(self, where: Where) -> Algorithm:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
@@ -452,16 +469,18 @@ class Queue:
         return self._built[1]
 
     def _build(self, where: Where) -> Algorithm:
-        if self._lock == "rows":
-            return algorithm(self._ready(), self._selection(where), self._now, self._hold)
-        declared = self._liveness.session_lock
-        return advisory.algorithm(self._ready(), self._selection(where), self._now, self._hold, session_lock=declared)
+        backend, selection = self._ready(), self._selection(where)
+        if self._lock == "advisory":
+            declared = self._liveness.session_lock
+            return advisory.algorithm(backend, selection, self._now, self._hold, session_lock=declared)
+        choose = algorithm if backend.apart is None else anti_join
+        return choose(backend, selection, self._now, self._hold)
 
     def _selection(self, where: Where) -> Selection:
-        return Selection(self._ready_jobs(where), order_of(self._order_by, self._ready().roles))
+        return Selection(self._ready_jobs(where), order_of(self._order_by, self._ready().source))
 
     def _ready_jobs(self, where: Where) -> Predicate:
-        roles = self._ready().roles
+        roles = self._ready().source
         return sa.and_(roles.due(self._now), *predicates_of(self._where, roles), *predicates_of(where, roles))
 
 
@@ -474,6 +493,17 @@ def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> Any:
     if given not in allowed:
         raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, allowed))}")
     return given
+
+
+def _check_side_car(side_car: SideCar | None, lock: Lock, hold: Hold, on_done: OnDone) -> None:
+    if side_car is not None and lock == "advisory":
+        raise ValueError("lock='advisory' is not for a side-car, whose unique key keeps others away: leave it out")
+    if side_car is None or side_car.lock_source:
+        return
+    if hold == "transaction":
+        raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
+    if on_done == "delete":
+        raise ValueError("on_done='delete' writes into the table: it needs SideCar(lock_source=True)")
 
 
 def _check_size(size: Any) -> None:

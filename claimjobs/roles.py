@@ -183,14 +183,18 @@ def _check(table: sa.Table, state: State) -> None:
         raise StateMissing(table.fullname, str(state.column), "done", "telling it from another state")
 
 
-def key_index(connection: sa.Connection, roles: Roles) -> str | None:
-    """The index that begins with the key's columns, None where that is the primary key. Raises KeyNotIndexed."""
+def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) -> str | None:
+    """The index that begins with the key's columns, None where that is the primary key. Raises KeyNotIndexed.
+
+    `unique`: it must be one that has no two rows with the same key.
+    """
     names = {column.name for column in roles.key}
     table, inspector = roles.table, sa.inspect(connection)
     primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
-    if set(primary[: len(names)]) == names:
+    if set(primary[: None if unique else len(names)]) == names:
         return None
     for index in inspector.get_indexes(table.name, schema=table.schema):
-        if set(index["column_names"][: len(names)]) == names and index["name"]:
+        columns = index["column_names"] if unique else index["column_names"][: len(names)]
+        if set(columns) == names and index["name"] and (index["unique"] or not unique):
             return index["name"]
     raise KeyNotIndexed(table.fullname, [column.name for column in roles.key])

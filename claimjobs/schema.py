@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.columns import STATES, UNCLAIMED
+from claimjobs.columns import STATES, UNCLAIMED, Columns
 from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, table_options
 from claimjobs.errors import BadUnique
 
@@ -65,6 +65,26 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
         sa.Column("e", sa.String(64), nullable=False),
         sa.Index(f"{name}_d", "d"),
     )
+
+
+def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData | None = None) -> sa.Table:
+    """The side-car of a table that must not be altered: its key, and what a claim writes; one row a key.
+
+    No row: nobody has claimed that key yet. There is no foreign key to the table: with one its rows could not be
+    deleted, or not without ours, and each claim would lock what it refers to. So a row here may outlive the one that
+    it was made for. `name` may have a schema.
+    """
+    schema, _, bare = name.rpartition(".")
+    columns = tuple(key)
+    names = Columns.of_claims([column.name for column in columns]).names
+    ours = [column for column in _job_columns(bare) if column.name in names]
+    for column in ours:
+        column.name = column.key = names[column.name]
+    metadata = metadata if metadata is not None else sa.MetaData()
+    table = sa.Table(bare, metadata, *columns, *ours, schema=schema or None, **table_options())
+    # What a dead owner held, and the dead jobs, are looked for among many that are done.
+    sa.Index(f"{bare}_state", table.c[names["status"]], table.c[names["owner_id"]])
+    return table
 
 
 def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:

@@ -17,10 +17,12 @@ from claimjobs.job import Job
 from claimjobs.report import Report
 from claimjobs.roles import Roles
 from claimjobs.statements import settle as statements
+from claimjobs.statements import side_car
 
 OnDone = Literal["delete", "keep"] | Callable[[sa.Connection, Sequence[Job]], Literal["delete", "keep"] | None]
 """What becomes of done jobs. A function is called in the settle's own transaction, with the jobs, which are still
-ours and locked; it returns which of the two it is to be (None: delete)."""
+ours and locked; it returns which of the two it is to be (None: delete; keep, where the claims are in a table beside
+the user's)."""
 Write = tuple[Any, dict[str, Any]]
 
 MANY: Final = 10_000
@@ -102,8 +104,12 @@ class Settler:
         on_done: OnDone = "delete",
         *,
         locked: bool = False,
+        source: Roles | None = None,
     ) -> None:
-        """`locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for."""
+        """`locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for.
+
+        `source`: the user's table, where `roles` are those of a table of claims beside it.
+        """
         if on_done == "keep":
             roles.need_state(DONE, "keeping done jobs")
         self._locked = locked
@@ -113,6 +119,9 @@ class Settler:
         self._delete, self._keep = statements.delete(reach), statements.keep(reach, now)
         self._release = statements.release(reach)
         self._still_mine = statements.still_mine(reach)
+        pair = None if source is None else side_car.Pair(source, roles, dialect, now)
+        self._remove = None if pair is None else side_car.remove(pair)
+        self._note = None if pair is None or not locked else side_car.note(pair)
 
     def settle(
         self, connector: Connector, me: int, outcomes: Outcomes, doubts: list[BaseException] | None = None
@@ -122,7 +131,7 @@ class Settler:
         Those are left as they are: somebody else decides about them now. Written twice the outcomes do no harm.
         `doubts` as for `Connector.transaction`.
         """
-        if callable(self._on_done):
+        if self._looks_first:
             return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
         if self._reach.dialect.returns_what_it_writes:
             return connector.transaction(partial(self._write_and_compare, me=me, outcomes=outcomes), doubts=doubts)
@@ -130,6 +139,11 @@ class Settler:
             return connector.transaction(partial(self._write_and_count, me=me, outcomes=outcomes), doubts=doubts)
         except _SomeAreLost:
             return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
+
+    @property
+    def _looks_first(self) -> bool:
+        """Whether what is written cannot be undone, or cannot be compared with what was meant."""
+        return callable(self._on_done) or (self._remove is not None and self._on_done == "delete")
 
     def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> None:
         """Write outcomes of jobs that this transaction has locked."""
@@ -163,23 +177,27 @@ class Settler:
     def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[Write]:
         """The statements for those kinds of outcome that there are, each with its parameters."""
         if outcomes.done:
-            finish = self._finish(connection, outcomes)
-            yield from ((finish, {"keys": keys}) for keys in _cut(outcomes.done, MANY))
+            for statement in self._finish(connection, outcomes):
+                yield from ((statement, {"keys": keys}) for keys in _cut(outcomes.done, MANY))
         if not self._locked:  # a row that is merely locked is free as soon as its transaction ends
             yield from ((self._release, {"keys": keys}) for keys in _cut(outcomes.released, MANY))
         yield from self._failures(outcomes)
 
-    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Any:
+    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[Any]:
         """What becomes of done jobs, perhaps by the user's own function."""
         wanted = self._on_done
         if callable(wanted):
-            wanted = wanted(connection, [outcomes.jobs[key] for key in outcomes.done]) or "delete"
+            otherwise: Literal["delete", "keep"] = "delete" if self._remove is None else "keep"
+            wanted = wanted(connection, [outcomes.jobs[key] for key in outcomes.done]) or otherwise
             if wanted == "keep":
                 self._reach.roles.need_state(DONE, "keeping done jobs")
-        return self._keep if wanted == "keep" else self._delete
+        ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
+        return [statement for statement in ways if statement is not None]
 
     def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
         retry = partial(statements.retry, loners=outcomes.loners)
+        if self._note is not None:
+            yield from ((self._note, {"keys": keys}) for keys in _cut(outcomes.errors, MANY))
         for keys in _cut(outcomes.retried, FEW):
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):

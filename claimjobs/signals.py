@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Final, Protocol
 
 TAKE_BACK: Final = signal.SIGUSR1
 """The signal by which a process raises `TakenBack` in its own main thread."""
@@ -83,4 +83,28 @@ def graceful(stop: Callable[[], None], force: Callable[[], None] = take_back_her
             force()
 
     with on_signals(react, signal.SIGINT, signal.SIGTERM):
+        yield
+
+
+class Stoppable(Protocol):
+    """What can be told to stop: a Queue."""
+
+    def stop(self) -> None:
+        """Finish what is in hand."""
+
+
+@contextmanager
+def stop_on_signals(*queues: Stoppable) -> Iterator[None]:
+    """Let SIGINT and SIGTERM stop these queues for the block: `with stop_on_signals(queue): for batch in ...`.
+
+    The first signal calls `queue.stop()`, which lets the batch in hand finish. The second ends the block wherever it
+    is, but not within a transaction: jobs without an outcome are handed back. What comes after the block is run in
+    either case, and there the signals mean again what they meant before. To be used in the main thread (ValueError).
+    """
+
+    def stop() -> None:
+        for queue in queues:
+            queue.stop()
+
+    with suppress(TakenBack), graceful(stop):
         yield

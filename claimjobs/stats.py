@@ -12,6 +12,7 @@ from claimjobs.backend import Backend
 from claimjobs.census import Seen, dead_among, look
 from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.statements import count
+from claimjobs.statements.side_car import Pair, waiting
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,9 @@ def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]
     roles = backend.roles
     told = len(roles.state.told_by)
     counted = {roles.state.named(row[:told]): row for row in connection.execute(count.by_state(roles, now))}
+    if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
+        pair = Pair(backend.apart, roles, backend.dialect, now)
+        counted[UNCLAIMED] = connection.execute(waiting(pair)).one()
     counts = {state: getattr(counted.get(state), "jobs", 0) for state in STATES}
     return Stats(
         unclaimed=counts[UNCLAIMED],

@@ -47,6 +47,8 @@ class Run:
     generators alone)."""
     drain: bool = False
     """End when the generators have ended and no job is due."""
+    idle: float | None = None
+    """End when no consumer had a job in hand for so many seconds."""
 
 
 class Supervisor:
@@ -61,7 +63,8 @@ class Supervisor:
         self._run = run
         self._watch = watch
         self._queue = plan.queue()
-        self._consumers = [Child(n, run_consumer, lambda _: (plan,)) for n in range(1, run.consumers + 1)]
+        tells = run.idle is not None
+        self._consumers = [Child(n, run_consumer, lambda _: (plan, tells)) for n in range(1, run.consumers + 1)]
         self._generators = [self._generator(n) for n in range(1, run.generators + 1)]
         self._phase = "starting"
         self._told: set[Order] = set()
@@ -184,6 +187,15 @@ class Supervisor:
             self.stop()
         if run.drain and generated:
             self._wanted.add("drain")
+        if run.idle is not None and "stop" not in self._wanted and self._quiet() >= run.idle:
+            log.info("no consumer had a job for %g s", run.idle)
+            self.stop()
+
+    def _quiet(self) -> float:
+        """Seconds since a consumer last had a job in hand, or all were ready."""
+        if self._ready_at is None or any(child.busy for child in self._consumers):
+            return 0.0
+        return time.monotonic() - max(self._ready_at, *(child.active for child in self._consumers))
 
     def _end(self, children: list[Child]) -> None:
         for child in children:

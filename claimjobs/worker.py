@@ -20,7 +20,7 @@ from claimjobs.batch import Batch
 from claimjobs.consumer import consume
 from claimjobs.errors import BadTable, ClaimjobsError
 from claimjobs.handlers import Handler, Per, handler_of
-from claimjobs.lifeline import Lifeline, LogToSupervisor, Progress, Registered
+from claimjobs.lifeline import Began, Lifeline, LogToSupervisor, Progress, Registered
 from claimjobs.liveness import Liveness
 from claimjobs.producer import article_rows, produce
 from claimjobs.queue import Queue
@@ -88,10 +88,10 @@ def demonstrate(batch: Batch) -> None:
     batch.done()
 
 
-def run_consumer(plan: Plan, pipe: Connection) -> None:
-    """A consumer process, from its start to its end."""
+def run_consumer(plan: Plan, tells: bool, pipe: Connection) -> None:
+    """A consumer process, from its start to its end; whether it tells when it begins with a batch."""
     with _working(plan, pipe) as (queue, lifeline):
-        handler = plan.load_handler()
+        handler = _telling(plan.load_handler(), lifeline) if tells else plan.load_handler()
         lifeline.send(Registered(queue.owner_id or None))
         consume(
             queue,
@@ -100,6 +100,14 @@ def run_consumer(plan: Plan, pipe: Connection) -> None:
             poll=plan.poll,
             on_batch=lambda batch: lifeline.send(Progress(queue.report, len(batch), queue.owner_id)),
         )
+
+
+def _telling(handler: Handler, lifeline: Lifeline) -> Handler:
+    def begin(batch: Batch) -> None:
+        lifeline.send(Began())
+        handler(batch)
+
+    return begin
 
 
 def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connection) -> None:

@@ -194,6 +194,25 @@ class Dialect:
 
     # --- writing ---------------------------------------------------------------------------------------
 
+    def upsert(
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        rows: sa.Select[Any],
+        *,
+        values: Mapping[sa.Column[Any], Any],
+        guard: sa.ColumnElement[bool],
+    ) -> sa.Executable:
+        """Insert `rows` into these columns of a table. A row whose primary key is there already is left as it is.
+
+        If there are `values`, they are written into it, in their order, where the `guard` holds for it as it is now.
+        """
+        raise NotImplementedError
+
+    def key_column(self, name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
+        """A column of a key whose values come from another table."""
+        return sa.Column(name, type_, primary_key=True, autoincrement=False)
+
     def few(self, rows: sa.CTE, order: sa.ColumnElement[Any]) -> sa.FromClause:
         """A CTE of a few rows, to be joined by a planner that may think it has many; in this order."""
         del order

@@ -152,6 +152,31 @@ class MySQL(Dialect):
         # MariaDB sorts by a column that is NULL in all of them, and what is sorted is locked.
         return rows.with_hint(column.table, _force(index))
 
+    def upsert(
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        rows: sa.Select[Any],
+        *,
+        values: Mapping[sa.Column[Any], Any],
+        guard: sa.ColumnElement[bool],
+    ) -> sa.Executable:
+        """ON DUPLICATE KEY UPDATE has no WHERE: what the guard forbids is written as it was.
+
+        INSERT IGNORE would swallow other errors too. At READ COMMITTED the rows that are read are not locked.
+        """
+        key = next(iter(table.primary_key))
+        written: list[tuple[str, Any]] = [
+            (column.name, sa.func.if_(guard, value, column)) for column, value in values.items()
+        ]
+        insert = mysql.insert(table).from_select([column.name for column in columns], rows)
+        return insert.on_duplicate_key_update(written or [(key.name, key)])
+
+    def key_column(self, name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
+        # The first TIMESTAMP of a table is set anew with every update, unless it has a default.
+        default = sa.text("'2000-01-01'") if isinstance(type_, sa.TIMESTAMP) else None
+        return sa.Column(name, type_, primary_key=True, autoincrement=False, server_default=default)
+
     def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         # The columns of a JSON_TABLE have the connection's collation, if none is named: error 1267.
         columns = sa.text(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
@@ -126,6 +126,21 @@ class Postgres(Dialect):
             .table_valued(*(sa.column(column.name, column.type) for column in rows.c), name=f"few_{rows.name}")
             .render_derived()
         )
+
+    def upsert(
+        self,
+        table: sa.Table,
+        columns: Sequence[sa.Column[Any]],
+        rows: sa.Select[Any],
+        *,
+        values: Mapping[sa.Column[Any], Any],
+        guard: sa.ColumnElement[bool],
+    ) -> sa.Executable:
+        insert = postgresql.insert(table).from_select([column.name for column in columns], rows)
+        if not values:
+            return insert.on_conflict_do_nothing(index_elements=table.primary_key)
+        written = {column.name: value for column, value in values.items()}
+        return insert.on_conflict_do_update(index_elements=table.primary_key, set_=written, where=guard)
 
     # --- sessions ------------------------------------------------------------------------------------------
 

@@ -37,6 +37,12 @@ PATIENCE = 86_400.0
 @click.option("--duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this time.")
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
+    "--idle",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Stop when no consumer had a job for so long.",
+)
+@click.option(
     "--lease",
     type=click.FloatRange(2),
     default=Liveness.lease,
@@ -75,6 +81,7 @@ def start_processing(
     jobs: int | None,
     duration: float | None,
     drain: bool,
+    idle: float | None,
     lease: float,
     max_batch_time: float,
     attempts: int,
@@ -83,7 +90,7 @@ def start_processing(
     url: str | None,
     shape: Shape,
 ) -> None:
-    """Run consumers, and generators, until Ctrl-C, --duration or --drain ends them.
+    """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
 
     MODULE:FUNCTION takes a batch, or a job at a time: its parameter's name or type tells. Without one this is a
     demonstration: generators enqueue random jobs into a table of their own kind, consumers take 0.1 s for a batch.
@@ -103,7 +110,7 @@ def start_processing(
     """
     if generators is None:
         generators = 0 if handler else GENERATORS
-    run = Run(consumers, generators, jobs=jobs, rate=rate, duration=duration, drain=drain)
+    run = Run(consumers, generators, jobs=jobs, rate=rate, duration=duration, drain=drain, idle=idle)
     with database(url) as reached:
         plan = Plan(
             reached,

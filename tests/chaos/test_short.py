@@ -98,7 +98,9 @@ def test_processes_servers_and_connections_die(arena: Arena) -> None:
     _kept(arena, _fault(formation, *MACHINES_AND_SERVERS, place=network.behind_a_proxy))
 
 
+@pytest.mark.parametrize("arena", ["postgres"], indirect=True)
 def test_jobs_spoil_their_batch(arena: Arena) -> None:
+    """How suspects are found is tested on every database (tests/conformance); here it is processes that end."""
     formation = Formation(supervised=3, witnesses=0).but(lease=2.0, max_batch_time=1.0, attempts=2)
     strikes = (work.plant_raising, work.hang, work.plant_killing)
     _kept(arena, _fault(formation, *strikes, poison=frozenset({RAISES, KILLS})))

@@ -48,7 +48,7 @@ EXAMPLES = [line for words in WORDS if words[0] not in RUN_ELSEWHERE for line in
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the examples take for granted."""
     folder = tmp_path_factory.mktemp("examples")
-    (folder / "jobs.jsonl").write_text('{"d": "urgent", "e": "x"}\n{"d": "b", "e": "y"}\n')
+    (folder / "jobs.jsonl").write_text('{"id": 1, "d": "urgent", "e": "x"}\n{"id": 2, "d": "b", "e": "y"}\n')
     (folder / "jobs.csv").write_text("d,e\na,b\n")
     (folder / "shop").mkdir()
     (folder / "shop" / "models.py").write_text(
@@ -65,6 +65,8 @@ def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
         queue.enqueue([{"d": "a", "e": "b", "status": "dead", "last_error": "Timeout"} for _ in range(2)])
     if "--table emails" in line:
         anywhere.make("emails")
+    if "--ledger" in line:
+        package.Ledger.make(anywhere.engine)
     environment = {
         **os.environ,
         "CLAIMJOBS_URL": anywhere.url,

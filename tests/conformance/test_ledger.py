@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import Job, Ledger, ledger
-from claimjobs.errors import UnknownDatabase
+from claimjobs.errors import TableMissing, UnknownDatabase
 from claimjobs.schema import LEDGER_TABLE, ledger_table
 from claimjobs.statements.ledger import forget, old
 from tests.backends import FLAVOURS, Backend
@@ -188,13 +188,15 @@ def test_a_second_execution_has_no_second_effect(
 # --- what does not fit ---------------------------------------------------------------------------------------
 
 
+def test_a_destination_without_a_ledger_says_how_to_make_one(backend: Backend) -> None:
+    ledger = Ledger("jobs", dialect=FLAVOURS[backend.name].dialect)
+    with pytest.raises(TableMissing, match="run `claimjobs setup-tables --ledger`"):
+        attempt(backend, ledger, 1)
+    with pytest.raises(TableMissing, match="run `claimjobs setup-tables --ledger`"):
+        ledger.purge(backend.engine, 0)
+
+
 def test_other_errors_are_not_taken_for_a_second_attempt(backend: Backend, ledger_of: Make) -> None:
-    backend.run(f"DROP TABLE {LEDGER_TABLE}")
-    with pytest.raises(sa.exc.ProgrammingError):
-        attempt(backend, ledger_of(), 1)
-
-
-def test_a_column_of_the_users_own_that_must_be_filled_is_no_second_attempt(backend: Backend, ledger_of: Make) -> None:
     backend.run(f"ALTER TABLE {LEDGER_TABLE} ADD COLUMN tenant INTEGER NOT NULL CHECK (tenant > 0)")
     with pytest.raises(sa.exc.DBAPIError):
         attempt(backend, ledger_of(), 1)

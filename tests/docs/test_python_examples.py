@@ -115,14 +115,14 @@ def test_the_long_example_sends_part_after_part(shop: Shop) -> None:
 
 def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
     shop.open()
-    block = _with("signal.SIGTERM")
+    block = _with("stop_on_signals(queue)")
     shop.run(block.text, str(block))
     assert sorted(shop.sent) == sorted(ADDRESSES)
 
 
 def test_the_table_of_the_shops_own_is_worked_through(shop: Shop) -> None:
     shop.open()
-    block = _with("Columns(")
+    block = _with("Columns(status=")
     queue = shop.run(block.text, str(block))["queue"]
     assert queue.report.done == 3
     assert [row["state"] for row in shop.backend.rows("orders")] == [2, 2, 2]
@@ -130,7 +130,7 @@ def test_the_table_of_the_shops_own_is_worked_through(shop: Shop) -> None:
 
 def test_the_file_says_the_same_as_the_example_in_python(any_shop: Shop) -> None:
     any_shop.open()
-    block = _with("Columns(")
+    block = _with("Columns(status=")
     shape = Shape.read("orders.toml")
     assert shape.columns == any_shop.run(block.text, str(block))["columns"]
     assert (shape.table, shape.order_by, shape.on_done) == ("orders", ("-nr",), "keep")

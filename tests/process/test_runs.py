@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
+
+import pytest
 
 from tests.backends import Backend
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
@@ -128,3 +131,33 @@ def test_a_handler_that_decides_nothing_is_told_of(anywhere: Backend, tmp_path: 
         _, _, err = command.end()
     assert "call `batch.done()`" in err
     assert statuses(anywhere) == ["unclaimed"] * 3
+
+
+# --- idle ----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_without_work_ends_when_it_was_idle_for_so_long(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue(rows(30))
+    options = (f"{HANDLERS}:note_batch", "--consumers", "2", "--batch-size", "5", "--idle", "1", "--json")
+    with started(database, tmp_path, *options) as command:
+        code, out, err = command.end()
+        command.wait_until_all_is_gone()
+    found = summary(out)
+    assert (code, found["done"], found["left"]) == (0, 30, 0)
+    assert found["seconds"] >= 1
+    assert "no consumer had a job for 1 s" in err
+    assert "stopping" in err
+
+
+def test_a_batch_in_hand_is_work_however_long_it_takes(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue(rows(10))
+    options = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--idle", "0.5")
+    with started(anywhere, tmp_path, *options) as command:
+        anywhere.wait_for(lambda: len(noted(anywhere, "begun")) == 10, "the batch is in hand", 30)
+        with pytest.raises(subprocess.TimeoutExpired):
+            command.process.wait(2)
+        command.gate.touch()
+        code, _, err = command.end()
+    assert code == 0
+    assert "no consumer had a job for 0.5 s" in err
+    assert len(noted(anywhere, "done")) == 10

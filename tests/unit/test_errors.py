@@ -13,6 +13,7 @@ from claimjobs import errors
 GIVEN: dict[str, tuple[Any, ...]] = {
     "ServerTooOld": ("MySQL", "5.7.44", "8.0.13"),
     "TableMissing": ("emails",),
+    "ClaimsMissing": ("emails_claims", "emails"),
     "ColumnMissing": ("emails", "run_at", "retrying"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),

@@ -1,0 +1,129 @@
+"""The claim on a table that must not be altered: what is taken is inserted into a table of claims beside it.
+
+Phase 1 reads the rows that no claim is in the way of. Phase 2 locks some of them, inserts their keys, and takes those
+that are its own then: two inserts of one key cannot both succeed, whatever else is read, or locked, or not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.backend import Backend
+from claimjobs.claim import NOTHING, Algorithm, Claimed, Hold, OwnerDead, alike, check_keys, job_of, reach_of
+from claimjobs.dialects import Key
+from claimjobs.job import Job
+from claimjobs.settle import key_of
+from claimjobs.statements import side_car as statements
+from claimjobs.statements.find import Selection
+from claimjobs.statements.owners import alive
+from claimjobs.statements.settle import Reach, release
+from claimjobs.statements.side_car import Pair
+
+
+class Apart:
+    """What all ways have in common: a table, its claims, and who of the candidates are reached for."""
+
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+        self.pair = Pair(backend.source, backend.roles, backend.dialect, now)
+        self._find = statements.find(self.pair, selection)
+        self._lock = statements.lock(self.pair, selection)
+
+    def candidates(self, connection: sa.Connection, limit: int) -> Sequence[Any]:
+        """Phase 1: keys, and how suspect each is."""
+        return connection.execute(self._find, {"limit": limit}).all()
+
+    def locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Key]:
+        """The first `size` of the candidates that nobody else has locked, in their order."""
+        rows = connection.execute(self._lock, {"candidates": candidates, "size": size})
+        return [key_of(row) for row in rows]
+
+    def jobs(self, connection: sa.Connection, statement: Any, keys: list[Key], **values: Any) -> list[Job]:
+        """What a statement about these keys returns, in the order of the keys."""
+        rows = connection.execute(statement, {"keys": keys, **values}).all()
+        place = {key: number for number, key in enumerate(keys)}
+        jobs = [self._job(row) for row in rows]
+        check_keys(self.pair.source, jobs)
+        return sorted(jobs, key=lambda job: place[job.key])
+
+    def _job(self, row: Any) -> Job:
+        job = job_of(self.pair.source, row[:-1])
+        return Job(job.key, dict(job), {self.pair.attempts.name: row[-1]})
+
+
+class AntiJoin:
+    """Claims by lease: find, lock the rows, insert their keys, read what is ours."""
+
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+        self._apart = Apart(backend, selection, now)
+        self._locks = backend.lock_source
+        pair = self._apart.pair
+        # A row that is locked stays as it was found; a predicate that depends on the moment is asked once.
+        still = replace(selection, ready=sa.true()) if self._locks else selection
+        self._take = statements.take(pair, backend.owners)
+        self._taken = statements.taken(pair, still)
+        self._release = release(Reach(pair.claims, pair.dialect, pair.claims.mine))
+        self._alive = sa.select(alive(backend.owners))
+
+    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
+        rows = self._apart.candidates(connection, limit)
+        if not rows:
+            return NOTHING
+        candidates, size = alike(rows, size)
+        keys = self._chosen(connection, candidates, size, suspects=bool(rows[0][-1]))
+        jobs = self._claimed(connection, keys, me) if keys else []
+        reach = reach_of(candidates, jobs, size) if self._locks else len(keys)
+        return Claimed(jobs, len(rows), reach, me, suspects=bool(rows[0][-1]))
+
+    def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int, *, suspects: bool) -> list[Key]:
+        """Those whose keys are to be inserted. Without locks nothing tells which of them others are about to take:
+        then a run of them from anywhere, so that not everybody waits for the same ones.
+        """
+        if self._locks:
+            return self._apart.locked(connection, candidates, size)
+        spare = 0 if suspects else max(0, len(candidates) - size)
+        start = random.randint(0, spare)  # noqa: S311
+        return candidates[start : start + size]
+
+    def _claimed(self, connection: sa.Connection, keys: list[Key], me: int) -> list[Job]:
+        connection.execute(self._take, {"keys": keys, "me": me})
+        jobs = self._apart.jobs(connection, self._taken, keys, me=me)
+        if len(jobs) < len(keys):
+            self._give_back(connection, me, set(keys) - {job.key for job in jobs})
+        return jobs
+
+    def _give_back(self, connection: sa.Connection, me: int, keys: set[Key]) -> None:
+        """Some are others', or are gone or changed since they were found. None are ours if we were declared dead."""
+        if not connection.scalar(self._alive, {"me": me}):
+            raise OwnerDead
+        connection.execute(self._release, {"keys": list(keys), "me": me})
+
+
+class LockApart:
+    """Claims by the locks of an open transaction: find, lock the rows, and look again whether they are free.
+
+    Nothing is inserted until there is something to say of a job. The second look is needed: what the locking
+    statement knew of the claims may be older than its locks, and a row that was locked and done meanwhile is the same.
+    """
+
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+        self._apart = Apart(backend, selection, now)
+        self._free = statements.free(self._apart.pair)
+
+    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
+        rows = self._apart.candidates(connection, limit)
+        if not rows:
+            return NOTHING
+        candidates, size = alike(rows, size)
+        keys = self._apart.locked(connection, candidates, size)
+        jobs = self._apart.jobs(connection, self._free, keys) if keys else []
+        return Claimed(jobs, len(rows), reach_of(candidates, jobs, size), me, suspects=bool(rows[0][-1]))
+
+
+def anti_join(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold = "lease") -> Algorithm:
+    """The way to claim from a table with a side-car, for what is to hold the claim."""
+    return (LockApart if hold == "transaction" else AntiJoin)(backend, selection, now)

@@ -1,0 +1,72 @@
+"""A loop that ends when there was nothing to do for long enough."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+
+from claimjobs import Batch
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+
+IDLE = 0.3
+
+
+def test_a_loop_ends_when_there_was_no_batch_for_so_long(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(5))
+    for batch in queue.batches(2, idle=IDLE):
+        with batch:
+            batch.done()
+            ended = time.monotonic()
+    assert IDLE <= time.monotonic() - ended < 5
+    assert backend.rows() == []
+
+
+def test_an_empty_queue_is_waited_for_as_well(anywhere: Backend) -> None:
+    began = time.monotonic()
+    assert list(anywhere.queue().batches(idle=IDLE)) == []
+    assert IDLE <= time.monotonic() - began < 5
+
+
+def test_work_that_takes_longer_is_not_idleness(anywhere: Backend) -> None:
+    """The second job comes while the first one is worked on, for longer than the loop would wait."""
+    queue, seen = anywhere.queue(), list[Batch]()
+    queue.enqueue(jobs(1))
+    for batch in queue.batches(1, idle=IDLE):
+        with batch:
+            if not seen:
+                began = time.monotonic()
+                anywhere.wait_for(lambda: time.monotonic() - began > IDLE, "time passes", 5)  # noqa: B023
+                queue.enqueue(jobs(1))
+            seen.append(batch)
+            batch.done()
+    assert len(seen) == 2
+
+
+def test_new_work_begins_the_wait_anew(anywhere: Backend) -> None:
+    queue = anywhere.queue()
+    done: list[float] = []
+    more = threading.Thread(target=lambda: [anywhere.queue().enqueue(jobs(1)) for _ in _every(IDLE / 2, 4)])
+    more.start()
+    for batch in queue.batches(idle=IDLE, poll=0.02):
+        with batch:
+            batch.done()
+        done.append(time.monotonic())
+    more.join()
+    assert anywhere.rows() == []
+    assert done[-1] - done[0] > IDLE
+
+
+def _every(seconds: float, times: int) -> Iterator[int]:
+    tick = threading.Event()
+    for number in range(times):
+        yield number
+        tick.wait(seconds)
+
+
+def test_the_last_moment_is_no_storm_of_looks(anywhere: Backend) -> None:
+    queue = anywhere.queue()
+    assert list(queue.batches(idle=1.0, poll=0.5)) == []
+    assert queue.report.empty_claims < 15

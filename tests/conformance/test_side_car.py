@@ -1,0 +1,712 @@
+"""A table that must not be altered: the claims on it stand in a table beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Batch, Columns, Job, Queue, Retry, SideCar, make, side_car_tables
+from claimjobs.ddl import ddl
+from claimjobs.errors import ClaimsMissing, KeyNotIndexed, NoPrimaryKey
+from claimjobs.statements import side_car as statements
+from claimjobs.statements.find import Selection
+from tests.backends import Backend, Clock
+from tests.conformance.jobs import counted
+from tests.conformance.owners import declare_dead, hand_of, still
+
+ORDERS = sa.Table(
+    "orders",
+    sa.MetaData(),
+    sa.Column("id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("customer", sa.String(20), nullable=False),
+    sa.Column("status", sa.String(10), nullable=False, server_default="new"),
+    mysql_engine="InnoDB",
+    mysql_charset="utf8mb4",
+)
+LATER = timedelta(hours=2)
+"""Beyond every back-off."""
+
+BOTH = pytest.mark.parametrize("lock_source", [True, False], ids=["locked", "read"])
+
+
+class Poison(Exception):
+    """What the bad job does to its batch."""
+
+
+def orders(backend: Backend, count: int = 10, **options: Any) -> Queue:
+    """A queue over a table of somebody else's, with a side-car."""
+    if not sa.inspect(backend.engine).has_table("orders"):
+        ORDERS.create(backend.engine)
+        fill(backend, count)
+    return beside(backend, "orders", **options)
+
+
+def fill(backend: Backend, count: int, first: int = 1) -> None:
+    rows = [{"id": n, "customer": f"c{n % 3}"} for n in range(first, first + count)]
+    with backend.engine.begin() as connection:
+        if rows:
+            connection.execute(sa.insert(ORDERS), rows)
+
+
+def beside(backend: Backend, table: Any, columns: Columns | None = None, **options: Any) -> Queue:
+    lock_source = options.pop("lock_source", True)
+    make(backend.engine, side_car_tables(backend.engine, table, columns=columns))
+    side_car: Any = True if lock_source else SideCar(lock_source=False)
+    return backend.bare_queue(table, side_car=side_car, columns=columns, **options)
+
+
+def keys(batch: Any) -> list[Any]:
+    return [job.key for job in getattr(batch, "jobs", batch)]
+
+
+def claims(backend: Backend) -> dict[int, str]:
+    """The status of each key that has a claim."""
+    return {row["id"]: row["status"] for row in backend.rows("orders_claims")}
+
+
+def spoil(queue: Queue, size: int = 100) -> Batch:
+    """Claim, and let an exception that names no job leave the block."""
+    batch = queue.claim(size)
+    with contextlib.suppress(Poison), batch:
+        raise Poison("it blew up")
+    return batch
+
+
+def do_all(queue: Queue) -> list[Any]:
+    """Work until nothing is due; the keys, in their order."""
+    done = []
+    for batch in queue.batches(3, drain=True):
+        with batch:
+            done += [job.key for job in batch]
+    return done
+
+
+# --- a job's way -------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_rows_are_claimed_and_done_and_none_comes_back(backend: Backend, lock_source: bool) -> None:
+    queue = orders(backend, lock_source=lock_source)
+    with queue.claim(4) as batch:
+        assert keys(batch) == [1, 2, 3, 4]
+        assert (batch[0].customer, batch[0].status) == ("c1", "new")
+        assert claims(backend) == dict.fromkeys(range(1, 5), "claimed")
+        batch.done()
+    assert claims(backend) == dict.fromkeys(range(1, 5), "done")
+    assert do_all(queue) == [5, 6, 7, 8, 9, 10]
+    assert not queue.claim(100)
+    assert [row["status"] for row in backend.rows("orders")] == ["new"] * 10
+
+
+@BOTH
+def test_a_released_row_is_claimed_again(backend: Backend, lock_source: bool) -> None:
+    queue = orders(backend, 3, lock_source=lock_source)
+    queue.claim(2).settle()
+    assert claims(backend) == {1: "unclaimed", 2: "unclaimed"}
+    assert keys(queue.claim(3)) == [1, 2, 3]
+    assert set(claims(backend).values()) == {"claimed"}
+
+
+@BOTH
+def test_failures_are_counted_and_waited_for_until_the_job_is_dead(
+    backend: Backend, clock: Clock, lock_source: bool
+) -> None:
+    queue = orders(backend, 2, lock_source=lock_source, now=clock.sql, retry=Retry(attempts=3, base=60))
+    for _ in range(2):
+        with queue.claim(1) as batch:
+            assert keys(batch) == [1]
+            batch.fail(batch[0], "broken")
+        assert keys(queue.claim()) == [2]
+        queue.close()
+        clock.now += LATER
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "broken for good")
+    [dead] = queue.dead.list()
+    assert (dead.key, dead.attempts, dead.last_error) == (1, 3, "broken for good")
+    assert keys(queue.claim()) == [2]
+    queue.close()
+    assert queue.dead.retry() == 1
+    assert keys(queue.claim()) == [1, 2]
+
+
+@BOTH
+def test_a_batch_that_fails_as_a_whole_is_taken_apart(backend: Backend, clock: Clock, lock_source: bool) -> None:
+    queue = orders(backend, 8, lock_source=lock_source, now=clock.sql)
+    sizes = [len(spoil(queue))]
+    while sizes[-1] > 1:
+        clock.now += LATER
+        sizes.append(len(spoil(queue)))
+    assert sizes == [8, 4, 2, 1]
+    assert [row["attempts"] for row in backend.rows("orders_claims")] == [1, 0, 0, 0, 0, 0, 0, 0]
+
+
+def test_dead_rows_are_chosen_by_the_columns_of_both_tables(backend: Backend) -> None:
+    queue = orders(backend, 6)
+    with queue.claim(6) as batch:
+        for job in batch.jobs:
+            batch.fail(job, f"error {job.key}", retry=False)
+    dead = queue.dead
+    assert keys(dead.list(ORDERS.c.customer == "c0")) == [3, 6]
+    assert keys(dead.list(sa.text("customer = 'c1' AND last_error LIKE '%4'"))) == [4]
+    assert dead.count(sa.text("customer = 'c2'")) == 2
+    assert dead.retry(where=ORDERS.c.customer == "c0") == 2
+    assert dead.drop(where=sa.text("id = 1")) == 1
+    assert claims(backend) == {2: "dead", 3: "unclaimed", 4: "dead", 5: "dead", 6: "unclaimed"}
+
+
+# --- what becomes of done rows -----------------------------------------------------------------------------
+
+
+def test_a_done_row_is_deleted_with_its_claim_in_one_transaction(backend: Backend) -> None:
+    queue = orders(backend, 5, on_done="delete")
+    batch = queue.claim(3)
+    with counted(backend.engine) as sent, batch:
+        batch.done(batch[0], batch[1])
+    assert sent.count("COMMIT") == 1
+    assert [row["id"] for row in backend.rows("orders")] == [3, 4, 5]
+    assert claims(backend) == {3: "unclaimed"}
+    assert do_all(queue) == [3, 4, 5]
+    assert (backend.rows("orders"), claims(backend)) == ([], {})
+
+
+@pytest.mark.parametrize("wanted", [None, "keep", "delete"])
+def test_a_function_says_what_becomes_of_done_rows(backend: Backend, wanted: Any) -> None:
+    def moved(connection: sa.Connection, jobs: list[Job]) -> Any:
+        connection.execute(sa.update(ORDERS).where(ORDERS.c.id.in_(keys(jobs))).values(status="moved"))
+        return wanted
+
+    queue = orders(backend, 2, on_done=moved)
+    with queue.claim(1) as batch:
+        batch.done()
+    told = [(row["id"], row["status"]) for row in backend.rows("orders")]
+    assert told == ([(2, "new")] if wanted == "delete" else [(1, "moved"), (2, "new")])
+    assert claims(backend) == ({} if wanted == "delete" else {1: "done"})
+
+
+@pytest.mark.parametrize("on_done", ["keep", "delete"])
+def test_what_somebody_else_took_over_is_lost_and_left_alone(backend: Backend, on_done: Any) -> None:
+    queue = orders(backend, 3, on_done=on_done)
+    with queue.claim(3) as batch:
+        backend.run("UPDATE orders_claims SET owner_id = 42 WHERE id = 2")
+        batch.done()
+    assert keys(batch.lost) == [2]
+    assert claims(backend)[2] == "claimed"
+    assert 2 in [row["id"] for row in backend.rows("orders")]
+    backend.run("DELETE FROM orders_claims")
+
+
+@pytest.mark.parametrize("on_done", ["keep", "delete"])
+def test_a_row_that_is_deleted_while_it_is_claimed_is_done_all_the_same(backend: Backend, on_done: Any) -> None:
+    queue = orders(backend, 2, on_done=on_done)
+    with queue.claim(2) as batch:
+        backend.run("DELETE FROM orders WHERE id = 1")
+        batch.done()
+    assert batch.lost == ()
+    assert queue.report.done == 2
+    assert claims(backend) == ({1: "done", 2: "done"} if on_done == "keep" else {})
+
+
+def test_a_key_that_is_used_again_is_a_job_again_only_where_done_keys_are_not_kept(backend: Backend) -> None:
+    queue = orders(backend, 1, on_done="delete")
+    assert do_all(queue) == [1]
+    fill(backend, 1)
+    assert do_all(queue) == [1]
+    fill(backend, 1)
+    keeping = orders(backend)
+    assert do_all(keeping) == [1]
+    backend.run("DELETE FROM orders")
+    fill(backend, 1)
+    assert do_all(keeping) == []
+
+
+# --- who may have what -------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_two_consumers_have_different_rows(backend: Backend, lock_source: bool) -> None:
+    first, second = (orders(backend, lock_source=lock_source) for _ in range(2))
+    assert keys(first.claim(4)) == [1, 2, 3, 4]
+    assert keys(second.claim(4)) == [5, 6, 7, 8]
+    assert first.owner_id != second.owner_id
+
+
+@BOTH
+def test_what_a_dead_owner_held_is_handed_back(backend: Backend, lock_source: bool) -> None:
+    dead, other = (still(orders(backend, 4, lock_source=lock_source)) for _ in range(2))
+    batch = dead.claim(3)
+    declare_dead(backend, dead.owner_id)
+    assert other.reclaim() == 3
+    with other.claim(1) as again:
+        assert keys(again) == [1]
+        again.done()
+    batch.done()
+    batch.settle()
+    assert keys(batch.lost) == [1, 2, 3]
+    assert claims(backend) == {1: "done", 2: "unclaimed", 3: "unclaimed"}
+
+
+@BOTH
+def test_an_owner_that_was_declared_dead_claims_under_a_new_id(backend: Backend, lock_source: bool) -> None:
+    queue = still(orders(backend, 2, lock_source=lock_source))
+    old = queue.owner_id
+    declare_dead(backend, old)
+    with queue.claim(2) as batch:
+        assert {row["owner_id"] for row in backend.rows("orders_claims")} == {queue.owner_id} != {old}
+        batch.done()
+    backend.run("DELETE FROM claimjobs_owners WHERE id = :id", id=old)
+
+
+@contextmanager
+def by_hand(backend: Backend) -> Iterator[sa.Connection]:
+    """A transaction as the queue's own are, held open; then undone, unless it was committed."""
+    with backend.engine.connect() as connection:
+        connection.execution_options(isolation_level=backend.dialect.isolation)
+        with connection.begin() as transaction:
+            yield connection
+            if transaction.is_active:
+                transaction.rollback()
+
+
+def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int) -> list[Any]:
+    algorithm = queue._algorithm(None)
+    return keys(algorithm(connection, me=queue.owner_id, size=size, limit=limit).jobs)
+
+
+def test_a_claim_goes_around_what_is_being_claimed(backend: Backend) -> None:
+    slow, fast = (orders(backend) for _ in range(2))
+    with by_hand(backend) as connection:
+        assert claim_by_hand(slow, connection, 4, 4) == [1, 2, 3, 4]
+        assert keys(fast.claim(4)) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_without_locks_a_claim_waits_for_one_of_the_same_key_and_leaves_it_to_that(
+    backend: Backend, committed: bool
+) -> None:
+    slow, fast = (orders(backend, 4, lock_source=False) for _ in range(2))
+    got: list[Any] = []
+    waits = threading.Thread(target=lambda: got.extend(keys(fast.claim(4))))
+    with by_hand(backend) as connection:
+        assert claim_by_hand(slow, connection, 4, 4) == [1, 2, 3, 4]
+        waits.start()
+        backend.wait_for(backend.someone_waits_for_a_lock, "the second claim waits")
+        if committed:
+            connection.commit()
+        else:
+            connection.rollback()
+        waits.join()
+    assert got == ([] if committed else [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, hold: Any) -> None:
+    """Its snapshot may be older than its locks: here it believes that all is free."""
+    queue = orders(backend, 4, hold=hold)
+    with orders(backend).claim(2) as batch:
+        batch.done()
+    algorithm: Any = queue._algorithm(None)
+    apart = algorithm._apart
+    naive = sa.select(ORDERS.c.id)
+    ours, dialect = queue._ready().source, queue._ready().dialect
+    everything = dialect.pick(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
+        skip_locked=True, of=ours.table
+    )
+    apart._lock, apart._find = everything, naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
+    assert keys(queue.claim(4)) == [3, 4]
+
+
+@BOTH
+def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend, lock_source: bool) -> None:
+    queue = orders(backend, 3, lock_source=lock_source, where=sa.text("status = 'new'"))
+    algorithm: Any = queue._algorithm(None)
+    algorithm._apart._find = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
+    backend.run("UPDATE orders SET status = 'old' WHERE id = 2")
+    assert keys(queue.claim(3)) == [1, 3]
+    assert claims(backend).get(2, "unclaimed") == "unclaimed"
+
+
+WORKERS = 6
+ROWS = 600
+
+
+@pytest.mark.parametrize("way", ["locked", "read", "transaction"])
+@pytest.mark.parametrize("on_done", ["keep", "delete"])
+def test_every_row_is_done_exactly_once(backend: Backend, way: str, on_done: Any) -> None:
+    if (way, on_done) == ("read", "delete"):
+        pytest.skip("what may not be locked may not be deleted")
+    hold = "transaction" if way == "transaction" else "lease"
+    given = {"hold": hold, "on_done": on_done, "lock_source": way != "read"}
+    queues = [orders(backend, ROWS, **given) for _ in range(WORKERS)]
+    done: list[list[Any]] = [[] for _ in queues]
+    start = threading.Barrier(WORKERS)
+
+    def work(queue: Queue, mine: list[Any]) -> None:
+        queue.check()
+        start.wait()
+        for batch in queue.batches(7, drain=True):
+            with batch:
+                mine.extend(job.key for job in batch)
+            assert not batch.lost
+
+    threads = [threading.Thread(target=work, args=given) for given in zip(queues, done, strict=True)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    times = Counter(key for mine in done for key in mine)
+    assert sorted(times) == list(range(1, ROWS + 1))
+    assert set(times.values()) == {1}
+    assert queues[0].stats().left == 0
+    assert len(backend.rows("orders")) == (ROWS if on_done == "keep" else 0)
+
+
+# --- held by an open transaction ---------------------------------------------------------------------------
+
+
+def test_the_lock_on_the_row_is_the_claim(backend: Backend) -> None:
+    queue, other = (orders(backend, 4, hold="transaction") for _ in range(2))
+    with queue.claim(2) as batch:
+        assert claims(backend) == {}
+        assert backend.locked("orders") == 2
+        assert keys(other.claim(4)) == [3, 4]
+        assert not orders(backend).claim(4)
+        batch.connection.execute(sa.update(ORDERS).where(ORDERS.c.id == 1).values(status="paid"))
+        batch.done(batch[0])
+    assert claims(backend) == {1: "done"}
+    assert [row["status"] for row in backend.rows("orders")] == ["paid", "new", "new", "new"]
+    other.close()
+    assert do_all(queue) == [2, 3, 4]
+
+
+def test_a_done_row_is_deleted_where_its_lock_was_the_claim(backend: Backend) -> None:
+    queue = orders(backend, 4, hold="transaction", on_done="delete")
+    with queue.claim(2) as batch:
+        batch.fail(batch[0], "not yet")
+        batch.done(batch[1])
+    assert [row["id"] for row in backend.rows("orders")] == [1, 3, 4]
+    assert claims(backend) == {1: "unclaimed"}
+
+
+def test_failures_are_counted_also_where_nothing_was_claimed_in_writing(backend: Backend, clock: Clock) -> None:
+    queue = orders(backend, 1, hold="transaction", now=clock.sql, retry=Retry(attempts=2, base=60))
+    for _ in range(2):
+        with queue.claim() as batch:
+            batch.fail(batch[0], "broken")
+        assert not queue.claim()
+        clock.now += LATER
+    [dead] = queue.dead.list()
+    assert (dead.key, dead.attempts, dead.last_error) == (1, 2, "broken")
+
+
+def test_suspects_are_taken_apart_also_where_a_lock_is_the_claim(backend: Backend, clock: Clock) -> None:
+    queue = orders(backend, 4, hold="transaction", now=clock.sql)
+    sizes = [len(spoil(queue))]
+    while sizes[-1] > 1:
+        clock.now += LATER
+        sizes.append(len(spoil(queue)))
+    assert sizes == [4, 2, 1]
+
+
+# --- which rows --------------------------------------------------------------------------------------------
+
+
+def test_a_predicate_names_the_columns_of_the_table_plainly(backend: Backend) -> None:
+    queue = orders(backend, where=sa.text("id > 2 AND status = 'new' OR id = 1"))
+    assert keys(queue.claim(3)) == [1, 3, 4]
+    assert keys(queue.claim(9, where=ORDERS.c.customer == "c0")) == [6, 9]
+    queue.check()
+
+
+def test_rows_come_in_the_order_that_is_asked_for(backend: Backend) -> None:
+    queue = orders(backend, 6, order_by=[ORDERS.c.customer.desc(), ORDERS.c.id])
+    assert keys(queue.claim(4)) == [2, 5, 1, 4]
+
+
+def test_what_is_enqueued_is_a_row_of_the_users_table(backend: Backend) -> None:
+    queue = orders(backend, 0)
+    assert queue.enqueue([{"id": 7, "customer": "new"}, {"id": 8, "customer": "new"}]) == 2
+    assert queue.payload == ("customer", "status")
+    assert do_all(queue) == [7, 8]
+
+
+@BOTH
+def test_the_counts_are_of_rows_with_a_claim_and_without(backend: Backend, lock_source: bool) -> None:
+    queue = orders(backend, 10, lock_source=lock_source)
+    with queue.claim(6) as batch:
+        batch.done(batch[0])
+        batch.fail(batch[1], "no", retry=False)
+        batch.fail(batch[2], "later")
+    queue.claim(2)
+    stats = queue.stats()
+    assert (stats.unclaimed, stats.claimed, stats.done, stats.dead) == (6, 2, 1, 1)
+    assert (stats.left, stats.owners[0].jobs) == (8, 2)
+
+
+def test_a_claim_whose_row_is_gone_is_no_work_and_in_nobodys_way(backend: Backend) -> None:
+    queue = orders(backend, 4)
+    with queue.claim(3) as batch:
+        batch.fail(batch[0], "no", retry=False)
+        batch.done(batch[1])
+    backend.run("DELETE FROM orders WHERE id < 4")
+    stats = queue.stats()
+    assert (stats.unclaimed, stats.claimed, stats.done, stats.dead) == (1, 0, 1, 1)
+    assert keys(queue.dead.list()) == [1]
+    assert keys(queue.dead.list(sa.text("customer = 'c1'"))) == []
+    assert do_all(queue) == [4]
+    assert queue.dead.drop() == 1
+
+
+# --- keys --------------------------------------------------------------------------------------------------
+
+
+def collated(backend: Backend) -> sa.types.TypeEngine[Any]:
+    return sa.String(20, collation="C" if backend.family == "postgres" else "utf8mb4_bin")
+
+
+def microseconds(backend: Backend) -> sa.types.TypeEngine[Any]:
+    return sa.DateTime().with_variant(sa.dialects.mysql.DATETIME(fsp=6), "mysql", "mariadb")
+
+
+def timestamp(backend: Backend) -> sa.types.TypeEngine[Any]:
+    return sa.TIMESTAMP()
+
+
+NOON = datetime(2024, 2, 29, 12, 0, 0, 1000)  # noqa: DTZ001 - a column without a zone
+KEYS: dict[str, tuple[Any, list[Any]]] = {
+    "uuid": (lambda _: sa.Uuid(), [UUID(int=n) for n in range(5)]),
+    "text": (lambda _: sa.String(20), ["Åse", "bo", "it's", "ü 100%", "😀"]),
+    "collated": (collated, ["A", "B", "a", "b"]),
+    "big": (lambda _: sa.BigInteger(), [2**40 + n for n in range(4)]),
+    "number": (lambda _: sa.Numeric(12, 3), [n + 1 for n in range(4)]),
+    "microseconds": (microseconds, [NOON + timedelta(microseconds=n) for n in range(4)]),
+    "timestamp": (timestamp, [NOON.replace(microsecond=0) + timedelta(seconds=n) for n in range(4)]),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_key_of_any_type(backend: Backend, kind: str, lock_source: bool) -> None:
+    type_, values = KEYS[kind]
+    key = sa.Column("name", type_(backend), primary_key=True, autoincrement=False)
+    options: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
+    things = sa.Table("things", sa.MetaData(), key, sa.Column("what", sa.Integer), **options)
+    things.create(backend.engine)
+    with backend.engine.begin() as connection:
+        connection.execute(sa.insert(things), [{"name": value, "what": 1} for value in values])
+    queue = beside(backend, things, lock_source=lock_source)
+    with queue.claim(100) as batch:
+        assert set(keys(batch)) == set(values)
+        batch.fail(batch[0], "later", retry_in=0)
+        batch.fail(batch[1], "never", retry=False)
+    assert len(do_all(queue)) == len(values) - 1
+    assert keys(queue.dead.list()) == [batch[1].key]
+    assert (queue.report.lost, queue.stats().done) == (0, len(values) - 1)
+
+
+def test_the_key_of_a_side_car_is_compared_as_the_tables_is(backend: Backend) -> None:
+    """Whatever the default of a new table would be."""
+    backend.requires("table collation")
+    backend.run("CREATE TABLE words (word VARCHAR(20) PRIMARY KEY) CHARACTER SET latin1 COLLATE latin1_german2_ci")
+    backend.run("INSERT INTO words VALUES ('Straße'), ('straat')")
+    queue = beside(backend, "words")
+    [column] = [c for c in sa.inspect(backend.engine).get_columns("words_claims") if c["name"] == "word"]
+    assert getattr(column["type"], "collation", None) == "latin1_german2_ci"
+    assert do_all(queue) == ["straat", "Straße"]
+
+
+@BOTH
+@pytest.mark.parametrize("on_done", ["keep", "delete"])
+def test_a_key_of_several_columns_with_names_of_ours(backend: Backend, lock_source: bool, on_done: Any) -> None:
+    if on_done == "delete" and not lock_source:
+        pytest.skip("what may not be locked may not be deleted")
+    key = [sa.Column(name, sa.Integer, primary_key=True, autoincrement=False) for name in ("owner_id", "status")]
+    pets = sa.Table("pets", sa.MetaData(), *key, sa.Column("attempts", sa.String(9)), mysql_engine="InnoDB")
+    pets.create(backend.engine)
+    with backend.engine.begin() as connection:
+        connection.execute(sa.insert(pets), [{"owner_id": n // 3, "status": n % 3, "attempts": "x"} for n in range(9)])
+    queue = beside(backend, "pets", lock_source=lock_source, on_done=on_done)
+    with queue.claim(4) as batch:
+        assert keys(batch) == [(0, 0), (0, 1), (0, 2), (1, 0)]
+        assert batch[0].attempts == "x"
+        batch.fail(batch[0], "later", retry_in=0)
+        batch.done(batch[1])
+    assert [(row["owner_id"], row["status"], row["claim_status"]) for row in backend.rows("pets_claims")][:1] == [
+        (0, 0, "unclaimed")
+    ]
+    assert do_all(queue) == [(n // 3, n % 3) for n in (0, *range(2, 9))]
+    assert queue.stats().left == 0
+    assert len(backend.rows("pets")) == (9 if on_done == "keep" else 0)
+
+
+def test_a_table_without_a_primary_key_is_named_by_a_unique_index(backend: Backend) -> None:
+    backend.run("CREATE TABLE codes (code VARCHAR(9) NULL, other INT NOT NULL)")
+    backend.run("CREATE INDEX codes_other ON codes (other)")
+    backend.run("INSERT INTO codes VALUES ('a', 1), ('b', 1), (NULL, 2)")
+    with pytest.raises(NoPrimaryKey):
+        beside(backend, "codes")
+    for column in ("code", "other"):
+        with pytest.raises(KeyNotIndexed, match="CREATE UNIQUE INDEX"):
+            beside(backend, "codes", Columns(key=column))
+    backend.run("CREATE UNIQUE INDEX codes_code ON codes (code)")
+    assert do_all(beside(backend, "codes", Columns(key="code"), on_done="delete")) == ["a", "b"]
+
+
+# --- setting it up -----------------------------------------------------------------------------------------
+
+
+def description(backend: Backend, table: str) -> Any:
+    """All that the database says of a table."""
+    inspector = sa.inspect(backend.engine)
+    asked = ("get_columns", "get_indexes", "get_pk_constraint", "get_foreign_keys", "get_unique_constraints")
+    told = {name: str(getattr(inspector, name)(table)) for name in asked}
+    return {**told, "rows": [dict(row) for row in backend.rows(table)]}
+
+
+def test_nothing_is_written_into_the_table_and_nothing_of_it_changes(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    fill(backend, 8)
+    before = description(backend, "orders")
+    queue = beside(backend, "orders")
+    with counted(backend.engine) as sent:
+        with queue.claim(4) as batch:
+            batch.done(batch[0])
+            batch.fail(batch[1], "again", retry_in=0)
+            batch.fail(batch[2], "never", retry=False)
+        do_all(queue)
+        queue.dead.retry()
+        queue.stats()
+        queue.close()
+    make(backend.engine, side_car_tables(backend.engine, "orders"), recreate=True)
+    assert description(backend, "orders") == before
+    writes = [one for one in sent if one.startswith(("INSERT", "UPDATE", "DELETE"))]
+    assert writes
+    assert not [one for one in writes if " orders " in one.split("SELECT")[0].split("WHERE")[0] + " "]
+
+
+def test_what_is_made_are_the_claims_and_the_owners(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    tables = side_car_tables(backend.engine, "orders")
+    assert make(backend.engine, tables).created == ("orders_claims", "claimjobs_owners")
+    text = ddl(backend.engine, tables)
+    assert "CREATE TABLE orders_claims" in text
+    assert "CREATE TABLE orders " not in text
+    assert "REFERENCES" not in text
+
+
+def test_a_side_car_that_is_missing_is_told_with_the_command_that_makes_it(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    backend.make("jobs")
+    with pytest.raises(ClaimsMissing, match="setup-tables --table orders --side-car"):
+        backend.bare_queue("orders", side_car=True).claim()
+
+
+def test_a_side_car_may_have_another_name(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    fill(backend, 2)
+    named = SideCar(table="what_is_taken")
+    make(backend.engine, side_car_tables(backend.engine, "orders", named))
+    assert do_all(backend.bare_queue("orders", side_car=named)) == [1, 2]
+    assert len(backend.rows("what_is_taken")) == 2
+
+
+@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"on_done": "delete"}], ids=str)
+def test_what_cannot_be_without_a_lock_is_refused(anywhere: Backend, other: Any) -> None:
+    with pytest.raises(ValueError, match="lock_source=True"):
+        Queue(anywhere.engine, "orders", side_car=SideCar(lock_source=False), **other)
+
+
+# --- what it costs -----------------------------------------------------------------------------------------
+
+SIZE = 100
+WAITING = 5_000
+
+
+@pytest.fixture
+def busy(backend: Backend) -> Queue:
+    """Many rows: some done, some that wait again, most that nobody has claimed."""
+    queue = still(orders(backend, WAITING))
+    with queue.claim(1_000) as batch:
+        batch.done(*batch.jobs[:800])
+    for table in ("orders", "orders_claims"):
+        backend.analyze(table)
+    return queue
+
+
+def test_a_claim_locks_what_it_takes_and_not_what_it_looked_at(backend: Backend, busy: Queue) -> None:
+    with by_hand(backend) as connection:
+        taken = claim_by_hand(busy, connection, SIZE, 800)
+        assert taken == list(range(801, 901))
+        if backend.has("row lock table"):
+            assert Counter(backend.lock_table()) == {("PRIMARY", "X,REC_NOT_GAP"): 2 * SIZE}
+        assert backend.locked("orders") == SIZE
+        assert backend.locked("orders_claims") == SIZE
+
+
+def test_new_keys_lock_no_more_than_themselves(backend: Backend, busy: Queue) -> None:
+    busy.claim(200)
+    with by_hand(backend) as connection:
+        assert claim_by_hand(busy, connection, SIZE, 800) == list(range(1_001, 1_101))
+        if backend.has("row lock table"):  # what is inserted is locked by being there
+            assert Counter(backend.lock_table()) == {("PRIMARY", "X,REC_NOT_GAP"): SIZE}
+        assert backend.locked("orders") == SIZE
+
+
+def plan_of(backend: Backend, queue: Queue, statement: Any, values: dict[str, Any]) -> Any:
+    with by_hand(backend) as connection:
+        return backend.plan(connection, statement, values)
+
+
+def pair_of(queue: Queue) -> statements.Pair:
+    backend = queue._ready()
+    return statements.Pair(backend.source, backend.roles, backend.dialect, queue._now)
+
+
+def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
+    algorithm: Any = busy._algorithm(None)
+    plan = plan_of(backend, busy, algorithm._apart._find, {"limit": SIZE})
+    wanted = {backend.primary_key_of("orders"), backend.primary_key_of("orders_claims")}
+    assert set(plan.indexes) == wanted, plan.text
+    assert not plan.sorts, plan.text
+    assert not plan.scans, plan.text
+
+
+def test_the_rest_of_a_claim_goes_through_the_primary_keys(backend: Backend, busy: Queue) -> None:
+    algorithm: Any = busy._algorithm(None)
+    chosen = list(range(801, 801 + SIZE))
+    me = busy.owner_id
+    each = {
+        "lock": (algorithm._apart._lock, {"candidates": chosen, "size": SIZE}),
+        "take": (algorithm._take.select, {"keys": chosen, "me": me}),
+        "taken": (algorithm._taken, {"keys": chosen, "me": me}),
+    }
+    fit = {backend.primary_key_of(table) for table in ("orders", "orders_claims", "claimjobs_owners")} | {""}
+    for name, (statement, values) in each.items():
+        plan = plan_of(backend, busy, statement, values)
+        assert set(plan.indexes) <= fit, (name, plan.text)
+        assert not plan.scans, (name, plan.text)
+
+
+def test_what_an_owner_holds_is_found_without_reading_what_is_done(backend: Backend, busy: Queue) -> None:
+    hand_of(busy)
+    plan = plan_of(backend, busy, sa.select(sa.text("id")).select_from(sa.text("orders_claims")).where(held()), {})
+    assert "orders_claims_state" in plan.indexes, plan.text
+
+
+def held() -> Any:
+    return sa.text("status = 'claimed' AND owner_id = 10000001")
+
+
+def test_everything_of_a_selection_is_asked_of_the_users_table(backend: Backend) -> None:
+    queue = orders(backend, 1)
+    pair = pair_of(queue)
+    statement = statements.find(pair, Selection(sa.true(), pair.source.default_order))
+    assert [str(table) for table in statement.get_final_froms()] == ["orders"]

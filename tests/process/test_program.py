@@ -1,0 +1,103 @@
+"""A program of one's own, told to stop by real signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from claimjobs import stop_on_signals
+from tests.backends import Backend
+from tests.process.command import ROOT, rows, statuses
+
+THE_END = "stopping True\nrestored True\n"
+
+
+@contextmanager
+def program(backend: Backend, gate: Path) -> Iterator[subprocess.Popen[str]]:
+    """The program, running; killed if it has not ended by itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.process.program"],
+        cwd=ROOT,
+        env={**os.environ, "CLAIMJOBS_URL": backend.url, "GATE": str(gate)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        said(process, "ready")
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def said(process: subprocess.Popen[str], word: str) -> None:
+    """Wait for the next word of a program, which is to be this one."""
+    assert process.stdout is not None
+    assert process.stdout.readline() == f"{word}\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_lets_the_batch_in_hand_finish(anywhere: Backend, tmp_path: Path, number: int) -> None:
+    queue, gate = anywhere.queue(), tmp_path / "gate"
+    queue.enqueue(rows(30))
+    with program(anywhere, gate) as process:
+        said(process, "begun")
+        process.send_signal(number)
+        said(process, "told")
+        gate.touch()
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, THE_END, "")
+    assert statuses(anywhere) == ["unclaimed"] * 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_second_signal_gives_it_back(database: Backend, tmp_path: Path, number: int) -> None:
+    database.queue().enqueue(rows(30))
+    with program(database, tmp_path / "gate") as process:
+        said(process, "begun")
+        process.send_signal(signal.SIGINT)
+        said(process, "told")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, THE_END, "")
+    assert statuses(database) == ["unclaimed"] * 30
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_an_idle_loop_at_once(anywhere: Backend, tmp_path: Path, number: int) -> None:
+    anywhere.make()
+    with program(anywhere, tmp_path / "gate") as process:
+        anywhere.wait_for(lambda: anywhere.rows("claimjobs_owners"), "the loop has begun")
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, THE_END, "")
+
+
+class Told:
+    """Something that can be stopped."""
+
+    stopped = 0
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+def test_all_queues_are_stopped_and_other_errors_go_on_their_way() -> None:
+    one, other, before = Told(), Told(), signal.getsignal(signal.SIGTERM)
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGTERM)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), stop_on_signals(one, other):
+        work()
+    assert (one.stopped, other.stopped) == (1, 1)
+    assert signal.getsignal(signal.SIGTERM) is before
