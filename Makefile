@@ -5,6 +5,7 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 SEED ?=
 CHAOS_ARGS ?=
+EXAMPLES_ARGS ?=
 DB ?=
 
 BIN := $(VENV)/bin
@@ -49,8 +50,8 @@ chaos: model ## the model, then faults under load on Postgres and MySQL, and the
 bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
 	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
 
-examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours
-	@$(BIN)/python -m examples
+examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
+	@$(BIN)/python -m examples $(EXAMPLES_ARGS)
 
 model: $(READY) ## the model of the protocol, all that can happen to it: searched by spin
 	$(BIN)/python -m tests.protocol.model

@@ -25,6 +25,8 @@ class Example(Protocol):
     """One line: who wrote what, and when."""
     DEFAULTS: Mapping[str, Any]
     """The article's size, by the names of the command's options."""
+    SMALL: Mapping[str, Any]
+    """What is less, where it is not to take long."""
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """The command's options."""
@@ -48,9 +50,9 @@ def command(name: str, example: Example) -> None:
         print(alone(title, list(told(example.run(url, options)))))
 
 
-def defaults(example: Example) -> argparse.Namespace:
+def defaults(example: Example, *, small: bool = False) -> argparse.Namespace:
     """The options of an example where none is given: the article's size."""
-    return argparse.Namespace(**example.DEFAULTS)
+    return argparse.Namespace(**{**example.DEFAULTS, **(example.SMALL if small else {})})
 
 
 @contextmanager

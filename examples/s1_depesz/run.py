@@ -21,6 +21,7 @@ from examples.s1_depesz.processors import Process, hashed
 ARTICLE = "S1 depesz 2013, Pick a task to work on"
 NAME = "s1_depesz"
 DEFAULTS: Mapping[str, Any] = {"workers": [1, 2, 4, 8], "jobs": 10_000}
+SMALL: Mapping[str, Any] = {"workers": [1, 4], "jobs": 500}
 INSERT = "insert into queue (job, priority, added_on) values (%s, %s, %s)"
 LONG_AGO = datetime(2013, 1, 1, tzinfo=UTC)
 

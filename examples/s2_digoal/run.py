@@ -25,6 +25,7 @@ from examples.s2_digoal.ours import Ours
 ARTICLE = "S2 digoal 2017, high-concurrency task allocation"
 NAME = "s2_digoal"
 DEFAULTS: Mapping[str, Any] = {"clients": 32, "free_workers": 1_000, "tasks": 100_000, "seconds": 20.0}
+SMALL: Mapping[str, Any] = {"clients": 8, "free_workers": 50, "tasks": 500, "seconds": 2.0}
 TABLES = ["java_pool", "task_pool", "pairs"]
 PROCESSES = 2
 """Clients are threads of so many processes: 32 interpreters would take longer to start than the work takes."""

@@ -24,6 +24,7 @@ from examples.report import Figure
 
 ARTICLE = "S3 isotopp 2021, A job queue in Python"
 DEFAULTS: Mapping[str, Any] = {"generators": 2, "consumers": 10, "jobs": 12_000, "pause": 0.1, "log": False}
+SMALL: Mapping[str, Any] = {"consumers": 4, "jobs": 600, "pause": 0.02}
 A_MOMENT = 0.01
 """Seconds before a consumer that found nothing looks again."""
 

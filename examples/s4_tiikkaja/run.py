@@ -11,6 +11,7 @@ from examples.s4_tiikkaja import ours, scenes
 
 ARTICLE = "S4 Marko Tiikkaja 2010, Queues in SQL"
 DEFAULTS: Mapping[str, Any] = {"claims": 10_000, "consumers": 8}
+SMALL: Mapping[str, Any] = {"claims": 500, "consumers": 4}
 ITEMS = 100
 
 

@@ -18,6 +18,7 @@ from examples.s5_leontrolski.events import setup, statuses
 
 ARTICLE = "S5 leontrolski 2024, Postgres as queue"
 DEFAULTS: Mapping[str, Any] = {"workers": [1, 4], "events": 10_000}
+SMALL: Mapping[str, Any] = {"workers": [1, 4], "events": 500}
 PLANS = list(plans.PLANS)
 
 
