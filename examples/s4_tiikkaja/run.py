@@ -40,7 +40,7 @@ def races(url: str) -> Iterator[Figure]:
 def convoys(url: str, consumers: int) -> Iterator[Figure]:
     scenes.setup(url, ITEMS)
     yield Figure("that wait for the first row: for update", f"{scenes.convoy(url, consumers)} of {consumers}", "all")
-    yield Figure("... claimjobs", f"{ours.convoy(url, consumers)} of {consumers}", "none")
+    yield Figure("that wait for the first row: claimjobs", f"{ours.convoy(url, consumers)} of {consumers}", "none")
 
 
 def locks(url: str, claims: int) -> Iterator[Figure]:
@@ -49,7 +49,7 @@ def locks(url: str, claims: int) -> Iterator[Figure]:
     yield Figure("... left by a recheck that fails", f"{scenes.locks_after_a_failed_recheck(url)}", "1")
     yield Figure("row 1 of two queues at once: one lock key", _yes(scenes.same_number_in_two_queues(url)), "no")
     scenes.setup(url, claims)
-    yield Figure("... claimjobs", _yes(ours.same_number_in_two_queues(url)), "yes")
+    yield Figure("row 1 of two queues at once: claimjobs", _yes(ours.same_number_in_two_queues(url)), "yes")
     yield Figure("the row of a dead consumer is back: claimjobs", f"{ours.after_a_death(url):.2f} s", "asked")
     yield Figure("advisory locks of a claim: claimjobs", f"{ours.locks_while_claimed(url)}", "1")
     yield Figure("... with row locks", f"{ours.locks_while_claimed(url, lock='rows')}")

@@ -33,8 +33,7 @@ def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
             shares = empty(url, contestant, workers, options.events)
             yield Figure(f"{contestant.name}, {workers}", f"{run_of('', shares).rate:,.0f} events/s, none twice")
     yield Figure("his statement, tried to break", tried_to_break(url, max(options.workers), options.events), "free?")
-    if is_postgres(url):
-        yield from fence(url)
+    yield fence(url) if is_postgres(url) else Figure("one statement, worst plan", "no UPDATE with a CTE", "1 event")
     yield from bonus_features(url)
 
 
@@ -50,7 +49,7 @@ def bonus_features(url: str) -> Iterator[Figure]:
     yield Figure(
         "left by a killed worker: his loop", f"{bonus.stuck(url, bonus.hold_as_the_author)} in processing", "retry"
     )
-    yield Figure("... claimjobs", f"{bonus.stuck(url, bonus.hold_as_claimjobs)} in processing")
+    yield Figure("left by a killed worker: claimjobs", f"{bonus.stuck(url, bonus.hold_as_claimjobs)} in processing")
     yield Figure("retry of odd statuses", bonus.retried(url, 100), "periodically")
     yield Figure("clean-up of what is processed", bonus.cleaned(url, 100), "by cron")
     yield Figure("bundled until the whole hour", bonus.bundled(url, 100), "ignore_before")
@@ -108,11 +107,11 @@ def shuffle(url: str, line: Any, ended: Any) -> int:
         return plans.shuffle(db, lambda: not ended.is_set() and not orphaned())
 
 
-def fence(url: str) -> Iterator[Figure]:
+def fence(url: str) -> Figure:
     """What one statement with LIMIT 1 takes under the worst plan, with the word MATERIALIZED and without."""
     setup(url, 1_000)
     with connected(url) as db:
         plans.force(db, "nested loops over the table")
         taken = {fenced: plans.taken_by_one(db, fenced=fenced) for fenced in (True, False)}
     must(taken[True] == 1, f"a statement with LIMIT 1 took {taken[True]} events")
-    yield Figure("one statement, worst plan", f"{taken[True]} event; without MATERIALIZED {taken[False]:,}", "1 event")
+    return Figure("one statement, worst plan", f"{taken[True]} event; without MATERIALIZED {taken[False]:,}", "1 event")

@@ -32,7 +32,10 @@ def at(example: Example, **sizes: Any) -> argparse.Namespace:
 
 
 def told(figures: Iterator[Figure]) -> dict[str, str]:
-    return {figure.what: figure.here for figure in figures}
+    """What each figure says, by what it tells: no two tell the same."""
+    said = [(figure.what, figure.here) for figure in figures]
+    assert len(dict(said)) == len(said)
+    return dict(said)
 
 
 @pytest.fixture
