@@ -28,6 +28,7 @@ CODES: dict[type[BaseException], int] = {
     errors.ConnectionFailed: exits.CONNECTION,
     errors.UnfitTable: exits.TABLE,
     errors.BadPredicate: exits.INPUT,
+    errors.BadMap: exits.INPUT,
     errors.BadRow: exits.INPUT,
     errors.ReferenceNotFound: exits.INPUT,
     errors.BadHandler: exits.INPUT,
