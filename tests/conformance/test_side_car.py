@@ -672,7 +672,7 @@ def pair_of(queue: Queue) -> statements.Pair:
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
     algorithm: Any = busy._algorithm(None)
-    plan = plan_of(backend, busy, algorithm._apart._find, {"limit": SIZE})
+    plan = plan_of(backend, busy, algorithm._apart._find, {"claimjobs_limit": SIZE})
     wanted = {backend.primary_key_of("orders"), backend.primary_key_of("orders_claims")}
     assert set(plan.indexes) == wanted, plan.text
     assert not plan.sorts, plan.text
@@ -684,9 +684,9 @@ def test_the_rest_of_a_claim_goes_through_the_primary_keys(backend: Backend, bus
     chosen = list(range(801, 801 + SIZE))
     me = busy.owner_id
     each = {
-        "lock": (algorithm._apart._lock, {"candidates": chosen, "size": SIZE}),
-        "take": (algorithm._take.select, {"keys": chosen, "me": me}),
-        "taken": (algorithm._taken, {"keys": chosen, "me": me}),
+        "lock": (algorithm._apart._lock, {"claimjobs_candidates": chosen, "claimjobs_size": SIZE}),
+        "take": (algorithm._take.select, {"claimjobs_keys": chosen, "claimjobs_me": me}),
+        "taken": (algorithm._taken, {"claimjobs_keys": chosen, "claimjobs_me": me}),
     }
     fit = {backend.primary_key_of(table) for table in ("orders", "orders_claims", "claimjobs_owners")} | {""}
     for name, (statement, values) in each.items():
