@@ -117,7 +117,8 @@ Made by `python -m docs.make_sql` from real servers; do not edit. `tests/docs/te
 statement on this page is not the one that the library compiles.
 
 The table is the one that `claimjobs setup-tables` makes, with {ROWS:,} waiting jobs; batches of {SIZE}. `:name` is a
-parameter that changes from run to run; `:keys` stands for a list of them (in truth `claimjobs_keys`, and so on, so that no column has the name of one). Constants (`'unclaimed'`) are sent
+parameter that changes from run to run; `:keys` stands for a list of them.
+In truth they are called `claimjobs_keys` and so on, as no column is. Constants (`'unclaimed'`) are sent
 as parameters as well, and are shown as their values here. Every transaction is READ COMMITTED, whatever the
 server's default. A claim is one transaction; a settle is another one; so is a reclaim, from locking the owner's row
 to deleting it. What a new connection asks about its server (versions, whose session this is, since when the server
