@@ -5,6 +5,7 @@ VENV ?= .venv
 PYTEST_ARGS ?=
 SEED ?=
 CHAOS_ARGS ?=
+EXAMPLES_ARGS ?=
 DB ?=
 
 BIN := $(VENV)/bin
@@ -12,7 +13,7 @@ READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests chaos bench model servers clean
+.PHONY: help test demo lint format types layers tests chaos bench examples model servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -49,6 +50,9 @@ chaos: model ## the model, then faults under load on Postgres and MySQL, and the
 bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
 	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
 
+examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
+	@$(BIN)/python -m examples $(EXAMPLES_ARGS)
+
 model: $(READY) ## the model of the protocol, all that can happen to it: searched by spin
 	$(BIN)/python -m tests.protocol.model
 
@@ -57,7 +61,7 @@ servers: $(READY) ## which database servers the tests use
 
 clean: ## remove the environment and every cache in this folder
 	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
-	find claimjobs dialects servers tests benchmarks docs -name __pycache__ -prune -exec rm -rf {} +
+	find claimjobs dialects servers tests benchmarks examples docs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip is upgraded first: dependency groups need 25.1.
 $(READY): pyproject.toml

@@ -68,6 +68,12 @@ class Apt:
         self._run("apt-get", "install", "--yes", "--download-only", package)
         return sorted((self.state / "cache/archives").glob("*.deb"))
 
+    def download_alone(self, package: str) -> Path:
+        """The package without what it depends on."""
+        self._run("apt-get", "download", package)
+        [archive] = self.state.glob("*.deb")
+        return archive
+
     def _run(self, *command: str) -> str:
         arguments = [command[0], "--config-file", str(self.state / "apt.conf"), *command[1:]]
         done = subprocess.run(
@@ -77,6 +83,7 @@ class Apt:
             text=True,
             check=False,
             env=_environment(),
+            cwd=self.state,
         )
         if done.returncode:
             raise Unavailable(f"`{' '.join(command)}` failed; {NEXT_STEP}. apt says:\n{done.stderr.strip()}")
@@ -94,10 +101,24 @@ def _environment() -> dict[str, str]:
 
 def unpack_server(pattern: str, into: Path) -> str:
     """Unpack the newest server package whose name matches; returns where it came from, for people."""
+    _need_tools()
+    return _unpack_own(pattern, into) or _unpack_unstable(pattern, into)
+
+
+def unpack_data(package: str, into: Path) -> None:
+    """Unpack a package of the distribution's own sources that holds files to be read; without what it depends on."""
+    _need_tools()
+    with tempfile.TemporaryDirectory(prefix="claimjobs-apt-") as state:
+        apt = Apt(Path(state))
+        apt.prepare()
+        subprocess.run(["dpkg", "-x", apt.download_alone(package), into], check=True)
+    into.chmod(0o755)
+
+
+def _need_tools() -> None:
     for tool in ("apt-get", "dpkg"):
         if not shutil.which(tool):
-            raise Unavailable(f"this machine has no {tool}, so no server package can be had: {NEXT_STEP}")
-    return _unpack_own(pattern, into) or _unpack_unstable(pattern, into)
+            raise Unavailable(f"this machine has no {tool}, so no package can be had: {NEXT_STEP}")
 
 
 def _unpack_own(pattern: str, into: Path) -> str | None:

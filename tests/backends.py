@@ -50,6 +50,7 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "one statement": ("a claim in one statement", frozenset({"postgres"})),
     "locks what it reads": ("locks on rows that are read and then not wanted", frozenset({"mysql", "mariadb"})),
     "planner switches": ("switches for kinds of join", frozenset({"postgres", "postgres-portable"})),
+    "named lock table": ("a view of every named lock", frozenset({"postgres", "postgres-portable", "mysql"})),
     "row lock table": ("a view of every row lock", frozenset({"mysql"})),
     "schemas": ("schemas within a database", frozenset({"postgres", "postgres-portable"})),
     "locks that spare keys": ("row locks that foreign keys pass", frozenset({"postgres", "postgres-portable"})),

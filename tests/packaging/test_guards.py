@@ -36,7 +36,7 @@ def test_git_holds_the_link_as_a_link() -> None:
 # --- ruff --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", ["claimjobs/new.py", "dialects/new.py", "tests/new.py", "benchmarks/new.py"])
+@pytest.mark.parametrize("file", ["claimjobs/new.py", "dialects/new.py", "tests/new.py", "examples/new.py"])
 @pytest.mark.parametrize("line", ["import dialects", "import dialects.mysql", "from dialects import mysql"])
 def test_a_bare_import_of_dialects_is_refused(file: str, line: str) -> None:
     assert "TID251" in _ruff(file, line)

@@ -43,7 +43,7 @@ def test_the_sdist_holds_what_the_wheel_is_made_of(built: Built) -> None:
     with tarfile.open(built.sdist) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
     assert {f"claimjobs/dialects/{name}" for name in DIALECTS} <= names
-    assert not {name.split("/")[0] for name in names} & {"tests", "servers", "benchmarks"}
+    assert not {name.split("/")[0] for name in names} & {"tests", "servers", "benchmarks", "examples"}
 
 
 def test_the_wheel_of_the_sdist_is_the_same(built: Built) -> None:

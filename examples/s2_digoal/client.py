@@ -1,0 +1,33 @@
+"""What a client of the pools can ask for, and what it is told."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+ASSIGNED = "assigned"
+ALREADY = "already assigned"
+NOTHING = "nothing free"
+BUSY = "busy"
+
+Told = tuple[str, int | None]
+"""The outcome, and the other half of the pair where it is `assigned`."""
+
+
+class Client(Protocol):
+    """One client, with a connection of its own."""
+
+    def __init__(self, url: str) -> None: ...
+
+    def close(self) -> None: ...
+
+    def pick_worker(self, task: int) -> Told:
+        """Example 1: given a task, any free worker of `java_pool`."""
+
+    def release(self, worker: int) -> bool:
+        """Example 1: the worker is free again; whether it had a task."""
+
+    def pick_task(self, worker: int) -> Told:
+        """Example 2: given a worker, any free task of `task_pool`."""
+
+    def insert(self, worker: int, task: int) -> Told:
+        """Example 3: a pair of which neither half is there beforehand."""

@@ -1,0 +1,45 @@
+"""The same with claimjobs: `assign` gives a row to at most one, and to one at most one row, by a unique column."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from claimjobs import Assignment, Columns, Queue
+from examples.s2_digoal.client import ALREADY, ASSIGNED, BUSY, NOTHING, Told
+
+RELEASE = sa.text("update java_pool set taskid = null where tid = :worker and taskid is not null")
+OUTCOMES = {ASSIGNED, ALREADY, NOTHING, BUSY}
+
+
+class Ours:
+    """One client."""
+
+    def __init__(self, url: str) -> None:
+        self._workers = Queue(url, "java_pool", columns=Columns(key="tid", assignee="taskid"))
+        self._tasks = Queue(url, "task_pool", columns=Columns(key="taskid", assignee="tid"))
+        self._pairs = Queue(url, "pairs", columns=Columns(key="tid", assignee="taskid"))
+
+    def close(self) -> None:
+        for queue in (self._workers, self._tasks, self._pairs):
+            queue.close()
+            queue.engine.dispose()
+
+    def pick_worker(self, task: int) -> Told:
+        return _told(self._workers.assign(task), "tid")
+
+    def release(self, worker: int) -> bool:
+        """By the worker, whatever its task is: a statement of the user's own does no harm to assignments."""
+        with self._workers.engine.begin() as connection:
+            return connection.execute(RELEASE, {"worker": worker}).rowcount > 0
+
+    def pick_task(self, worker: int) -> Told:
+        return _told(self._tasks.assign(worker), "taskid")
+
+    def insert(self, worker: int, task: int) -> Told:
+        return _told(self._pairs.pair({"tid": worker, "taskid": task}), "tid")
+
+
+def _told(assignment: Assignment, half: str) -> Told:
+    assert assignment.outcome in OUTCOMES
+    job = assignment.job if assignment.outcome == ASSIGNED else None
+    return assignment.outcome, None if job is None else int(job[half])
