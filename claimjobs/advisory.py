@@ -89,7 +89,7 @@ class Looked:
         self._recheck = statements.recheck(backend.roles, backend.dialect, selection)
 
     def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]:
-        return [job_of(self._roles, row) for row in connection.execute(self._recheck, {"keys": keys})]
+        return [job_of(self._roles, row) for row in connection.execute(self._recheck, {"claimjobs_keys": keys})]
 
 
 class Marked:
@@ -105,8 +105,8 @@ class Marked:
         self._is_alive = statements.is_alive(owners)
 
     def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]:
-        rows = self._rows(connection, {"keys": keys, "me": me})
-        if not rows and not connection.scalar(self._is_alive, {"me": me}):
+        rows = self._rows(connection, {"claimjobs_keys": keys, "claimjobs_me": me})
+        if not rows and not connection.scalar(self._is_alive, {"claimjobs_me": me}):
             raise OwnerDead
         return [job_of(self._roles, row) for row in rows]
 
@@ -128,7 +128,7 @@ class TryLocks:
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
         locks = self._locks(connection)
-        rows = connection.execute(self._find, {"limit": limit}).all()
+        rows = connection.execute(self._find, {"claimjobs_limit": limit}).all()
         if not rows:
             return NOTHING
         candidates, size = alike(rows, size)

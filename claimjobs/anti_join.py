@@ -35,16 +35,16 @@ class Apart:
 
     def candidates(self, connection: sa.Connection, limit: int) -> Sequence[Any]:
         """Phase 1: keys, and how suspect each is."""
-        return connection.execute(self._find, {"limit": limit}).all()
+        return connection.execute(self._find, {"claimjobs_limit": limit}).all()
 
     def locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Key]:
         """The first `size` of the candidates that nobody else has locked, in their order."""
-        rows = connection.execute(self._lock, {"candidates": candidates, "size": size})
+        rows = connection.execute(self._lock, {"claimjobs_candidates": candidates, "claimjobs_size": size})
         return [key_of(row) for row in rows]
 
     def jobs(self, connection: sa.Connection, statement: Any, keys: list[Key], **values: Any) -> list[Job]:
         """What a statement about these keys returns, in the order of the keys."""
-        rows = connection.execute(statement, {"keys": keys, **values}).all()
+        rows = connection.execute(statement, {"claimjobs_keys": keys, **values}).all()
         place = {key: number for number, key in enumerate(keys)}
         jobs = [self._job(row) for row in rows]
         check_keys(self.pair.source, jobs)
@@ -90,7 +90,7 @@ class AntiJoin:
         return candidates[start : start + size]
 
     def _claimed(self, connection: sa.Connection, keys: list[Key], me: int) -> list[Job]:
-        connection.execute(self._take, {"keys": keys, "me": me})
+        connection.execute(self._take, {"claimjobs_keys": keys, "claimjobs_me": me})
         jobs = self._apart.jobs(connection, self._taken, keys, me=me)
         if len(jobs) < len(keys):
             self._give_back(connection, me, set(keys) - {job.key for job in jobs})
@@ -98,9 +98,9 @@ class AntiJoin:
 
     def _give_back(self, connection: sa.Connection, me: int, keys: set[Key]) -> None:
         """Some are others', or are gone or changed since they were found. None are ours if we were declared dead."""
-        if not connection.scalar(self._alive, {"me": me}):
+        if not connection.scalar(self._alive, {"claimjobs_me": me}):
             raise OwnerDead
-        connection.execute(self._release, {"keys": list(keys), "me": me})
+        connection.execute(self._release, {"claimjobs_keys": list(keys), "claimjobs_me": me})
 
 
 class LockApart:

@@ -67,7 +67,7 @@ class OneStatement:
         self._assign = statements.assign(backend.roles, backend.dialect, selection)
 
     def __call__(self, connection: sa.Connection, worker: Any) -> Assignment:
-        outcome, *row = connection.execute(self._assign, {"worker": worker}).one()
+        outcome, *row = connection.execute(self._assign, {"claimjobs_worker": worker}).one()
         return Assignment(outcome, job_of(self._roles, row) if outcome in (ASSIGNED, ALREADY) else None)
 
 
@@ -86,12 +86,12 @@ class LockAndGive:
         free = self._lock(connection)
         if free is None:
             return self._why_none(connection, worker)
-        connection.execute(self._give, {"keys": [free.key], "worker": worker})
+        connection.execute(self._give, {"claimjobs_keys": [free.key], "claimjobs_worker": worker})
         given = {_assignee(self._roles).name: worker}
         return Assignment(ASSIGNED, job_of(self._roles, list(free.values()), given))
 
     def _why_none(self, connection: sa.Connection, worker: Any) -> Assignment:
-        row = connection.execute(self._of_worker, {"worker": worker}).first()
+        row = connection.execute(self._of_worker, {"claimjobs_worker": worker}).first()
         if row is not None:
             return Assignment(ALREADY, job_of(self._roles, row))
         return Assignment(BUSY if connection.scalar(self._is_any_free) else NOTHING)
@@ -143,12 +143,12 @@ class Assigner:
     def assign(self, worker: Any, way: Way) -> Assignment:
         """A row for the worker, if it has none."""
         self._check(worker)
-        return self._settled(lambda connection: way(connection, worker), self._of_worker, {"worker": worker})
+        return self._settled(lambda connection: way(connection, worker), self._of_worker, {"claimjobs_worker": worker})
 
     def unassign(self, worker: Any) -> bool:
         """Whether the worker had a row, which is free now."""
         self._check(worker)
-        given = {"worker": worker}
+        given = {"claimjobs_worker": worker}
         return self._connector.transaction(lambda c: c.execute(self._take_away, given).rowcount) > 0
 
     def pair(self, values: Mapping[str, Any]) -> Assignment:
@@ -170,7 +170,7 @@ class Assigner:
         if connection.dialect.insert_returning:
             return Assignment(ASSIGNED, job_of(self._roles, connection.execute(insert.returning(*columns)).one()))
         connection.execute(insert)
-        worker = {"worker": values[_assignee(self._roles).name]}
+        worker = {"claimjobs_worker": values[_assignee(self._roles).name]}
         return Assignment(ASSIGNED, job_of(self._roles, connection.execute(self._of_worker, worker).one()))
 
     def _settled(

@@ -87,7 +87,9 @@ class TwoPhases:
         return replace(claimed, owner=me)
 
     def _mark_all(self, connection: sa.Connection, me: int, jobs: list[Job]) -> None:
-        marked = connection.execute(self._mark, {"keys": [job.key for job in jobs], "me": me}).rowcount
+        marked = connection.execute(
+            self._mark, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": me}
+        ).rowcount
         if marked > len(jobs):
             raise KeyNotUnique(self._roles.name)
         if marked < len(jobs):
@@ -116,7 +118,7 @@ class Phases:
         self, connection: sa.Connection, size: int, limit: int, marked: Mapping[str, Any] = MappingProxyType({})
     ) -> Claimed:
         """`marked`: what will be written into the jobs, which is shown as if it were."""
-        rows = connection.execute(self._find, {"limit": limit}).all()
+        rows = connection.execute(self._find, {"claimjobs_limit": limit}).all()
         if not rows:
             return NOTHING
         candidates, size = alike(rows, size)
@@ -126,7 +128,7 @@ class Phases:
     def _locked(
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
-        given = {"candidates": candidates, "size": size}
+        given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
         jobs = [job_of(self._roles, row, marked) for row in connection.execute(self._lock, given)]
         check_keys(self._roles, jobs)
         return jobs
@@ -140,7 +142,9 @@ class OneStatement:
         self._claim = claim(backend.roles, backend.dialect, selection, now=now, owners=backend.owners)
 
     def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
-        rows = connection.execute(self._claim, {"me": me, "size": size, "limit": limit}).all()
+        rows = connection.execute(
+            self._claim, {"claimjobs_me": me, "claimjobs_size": size, "claimjobs_limit": limit}
+        ).all()
         found, alive = rows[0][:2]
         if not alive:
             raise OwnerDead

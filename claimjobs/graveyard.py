@@ -62,7 +62,9 @@ class Graveyard:
         """Those of these jobs that are dead, by their keys."""
         statement = statements.chosen(self._roles, self._backend.dialect)
         with self._connect() as connector:
-            rows = [row for chunk in _chunks(keys, None) for row in self._read(connector, statement, keys=chunk)]
+            rows = [
+                row for chunk in _chunks(keys, None) for row in self._read(connector, statement, claimjobs_keys=chunk)
+            ]
         return tuple(job_of(self._roles, row) for row in rows)
 
     def count(self, where: Where = None) -> int:
@@ -108,7 +110,7 @@ class Graveyard:
 
     def _reached(self, connector: Connector, statement: Any, keys: Sequence[Key]) -> int:
         def write(connection: sa.Connection) -> int:
-            return connection.execute(statement, {"keys": keys}).rowcount
+            return connection.execute(statement, {"claimjobs_keys": keys}).rowcount
 
         with predicate_errors(self._backend.dialect):
             return connector.transaction(write)
@@ -120,7 +122,7 @@ class Graveyard:
         next_page = partial(statements.page, self._roles, tuple(columns), self._narrower(where))
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, AT_ONCE))) > 0:
-            rows = self._read(connector, next_page(after=after), limit=size)
+            rows = self._read(connector, next_page(after=after), claimjobs_limit=size)
             if rows:
                 yield rows
             if len(rows) < size:

@@ -175,4 +175,4 @@ class Hand:
 
 
 def _held(connection: sa.Connection, backend: Backend, me: int) -> list[Key]:
-    return [key_of(row) for row in connection.execute(owners.held(backend.roles), {"me": me})]
+    return [key_of(row) for row in connection.execute(owners.held(backend.roles), {"claimjobs_me": me})]

@@ -94,7 +94,7 @@ class Janitor:
 
     def _is_ours(self, owner: int) -> bool:
         claims_of = statements.claims_of(self._backend.owners)
-        claims = self._connector.transaction(lambda c: c.scalar(claims_of, {"me": owner}), patience=1)
+        claims = self._connector.transaction(lambda c: c.scalar(claims_of, {"claimjobs_me": owner}), patience=1)
         if claims in (None, self._backend.roles.name):
             return True
         log.warning("owner %d is left alone: it takes jobs from %s", owner, claims)
@@ -118,7 +118,7 @@ class Janitor:
 
     def _take_over(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> tuple[int, bool]:
         """Declare an owner dead, hand back its jobs, and take it out once it has none: how many, whether taken out."""
-        me, owners = {"me": owner}, self._backend.owners
+        me, owners = {"claimjobs_me": owner}, self._backend.owners
         if not self._may_declare(connection, owner, last_beat):
             return 0, False
         first_look = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
@@ -134,7 +134,7 @@ class Janitor:
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
         """Seize the owner's row: not when somebody else has it, or when it has given a sign of life meanwhile."""
         owners = self._backend.owners
-        seized = connection.execute(statements.seize(owners), {"me": owner}).mappings().first()
+        seized = connection.execute(statements.seize(owners), {"claimjobs_me": owner}).mappings().first()
         if seized is not None:
             return last_beat is None or seized["beat"] == last_beat
         known = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first()

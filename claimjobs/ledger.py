@@ -157,7 +157,7 @@ def _count(connection: sa.Connection, table: sa.Table, chosen: dict[str, Any]) -
 def _forget(connection: sa.Connection, table: sa.Table, dialect: Dialect, chosen: dict[str, Any]) -> int:
     found = connection.scalars(statements.old(table), {**chosen, "limit": AT_ONCE}).all()
     if found:
-        connection.execute(statements.forget(table, dialect), {"keys": found})
+        connection.execute(statements.forget(table, dialect), {"claimjobs_keys": found})
     return len(found)
 
 

@@ -48,7 +48,7 @@ class Owner:
 
     def leave(self) -> None:
         """Take this owner out of the table. What it still holds must have been handed back before."""
-        me = {"me": self.id}
+        me = {"claimjobs_me": self.id}
         self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)
 
     def _greet(self, connection: sa.Connection) -> None:
@@ -56,17 +56,17 @@ class Owner:
         if not self.id or not self._is_alive(connection):
             self._register(connection)
         since = self._lock_session(connection)
-        connection.execute(statements.locked(self._table), {"me": self.id, "since": since})
+        connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
 
     def _live_on(self, connection: sa.Connection) -> None:
         if not self._is_alive(connection):
             log.warning("owner %d was declared dead; going on under a new id", self.id)
             self._register(connection)
             since = self._lock_session(connection)
-            connection.execute(statements.locked(self._table), {"me": self.id, "since": since})
+            connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
 
     def _is_alive(self, connection: sa.Connection) -> bool:
-        return connection.execute(self._beat, {"me": self.id}).rowcount == 1
+        return connection.execute(self._beat, {"claimjobs_me": self.id}).rowcount == 1
 
     def _register(self, connection: sa.Connection) -> None:
         row = {

@@ -57,9 +57,9 @@ class Purge:
             after = tuple(found[-1])
 
     def _chunk(self, connection: sa.Connection, page: Any, delete: Any) -> tuple[Sequence[Any], int]:
-        found = connection.execute(page, {"limit": AT_ONCE}).all()
+        found = connection.execute(page, {"claimjobs_limit": AT_ONCE}).all()
         keys = [self._key_in(row) for row in found]
-        return found, connection.execute(delete, {"keys": keys}).rowcount if keys else 0
+        return found, connection.execute(delete, {"claimjobs_keys": keys}).rowcount if keys else 0
 
     def _key_in(self, row: Any) -> Any:
         parts = tuple(row._mapping[column] for column in self._backend.roles.key)

@@ -72,7 +72,7 @@ class Roles:
     @cached_property
     def mine(self) -> sa.ColumnElement[bool]:
         """The guard of every way out of `claimed`: still claimed, and by the parameter `me`."""
-        return self.state.is_claimed_by(sa.bindparam("me", type_=sa.Integer))
+        return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
 
     def told(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
         """What a row says in a role; `otherwise` where no column plays it, or it is NULL."""

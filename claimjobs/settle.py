@@ -154,13 +154,13 @@ class Settler:
         lost: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
             rows = connection.execute(statement, _by(me, values))
-            lost.update(set(values["keys"]) - {key_of(row) for row in rows})
+            lost.update(set(values["claimjobs_keys"]) - {key_of(row) for row in rows})
         return lost
 
     def _write_and_count(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """The same where nothing is returned. A count says that some are lost, not which: then look first."""
         for statement, values in self._writes(connection, outcomes):
-            if connection.execute(statement, _by(me, values)).rowcount != len(values["keys"]):
+            if connection.execute(statement, _by(me, values)).rowcount != len(values["claimjobs_keys"]):
                 raise _SomeAreLost
         return set()
 
@@ -168,7 +168,10 @@ class Settler:
         keys = outcomes.keys()
         held: set[Key] = set()
         for some in _cut(keys, MANY):
-            held.update(key_of(row) for row in connection.execute(self._still_mine, {"keys": some, "me": me}))
+            held.update(
+                key_of(row)
+                for row in connection.execute(self._still_mine, {"claimjobs_keys": some, "claimjobs_me": me})
+            )
         self.write(connection, me, outcomes.only(held))
         return set(keys) - held
 
@@ -178,9 +181,9 @@ class Settler:
         """The statements for those kinds of outcome that there are, each with its parameters."""
         if outcomes.done:
             for statement in self._finish(connection, outcomes):
-                yield from ((statement, {"keys": keys}) for keys in _cut(outcomes.done, MANY))
+                yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, MANY))
         if not self._locked:  # a row that is merely locked is free as soon as its transaction ends
-            yield from ((self._release, {"keys": keys}) for keys in _cut(outcomes.released, MANY))
+            yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
         yield from self._failures(outcomes)
 
     def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[Any]:
@@ -197,24 +200,27 @@ class Settler:
     def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
         retry = partial(statements.retry, loners=outcomes.loners)
         if self._note is not None:
-            yield from ((self._note, {"keys": keys}) for keys in _cut(outcomes.errors, MANY))
+            yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
         for keys in _cut(outcomes.retried, FEW):
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):
-            yield statements.bury(self._reach, self._now, {key: outcomes.errors[key] for key in keys}), {"keys": keys}
+            yield (
+                statements.bury(self._reach, self._now, {key: outcomes.errors[key] for key in keys}),
+                {"claimjobs_keys": keys},
+            )
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
-            yield statement, {**values, "company": outcomes.company or len(outcomes.suspects)}
+            yield statement, {**values, "claimjobs_company": outcomes.company or len(outcomes.suspects)}
 
     def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> Write:
         chosen = {key: errors[key] for key in keys}
         waits = {key: delays[key] for key in keys}
-        return build(self._reach, self._now, errors=chosen, delays=waits), {"keys": keys}
+        return build(self._reach, self._now, errors=chosen, delays=waits), {"claimjobs_keys": keys}
 
 
 def _by(me: int | None, values: dict[str, Any]) -> dict[str, Any]:
     """The parameters of a write, with the owner's, if there is one."""
-    return values if me is None else {**values, "me": me}
+    return values if me is None else {**values, "claimjobs_me": me}
 
 
 def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:

@@ -101,6 +101,12 @@ class Supervisor:
 
     def run(self) -> Summary:
         """Run to the end. Raises ClaimjobsError before anything is started where nothing could work."""
+        try:
+            return self._run_to_the_end()
+        finally:
+            self._queue.engine.dispose()
+
+    def _run_to_the_end(self) -> Summary:
         self._plan.check(self._run.generators)
         before = self._queue.stats().left
         self._began = time.monotonic()

@@ -106,7 +106,7 @@ class Dialect:
         Portable: an IN list, sorted again. A LIMIT on top must stop the locking as well.
         """
         del index
-        return jobs.where(self.among(key, "candidates")).order_by(*order)
+        return jobs.where(self.among(key, "claimjobs_candidates")).order_by(*order)
 
     def among(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
         """`key IN (the values of this parameter)`, for one key column or several."""
@@ -247,7 +247,7 @@ class Dialect:
         They are found through this index, whose first columns are the key's; None: the primary key.
         """
         del index
-        return statement.where(self.among(key, "keys"))
+        return statement.where(self.among(key, "claimjobs_keys"))
 
     def beyond(self, columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.ColumnElement[bool]:
         """`(columns) > (values)`, so that an index over the columns is entered there.

@@ -86,7 +86,7 @@ class MySQL(Dialect):
         The primary key is forced: a table that seems small is read whole instead, in its own order.
         """
         del order  # the candidates already stand in it
-        return _walked(jobs, key, "candidates", index)
+        return _walked(jobs, key, "claimjobs_candidates", index)
 
     # --- sessions ------------------------------------------------------------------------------------------
 
@@ -204,10 +204,10 @@ class MySQL(Dialect):
         wait for a row before it has seen that it wants it; but in a join it locks what its subqueries read.
         """
         if isinstance(statement, sa.Select):
-            return _walked(statement, key, "keys", index)
+            return _walked(statement, key, "claimjobs_keys", index)
         if isinstance(statement, sa.Update):
-            return self.by_key(statement.where(self.among(key, "keys")), index)
-        given, matches = _given(key, "keys")
+            return self.by_key(statement.where(self.among(key, "claimjobs_keys")), index)
+        given, matches = _given(key, "claimjobs_keys")
         return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
 
 

@@ -98,6 +98,8 @@ NOTES_FOR: Final = {
     ("mariadb", "lock"): "`:candidates` is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
 }
 
+OURS: Final = "claimjobs_"
+"""What the names of parameters begin with that a column of the user's might have; left out here."""
 GIVEN: Final = (
     *("me", "size", "limit", "keys", "candidates", "d", "e"),
     *("host", "pid", "claims", "lease", "since", "company", "until"),
@@ -115,7 +117,8 @@ Made by `python -m docs.make_sql` from real servers; do not edit. `tests/docs/te
 statement on this page is not the one that the library compiles.
 
 The table is the one that `claimjobs setup-tables` makes, with {ROWS:,} waiting jobs; batches of {SIZE}. `:name` is a
-parameter that changes from run to run; `:keys` stands for a list of them. Constants (`'unclaimed'`) are sent
+parameter that changes from run to run; `:keys` stands for a list of them.
+In truth they are called `claimjobs_keys` and so on, as no column is. Constants (`'unclaimed'`) are sent
 as parameters as well, and are shown as their values here. Every transaction is READ COMMITTED, whatever the
 server's default. A claim is one transaction; a settle is another one; so is a reclaim, from locking the owner's row
 to deleting it. What a new connection asks about its server (versions, whose session this is, since when the server
@@ -129,7 +132,7 @@ What a table of your own changes: its name, its columns in place of `d` and `e`,
 """
 
 
-ME: Final = sa.bindparam("me", type_=sa.Integer)
+ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 
 UNPLANNED: Final = ("settings", "register", "hold", "locked", "leave", "lead", "end session", "holder")
 """Nothing is to be learned from a plan of these, or there is none."""
@@ -229,9 +232,9 @@ def compiled(statement: Any, family: str) -> Any:
 def readable(statement: Any, family: str) -> str:
     """SQL with its constants in place, a clause a line."""
     text = compiled(statement, family)
-    sql = re.sub(r"__\[POSTCOMPILE_(\w+?)(~~[^\]]*)?\]", r":\1", str(text))
+    sql = re.sub(r"__\[POSTCOMPILE_(\w+?)(~~[^\]]*)?\]", r":\1", str(text)).replace(f":{OURS}", ":")
     for name, value in text.params.items():
-        if name not in GIVEN:
+        if name.removeprefix(OURS) not in GIVEN:
             sql = re.sub(rf"(?<!:):{name}\b({CAST})?", _literal(value), sql)
     clauses = re.sub(rf"(?<!DELETE)\s+(?={CLAUSES})", "\n", " ".join(sql.split()))
     return "\n".join(folded for line in clauses.splitlines() for folded in _folded(line))

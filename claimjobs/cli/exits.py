@@ -15,7 +15,7 @@ CONNECTION: Final = 3
 TABLE: Final = 4
 """The table is missing, or is no queue: see `claimjobs setup-tables`."""
 INPUT: Final = 5
-"""A row, a predicate, a handler or an id that was given does not fit."""
+"""A row, a predicate, a map, a handler or an id that was given does not fit."""
 INTERRUPTED: Final = 130
 """Ctrl-C ended a command before its work was done; nothing is left half done."""
 TAKEN_BACK: Final = 130
@@ -27,7 +27,7 @@ MEANINGS: Final = {
     USAGE: "the command line is wrong",
     CONNECTION: "the database cannot be reached, refuses the user, or is too old to claim",
     TABLE: "the table is missing or is no queue: see `claimjobs setup-tables`",
-    INPUT: "a row, a predicate, a handler or an id that was given does not fit",
+    INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",
     INTERRUPTED: "Ctrl-C ended the command before its work was done (start-processing: a second one)",
 }
 """For `claimjobs --help`."""

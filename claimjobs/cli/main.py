@@ -29,6 +29,7 @@ CODES: dict[type[BaseException], int] = {
     errors.ConnectionFailed: exits.CONNECTION,
     errors.UnfitTable: exits.TABLE,
     errors.BadPredicate: exits.INPUT,
+    errors.BadMap: exits.INPUT,
     errors.BadRow: exits.INPUT,
     errors.BadUnique: exits.USAGE,
     errors.ReferenceNotFound: exits.INPUT,

@@ -31,7 +31,7 @@ def let_go(dialect: Dialect) -> sa.Select[Any]:
 def recheck(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
     """Those of the jobs `keys` that are still ready. Sent after their locks are had, it sees what was committed
     before them, which phase 1 may not have."""
-    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), selection.ready)
+    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "claimjobs_keys"), selection.ready)
     return dialect.by_key(jobs, roles.key_index)
 
 
@@ -44,7 +44,7 @@ def mark_ready(
 
 def marked(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
     """Those of the jobs `keys` that `me` holds."""
-    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "keys"), roles.mine)
+    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "claimjobs_keys"), roles.mine)
     return dialect.by_key(jobs, roles.key_index)
 
 

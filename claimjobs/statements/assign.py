@@ -49,7 +49,7 @@ def is_any_free(roles: Roles, selection: Selection) -> sa.Select[Any]:
 def give(roles: Roles, dialect: Dialect) -> sa.Update:
     """The rows `keys`, which is the one that is locked, are the worker's."""
     update = sa.update(roles.table).values({_column(roles): _worker(roles)})
-    return dialect.by_key(update.where(dialect.among(roles.key, "keys")), roles.key_index)
+    return dialect.by_key(update.where(dialect.among(roles.key, "claimjobs_keys")), roles.key_index)
 
 
 def take_away(roles: Roles, dialect: Dialect, index: str | None) -> sa.Update:
@@ -108,4 +108,4 @@ def _column(roles: Roles) -> sa.Column[Any]:
 
 
 def _worker(roles: Roles) -> sa.BindParameter[Any]:
-    return sa.bindparam("worker", type_=_column(roles).type)
+    return sa.bindparam("claimjobs_worker", type_=_column(roles).type)

@@ -72,7 +72,7 @@ def _locked(roles: Roles, dialect: Dialect, candidate: sa.CTE, *, ready: Any) ->
 
 def _at_most(kind: sa.ScalarSelect[Any]) -> sa.ColumnElement[Any]:
     """How many to take of those that are as suspect as `kind`."""
-    size = sa.bindparam("size", type_=sa.Integer)
+    size = sa.bindparam("claimjobs_size", type_=sa.Integer)
     return sa.case((kind > 0, sa.func.least(size, sa.func.greatest(kind // 2, 1))), else_=size)
 
 

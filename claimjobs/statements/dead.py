@@ -21,7 +21,7 @@ def page(roles: Roles, columns: Sequence[Any], where: Predicates, *, after: Key 
         sa.select(*columns)
         .where(roles.state.is_(DEAD), *where, *beyond)
         .order_by(*roles.key)
-        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
     )
 
 

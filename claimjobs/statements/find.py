@@ -29,7 +29,7 @@ def find(roles: Roles, selection: Selection) -> sa.Select[Any]:
         sa.select(*roles.key, suspect.label(SUSPECT))
         .where(selection.ready)
         .order_by(*selection.order)
-        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
     )
 
 

@@ -18,6 +18,6 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]
     """
     jobs = sa.select(*roles.table.columns).where(selection.ready)
     picked = dialect.pick(jobs, roles.key, selection.order, roles.key_index).limit(
-        sa.bindparam("size", type_=sa.Integer)
+        sa.bindparam("claimjobs_size", type_=sa.Integer)
     )
     return picked.with_for_update(skip_locked=True, key_share=True, of=roles.table)

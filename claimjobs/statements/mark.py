@@ -20,7 +20,7 @@ def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.
 
 def ownership(roles: Roles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
     """What a claim writes into a job."""
-    values = roles.state.becomes(CLAIMED, sa.bindparam("me", type_=sa.Integer))
+    values = roles.state.becomes(CLAIMED, sa.bindparam("claimjobs_me", type_=sa.Integer))
     if roles.owner_date is not None:
         values[roles.owner_date] = now
     return values

@@ -87,4 +87,4 @@ def unknown(roles: Roles, owners: sa.Table) -> sa.Select[Any]:
 
 
 def _me(owners: sa.Table) -> sa.ColumnElement[bool]:
-    return owners.c.id == sa.bindparam("me", type_=sa.Integer)
+    return owners.c.id == sa.bindparam("claimjobs_me", type_=sa.Integer)

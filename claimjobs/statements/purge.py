@@ -34,7 +34,7 @@ def page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any
     """The next `limit` of the jobs, along `walk`, beyond the values `after` of its columns."""
     way = walk(roles)
     beyond = () if after is None else (dialect.beyond(way, after),)
-    limit = sa.bindparam("limit", type_=sa.Integer)
+    limit = sa.bindparam("claimjobs_limit", type_=sa.Integer)
     return sa.select(*way).where(*chosen, *beyond).order_by(*way).limit(limit)
 
 

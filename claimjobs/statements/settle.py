@@ -75,7 +75,7 @@ def suspect(
     """
     roles = reach.roles
     mark = roles.need("suspect", "finding the job that spoils its batch")
-    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("company", type_=sa.Integer)}
+    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_company", type_=sa.Integer)}
     if roles.run_at is not None:
         values[roles.run_at] = reach.dialect.later(now, _by_key(roles, delays, sa.Float()))
     if roles.last_error is not None:

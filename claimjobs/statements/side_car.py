@@ -61,7 +61,7 @@ def find(pair: Pair, selection: Selection) -> sa.Select[Any]:
         sa.select(*pair.source.key, pair.company.label(SUSPECT))
         .where(selection.ready, pair.company >= 0)
         .order_by(*selection.order)
-        .limit(sa.bindparam("limit", type_=sa.Integer))
+        .limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
     )
 
 
@@ -73,7 +73,7 @@ def lock(pair: Pair, selection: Selection) -> sa.Select[Any]:
     source = pair.source
     rows = sa.select(*source.key).where(selection.ready, pair.company >= 0)
     picked = pair.dialect.pick(rows, source.key, selection.order, source.key_index)
-    return picked.limit(sa.bindparam("size", type_=sa.Integer)).with_for_update(
+    return picked.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)).with_for_update(
         skip_locked=True, key_share=True, of=source.table
     )
 
@@ -89,7 +89,7 @@ def take(pair: Pair, owners: sa.Table) -> sa.Executable:
     told = [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in fresh.items()]
     rows = (
         sa.select(*pair.source.key, *told)
-        .where(pair.dialect.among(pair.source.key, "keys"), pair.company >= 0, alive(owners))
+        .where(pair.dialect.among(pair.source.key, "claimjobs_keys"), pair.company >= 0, alive(owners))
         .order_by(*pair.source.key)
     )
     # The state comes last: where assignments count one after the other, what follows it would see it changed.
@@ -114,7 +114,7 @@ def free(pair: Pair) -> sa.Select[Any]:
 def note(pair: Pair) -> sa.Executable:
     """Insert an unclaimed row for those of `keys` that have none, so that an outcome can be written into it."""
     run_at = pair.claims.need("run_at", "claiming")
-    rows = sa.select(*pair.source.key, pair.now).where(pair.dialect.among(pair.source.key, "keys"))
+    rows = sa.select(*pair.source.key, pair.now).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
     columns = [*pair.claims.key, run_at]
     return pair.dialect.upsert(pair.claims.table, columns, rows.order_by(*pair.source.key), values={}, guard=sa.true())
 
@@ -141,4 +141,4 @@ def waiting(pair: Pair) -> sa.Select[Any]:
 
 def _rows(pair: Pair, attempts: Any) -> sa.Select[Any]:
     rows = sa.select(*pair.source.table.columns, attempts.label(ATTEMPTS))
-    return rows.where(pair.dialect.among(pair.source.key, "keys"))
+    return rows.where(pair.dialect.among(pair.source.key, "claimjobs_keys"))

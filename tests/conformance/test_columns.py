@@ -324,3 +324,25 @@ def test_a_claim_by_map_is_as_short_as_any(backend: Backend) -> None:
         claim = [sql.split()[0] for sql in sent]
     one_statement = backend.dialect.claims_in_one_statement
     assert claim == (["WITH", "COMMIT"] if one_statement else ["SELECT", "SELECT", "UPDATE", "COMMIT"])
+
+
+def test_columns_with_the_names_of_our_parameters(backend: Backend) -> None:
+    """A statement of ours that wrote into them, or could not be compiled, would be found here."""
+    names = ("keys", "size", "limit", "candidates", "now")
+    payload = [sa.Column(name, sa.Integer) for name in names]
+    roles = [sa.Column("me", sa.Integer), sa.Column("company", sa.Integer), *columns_of_ours()[3:-1]]
+    table = table_of(
+        "odd", sa.Column("id", sa.Integer, primary_key=True), sa.Column("phase", sa.Integer), *payload, *roles
+    )
+    given = {**NAMES, "owner_id": "me", "owner_date": None, "priority": None}
+    queue = queue_of(backend, table, Columns(status="phase", states=SMALLINTS, **given))
+    queue.enqueue([{"id": n, "phase": 0, **dict.fromkeys(names, n)} for n in range(1, 9)])
+    with queue.claim(4) as batch:
+        batch.done(batch[0])
+        batch.fail(batch[1], "again", retry_in=0)
+        batch.blame("which one?")
+    with queue.claim(8, where=table.c.size > 4) as batch:
+        batch.release()
+    rest = backend.rows("odd")
+    assert [tuple(row[name] for name in names) for row in rest] == [(n,) * 5 for n in range(2, 9)]
+    assert [row["company"] for row in rest[:4]] == [0, 2, 2, None]

@@ -93,7 +93,7 @@ def two_phases(backend: Backend, connection: sa.Connection) -> tuple[list[Key], 
     roles = roles_of(JOBS)
     ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.state.is_("unclaimed")
     selection = Selection(ready, roles.default_order)
-    found = connection.execute(find(roles, selection), {"limit": 10})
+    found = connection.execute(find(roles, selection), {"claimjobs_limit": 10})
     return [row[0] for row in found], lock(roles, backend.dialect, selection)
 
 
@@ -111,7 +111,7 @@ def test_what_was_claimed_between_the_phases_is_left_alone(backend: Backend) -> 
     with at_dialects_isolation(backend) as connection:
         candidates, phase_2 = two_phases(backend, connection)
         with other.claim(2) as taken:
-            given = {"candidates": candidates, "size": 3}
+            given = {"claimjobs_candidates": candidates, "claimjobs_size": 3}
             locked = connection.execute(phase_2, given).mappings().all()
             assert names(taken) == ["0000", "0001"]
             assert [row["d"] for row in locked] == ["0002", "0003", "0004"]
@@ -125,7 +125,7 @@ def test_what_was_done_between_the_phases_is_not_there_any_more(backend: Backend
         candidates, phase_2 = two_phases(backend, connection)
         with other.claim(2) as taken:
             taken.done()
-        given = {"candidates": candidates, "size": 3}
+        given = {"claimjobs_candidates": candidates, "claimjobs_size": 3}
         assert [row["d"] for row in connection.execute(phase_2, given).mappings()] == ["0002"]
 
 
@@ -137,7 +137,7 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     ready = sa.and_(roles.state.is_("unclaimed"), JOBS.c.e == "")
     claim = TwoPhases(queue._ready(), Selection(ready, roles.default_order), sa.func.now())
     with at_dialects_isolation(backend) as connection:
-        candidates = [row[0] for row in connection.execute(claim._phases._find, {"limit": 10})]
+        candidates = [row[0] for row in connection.execute(claim._phases._find, {"claimjobs_limit": 10})]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
         assert names(claim._phases._locked(connection, candidates, 10, {})) == ["0000", "0002"]
 

@@ -106,7 +106,9 @@ def test_a_settle_locks_its_own_jobs_only(backend: Backend, queue: Queue, kind: 
     batch = queue.claim(SIZE)
     keys = [job.key for job in batch.jobs]
     with by_hand(backend) as connection:
-        connection.execute(statement(kind, roles_of(JOBS), backend, keys), {"keys": keys, "me": queue.owner_id})
+        connection.execute(
+            statement(kind, roles_of(JOBS), backend, keys), {"claimjobs_keys": keys, "claimjobs_me": queue.owner_id}
+        )
         if backend.has("row lock table"):
             assert sorted(backend.lock_table()) == [("PRIMARY", "X,REC_NOT_GAP")] * SIZE
         assert backend.locked() == SIZE
@@ -118,7 +120,7 @@ def test_looking_which_jobs_are_still_held_locks_those_only(backend: Backend, qu
     keys = [job.key for job in batch.jobs]
     with by_hand(backend) as connection:
         held = connection.execute(
-            settle.still_mine(reach(roles_of(JOBS), backend)), {"keys": keys, "me": queue.owner_id}
+            settle.still_mine(reach(roles_of(JOBS), backend)), {"claimjobs_keys": keys, "claimjobs_me": queue.owner_id}
         ).all()
         assert len(held) == SIZE
         if backend.has("row lock table"):
@@ -145,7 +147,7 @@ def test_candidates_come_in_order_from_the_claim_index_without_a_sort(backend: B
     roles = roles_of(JOBS)
     with by_hand(backend) as connection:
         selection = Selection(roles.due(database_now()), roles.default_order)
-        plan = backend.plan(connection, find(roles, selection), {"limit": CANDIDATES})
+        plan = backend.plan(connection, find(roles, selection), {"claimjobs_limit": CANDIDATES})
     assert plan.indexes == ("jobs_claim",), plan.text
     assert not plan.sorts, plan.text
     assert not plan.scans, plan.text
@@ -155,10 +157,10 @@ def test_phase_2_goes_through_the_primary_key(backend: Backend, queue: Queue) ->
     roles = roles_of(JOBS)
     selection = Selection(roles.due(database_now()), roles.default_order)
     with by_hand(backend) as connection:
-        keys = connection.scalars(find(roles, selection), {"limit": CANDIDATES}).all()
-        given = {"candidates": keys, "size": SIZE}
+        keys = connection.scalars(find(roles, selection), {"claimjobs_limit": CANDIDATES}).all()
+        given = {"claimjobs_candidates": keys, "claimjobs_size": SIZE}
         locking = backend.plan(connection, lock(roles, backend.dialect, selection), given)
-        taken = {"keys": list(keys[:SIZE]), "me": queue.owner_id}
+        taken = {"claimjobs_keys": list(keys[:SIZE]), "claimjobs_me": queue.owner_id}
         marking = backend.plan(connection, mark(roles, backend.dialect, database_now(), owner_table()), taken)
     for plan in (locking, marking):
         goes_by_key(backend, plan)
@@ -178,7 +180,9 @@ def goes_by_key(backend: Backend, plan: Plan, table: str = "jobs") -> None:
 def test_a_settle_goes_through_the_primary_key(backend: Backend, queue: Queue, kind: str) -> None:
     keys = list(range(1, SIZE + 1))
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, statement(kind, roles_of(JOBS), backend, keys), {"keys": keys, "me": 1})
+        plan = backend.plan(
+            connection, statement(kind, roles_of(JOBS), backend, keys), {"claimjobs_keys": keys, "claimjobs_me": 1}
+        )
     goes_by_key(backend, plan)
 
 
@@ -186,14 +190,18 @@ def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue) 
     backend.requires("one statement")
     algorithm: Any = queue._algorithm(None)
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, algorithm._claim, {"limit": SIZE, "size": SIZE, "me": queue.owner_id})
+        plan = backend.plan(
+            connection,
+            algorithm._claim,
+            {"claimjobs_limit": SIZE, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id},
+        )
     assert set(plan.indexes) <= {"jobs_claim", "jobs_pkey", f"{OWNER_TABLE}_pkey"}, plan.text
     assert not plan.scans, plan.text
 
 
 def test_what_an_owner_holds_is_found_without_reading_the_whole_queue(backend: Backend, queue: Queue) -> None:
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, owners.held(roles_of(JOBS)), {"me": 42})
+        plan = backend.plan(connection, owners.held(roles_of(JOBS)), {"claimjobs_me": 42})
     assert "jobs_claim" in plan.indexes, plan.text
     assert not plan.scans, plan.text
 
@@ -212,7 +220,9 @@ def test_a_key_of_several_columns_goes_through_its_primary_key_too(backend: Back
     roles = roles_of(table)
     keys = [(n // 10, n % 10) for n in range(SIZE)]
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, settle.delete(reach(roles, backend)), {"keys": keys, "me": 1})
+        plan = backend.plan(
+            connection, settle.delete(reach(roles, backend)), {"claimjobs_keys": keys, "claimjobs_me": 1}
+        )
         goes_by_key(backend, plan, "parts")
         claimed = queue._algorithm(None)(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
         assert len(claimed.jobs) == SIZE
@@ -229,7 +239,7 @@ def test_a_settle_does_not_wait_for_others_rows_in_a_small_table(backend: Backen
     with by_hand(backend) as stranger, by_hand(backend) as connection:
         stranger.execute(sa.select(JOBS).where(JOBS.c.id.in_([job.key for job in theirs.jobs])).with_for_update())
         connection.execute(sa.text(backend.dialect.settings(1.0)[0]))
-        given = {"keys": keys, "me": queue.owner_id}
+        given = {"claimjobs_keys": keys, "claimjobs_me": queue.owner_id}
         connection.execute(settle.still_mine(reach(roles_of(JOBS), backend)), given)
         connection.execute(statement(kind, roles_of(JOBS), backend, keys), given)
     mine.settle()

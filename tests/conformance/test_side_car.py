@@ -369,6 +369,35 @@ def test_every_row_is_done_exactly_once(backend: Backend, way: str, on_done: Any
     assert len(backend.rows("orders")) == (ROWS if on_done == "keep" else 0)
 
 
+@pytest.fixture
+def reader(backend: Backend) -> Iterator[sa.Engine]:
+    """Connections of an account that may only read the orders."""
+    ORDERS.create(backend.engine)
+    fill(backend, 4)
+    make(backend.engine, side_car_tables(backend.engine, "orders"))
+    postgres = backend.family == "postgres"
+    who = "reader" if postgres else "reader@'%'"
+    backend.run(f"CREATE ROLE {who} LOGIN PASSWORD 'r'" if postgres else f"CREATE USER {who} IDENTIFIED BY 'r'")
+    for rights in ("SELECT ON orders", "ALL ON orders_claims", "ALL ON claimjobs_owners"):
+        backend.run(f"GRANT {rights} TO {who}")
+    if postgres:
+        backend.run(f"GRANT USAGE ON SCHEMA public TO {who}")
+        backend.run(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {who}")
+    url = sa.make_url(backend.url).set(username="reader", password="r")
+    engine = backend.new_engine_to(url.render_as_string(hide_password=False))
+    yield engine
+    engine.dispose()
+    if postgres:
+        backend.run(f"DROP OWNED BY {who}")
+    backend.run(f"DROP {'ROLE' if postgres else 'USER'} {who}")
+
+
+def test_without_locks_it_is_enough_to_read_the_table(backend: Backend, reader: sa.Engine) -> None:
+    given: Any = {"bind": reader, "side_car": SideCar(lock_source=False)}
+    with backend.bare_queue("orders", **given) as queue:
+        assert do_all(queue) == [1, 2, 3, 4]
+
+
 # --- held by an open transaction ---------------------------------------------------------------------------
 
 
@@ -672,7 +701,7 @@ def pair_of(queue: Queue) -> statements.Pair:
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
     algorithm: Any = busy._algorithm(None)
-    plan = plan_of(backend, busy, algorithm._apart._find, {"limit": SIZE})
+    plan = plan_of(backend, busy, algorithm._apart._find, {"claimjobs_limit": SIZE})
     wanted = {backend.primary_key_of("orders"), backend.primary_key_of("orders_claims")}
     assert set(plan.indexes) == wanted, plan.text
     assert not plan.sorts, plan.text
@@ -684,9 +713,9 @@ def test_the_rest_of_a_claim_goes_through_the_primary_keys(backend: Backend, bus
     chosen = list(range(801, 801 + SIZE))
     me = busy.owner_id
     each = {
-        "lock": (algorithm._apart._lock, {"candidates": chosen, "size": SIZE}),
-        "take": (algorithm._take.select, {"keys": chosen, "me": me}),
-        "taken": (algorithm._taken, {"keys": chosen, "me": me}),
+        "lock": (algorithm._apart._lock, {"claimjobs_candidates": chosen, "claimjobs_size": SIZE}),
+        "take": (algorithm._take.select, {"claimjobs_keys": chosen, "claimjobs_me": me}),
+        "taken": (algorithm._taken, {"claimjobs_keys": chosen, "claimjobs_me": me}),
     }
     fit = {backend.primary_key_of(table) for table in ("orders", "orders_claims", "claimjobs_owners")} | {""}
     for name, (statement, values) in each.items():

@@ -1,0 +1,17 @@
+"""A handler for a table with a key of two columns."""
+
+from __future__ import annotations
+
+import os
+
+import sqlalchemy as sa
+
+from claimjobs import Job
+from tests.process.work import AUDIT
+
+
+def note_number(job: Job) -> None:
+    """Say which number was done."""
+    engine = sa.create_engine(os.environ["CLAIMJOBS_TEST_AUDIT"], poolclass=sa.NullPool)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(AUDIT), {"job": job.nr, "pid": os.getpid(), "what": "done"})
