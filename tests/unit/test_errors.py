@@ -20,6 +20,9 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
     "KeyNotIndexed": ("emails", ["a", "b"]),
     "KeyNotUnique": ("emails",),
+    "NoAssignee": ("emails",),
+    "NotUnique": ("emails", ["worker"]),
+    "SessionsNotOurs": (),
     "NoOpenTransaction": ("is held by lease",),
     "BadPredicate": ("no such column",),
     "BadSize": (0,),
@@ -32,7 +35,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 }
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
-    "|make the Queue|name one|CREATE UNIQUE INDEX"
+    "|make the Queue|name one|CREATE UNIQUE INDEX|use lock='rows'"
 )
 CLASSES = [
     kind
