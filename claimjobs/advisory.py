@@ -22,6 +22,7 @@ from claimjobs.dialects import Dialect, Key, Lock
 from claimjobs.errors import SessionsNotOurs
 from claimjobs.job import Job
 from claimjobs.roles import Roles
+from claimjobs.state import Column
 from claimjobs.statements import advisory as statements
 from claimjobs.statements.find import Selection, find
 
@@ -176,19 +177,28 @@ class KeyText:
     """A key as text: the same for every driver, and every description of the table."""
 
     def __init__(self, roles: Roles, dialect: sa.Dialect) -> None:
-        self._to_database = [column.type.dialect_impl(dialect).bind_processor(dialect) for column in roles.key]
+        self._as_stored = [_as_stored(column, dialect) for column in roles.key]
 
     def __call__(self, key: Key) -> str:
-        parts = key if len(self._to_database) > 1 else (key,)
-        texts = [_text(to(part) if to else part) for to, part in zip(self._to_database, parts, strict=True)]
+        parts = key if len(self._as_stored) > 1 else (key,)
+        texts = [_text(stored(part)) for stored, part in zip(self._as_stored, parts, strict=True)]
         return texts[0] if len(texts) == 1 else json.dumps(texts)
+
+
+def _as_stored(column: Column, dialect: sa.Dialect) -> Callable[[Any], Any]:
+    """What the database has for a value: a type of the user's may make anything of it."""
+    if isinstance(column.type, sa.Uuid):  # a UUID, or a text with dashes or without
+        return lambda part: UUID(str(part)).hex
+    return column.type.dialect_impl(dialect).bind_processor(dialect) or (lambda part: part)
 
 
 def _text(part: Any) -> str:
     if isinstance(part, datetime) and part.tzinfo is not None:
         part = part.astimezone(UTC).replace(tzinfo=None)
-    if isinstance(part, bytes | bytearray | memoryview | UUID):
-        return part.hex() if not isinstance(part, UUID) else part.hex
+    if isinstance(part, bytes | bytearray | memoryview):
+        return part.hex()
+    if isinstance(part, UUID):
+        return part.hex
     return str(int(part) if isinstance(part, bool) else part)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self
@@ -17,38 +15,35 @@ from typing import Any, Self
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from claimjobs import advisory
 from claimjobs import stats as statistics
-from claimjobs.anti_join import anti_join
-from claimjobs.assign import Assigner, Assignment, Way
-from claimjobs.backend import Backend, TableLike, leased, look_at
+from claimjobs.assign import Assignment
+from claimjobs.backend import TableLike
 from claimjobs.batch import Batch, Grip
-from claimjobs.claim import HOLDS, LOCKS, Algorithm, Hold, Lock, algorithm
+from claimjobs.choices import Choices
+from claimjobs.claim import Hold, Lock
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, engine_of
-from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue import Insert, OnBad, Row, enqueue
-from claimjobs.errors import BadSize, BatchNotSettled, CrossedFork, ServerUnreachable
+from claimjobs.errors import BadSize, BatchNotSettled, ServerUnreachable
 from claimjobs.graveyard import Graveyard
 from claimjobs.hand import Hand
 from claimjobs.instants import age_of
-from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
 from claimjobs.purge import Kept, Purge
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.roles import Roles
 from claimjobs.schema import DEFAULT_TABLE
-from claimjobs.selection import OrderBy, Predicate, Where, order_of, predicates_of
-from claimjobs.settle import OnDone, Settler
+from claimjobs.selection import OrderBy, Where
+from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
-from claimjobs.statements.find import Selection
 from claimjobs.stats import Stats
 from claimjobs.transaction import TransactionHold
 from claimjobs.translate import predicate_errors
 from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
+from claimjobs.works import Works
 
 SHORTEST_POLL = 0.02
 """Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""
@@ -102,34 +97,29 @@ class Queue:
         self.engine = engine_of(bind)
         self.report = Report()
         """What this Queue has done so far, in numbers."""
-        self._table = table
-        self._entity = table if isinstance(table, type) else None
-        self._columns = columns
-        self._lock: Lock = _one_of(lock, LOCKS, "lock")
-        self._hold: Hold = _one_of(hold, HOLDS, "hold")
-        self._where = where
-        self._order_by = order_by
-        self._retry = retry or Retry()
-        self._liveness = liveness or Liveness()
-        self._side_car = SideCar() if side_car is True else side_car or None
-        self._on_done: OnDone = on_done or ("delete" if self._side_car is None else "keep")
-        _check_side_car(self._side_car, self._lock, self._hold, self._on_done)
-        self._dialect = dialect
-        self._now: sa.ColumnElement[Any] = database_now() if now is None else now
-        self._process = os.getpid()
+        beside = SideCar() if side_car is True else side_car or None
+        self._chosen = Choices(
+            table=table,
+            columns=columns,
+            where=where,
+            order_by=order_by,
+            lock=lock,
+            hold=hold,
+            side_car=beside,
+            retry=retry or Retry(),
+            liveness=liveness or Liveness(),
+            on_done=on_done or ("delete" if beside is None else "keep"),
+            dialect=dialect,
+            now=database_now() if now is None else now,
+        )
+        self._works = Works(self.engine, self._chosen, self.report)
         self.on_hang: Callable[[], None] = lambda: None
         """Called, in a thread, when a batch makes no progress for longer than `liveness.max_batch_time`."""
         self._stopped = threading.Event()
         self._draining = False
         self._wake = threading.Event()
-        self._preparing = threading.RLock()
         self._unique_keys = UniqueKeys()
-        self._backend: Backend | None = None
-        self._built: tuple[Where, Algorithm] | None = None
-        self._hand: Hand | TransactionHold | None = None
-        self._assigner: Assigner | None = None
-        self._way: tuple[Where, Way] | None = None
-        self._finalizers: list[Callable[[], Any]] = []
+        self._works.on_new_hand = _listens(weakref.ref(self), self._stopped, self._wake)
 
     # --- producing -------------------------------------------------------------------------------------
 
@@ -152,11 +142,11 @@ class Queue:
         about to commit them. Without a connection a conflict with that is settled here; with one it may raise, like
         any conflict of the caller's transaction.
         """
-        backend = self._ready()
+        backend = self._works.backend
         inserting = partial(UniqueInsert, unique=self._unique_keys.of(unique)) if unique else Insert
         insert = partial(enqueue, roles=backend.source, dialect=backend.dialect, inserting=inserting)
         if unique and connection is None:
-            again = ThroughConflicts(backend.dialect, self._liveness.patience, self.report)
+            again = ThroughConflicts(backend.dialect, self._chosen.liveness.patience, self.report)
             count = again(partial(self._in_transaction, None, insert), rows, on_bad)
         else:
             count = self._in_transaction(connection, insert, rows, on_bad)
@@ -171,7 +161,7 @@ class Queue:
             return insert(given, rows=rows, on_bad=on_bad)
         with connected(self.engine) as own:
             # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
-            own.execution_options(isolation_level=self._ready().dialect.isolation)
+            own.execution_options(isolation_level=self._works.backend.dialect.isolation)
             with own.begin():
                 return insert(own, rows=rows, on_bad=on_bad)
 
@@ -183,10 +173,10 @@ class Queue:
         `where` narrows this claim further. Raises BadSize, or BadPredicate where the database cannot read it.
         """
         _check_size(size)
-        backend, hand = self._ready(), self._ready_hand()
+        backend, hand = self._works.backend, self._works.hand
         with predicate_errors(backend.dialect):
-            claimed, grip = hand.claim(size, self._algorithm(where))
-        batch = Batch(claimed.jobs, backend.roles, grip, self._retry, entity=self._entity)
+            claimed, grip = hand.claim(size, self._works.algorithm(where))
+        batch = Batch(claimed.jobs, backend.roles, grip, self._chosen.retry, entity=self._chosen.entity)
         batch.contended = bool(claimed.found) and not claimed.jobs
         return batch
 
@@ -224,7 +214,7 @@ class Queue:
         except (sa.exc.DBAPIError, ServerUnreachable):
             if not self.stopping:
                 raise
-            return Batch((), self._ready().roles, Grip(lambda _: set()), self._retry)
+            return Batch((), self._works.backend.roles, Grip(lambda _: set()), self._chosen.retry)
 
     def stop(self) -> None:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
@@ -253,12 +243,12 @@ class Queue:
 
         0 where the locks of a transaction hold them: nobody is registered then.
         """
-        return self._ready_hand().owner_id
+        return self._works.hand.owner_id
 
     @property
     def hold(self) -> Hold:
         """What holds a claim while the work is done."""
-        return self._hold
+        return self._chosen.hold
 
     # --- assigning -------------------------------------------------------------------------------------
 
@@ -268,58 +258,52 @@ class Queue:
         A worker has one row at most, and a row one worker at most; there is no lease, and no owner. `where` narrows
         which rows may be had. The row is any free one; with `order_by`, the first of the first 64 that are not locked.
         It is waited for others that write the same value at this moment, but not for long: see `Assignment.outcome`.
-        Raises NoAssignee, or NotUnique where no index keeps the promise.
+        Raises NoAssignee, or NotExclusive where no index keeps the promise.
         """
-        assigner = self._ready_assigner()
-        with predicate_errors(self._ready().dialect):
-            return assigner.assign(worker, self._way_for(assigner, where))
+        assigner = self._works.assigner
+        with predicate_errors(self._works.backend.dialect):
+            return assigner.assign(worker, self._works.way(where))
 
     def unassign(self, worker: Any) -> bool:
         """Set the row free that a worker has; whether it had one."""
-        return self._ready_assigner().unassign(worker)
+        return self._works.assigner.unassign(worker)
 
     def pair(self, values: Row) -> Assignment:
         """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
 
         `already assigned` if either is, with the row where it was found; `busy` if somebody else has written either,
-        and has not committed for a while. Each of the columns must be unique by itself (NotUnique).
+        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive).
         """
-        return self._ready_assigner().pair(values)
-
-    def _way_for(self, assigner: Assigner, where: Where) -> Way:
-        if callable(self._where) or callable(where) or self._way is None or self._way[0] is not where:
-            order = () if self._order_by is None else order_of(self._order_by, self._ready().roles)
-            self._way = (where, assigner.way(Selection(self._ready_jobs(where), order)))
-        return self._way[1]
+        return self._works.assigner.pair(values)
 
     # --- looking ---------------------------------------------------------------------------------------
 
     @property
     def table(self) -> sa.Table:
         """The table as it is in the database."""
-        return self._ready().source.table
+        return self._works.backend.source.table
 
     @property
     def roles(self) -> Roles:
         """Which column of the table plays which role, and what names a row."""
-        return self._ready().roles
+        return self._works.backend.roles
 
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners."""
-        backend = self._ready()
+        backend = self._works.backend
         with connected(self.engine) as connection:
-            return statistics.read(connection, backend, self._now)
+            return statistics.read(connection, backend, self._chosen.now)
 
     def now(self) -> datetime:
         """This moment by the database's clock, in UTC: what `run_at` is compared with."""
-        self._ready()
-        with connected(self.engine) as connection:
-            return connection.execute(sa.select(self._now)).scalar_one()  # type: ignore[no-any-return]
+        with self._works.connector() as connector:
+            moment: datetime = connector.transaction(lambda c: c.execute(sa.select(self._chosen.now)).scalar_one())
+            return moment
 
     @property
     def dead(self) -> Graveyard:
         """The jobs that are out of attempts: to be looked at, run again or dropped."""
-        return Graveyard(self._ready(), self._now, self._connector)
+        return Graveyard(self._works.backend, self._chosen.now, self._works.connector)
 
     def purge(
         self, older_than: timedelta | float, *, status: Kept = "done", where: Where = None, dry_run: bool = False
@@ -332,24 +316,26 @@ class Queue:
         where a side-car holds them: a row whose key is kept no more would be a new job.
         """
         age = age_of(older_than)
-        if self._side_car is not None:
+        if self._chosen.side_car is not None:
             raise ValueError(
                 "what a side-car keeps tells that a row was done: delete the row, and it is no job any more"
             )
-        with self._connector() as connector:
-            return Purge(connector, self._ready(), status).run(self._now, age, where=where, dry_run=dry_run)
+        with self._works.connector() as connector:
+            return Purge(connector, self._works.backend, status).run(
+                self._chosen.now, age, where=where, dry_run=dry_run
+            )
 
     @property
     def payload(self) -> tuple[str, ...]:
         """The names of the table's columns that are the user's own."""
-        return tuple(column.name for column in self._ready().source.payload)
+        return tuple(column.name for column in self._works.backend.source.payload)
 
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
-        backend = self._ready()
-        self._settler(backend)
+        backend = self._works.backend
+        self._works.settler()
         with predicate_errors(backend.dialect), connected(self.engine) as connection:
-            selected = self._selection(None)
+            selected = self._works.selection(None)
             found = sa.select(*backend.source.key).where(selected.ready).order_by(*selected.order)
             connection.execute(found.limit(0))
 
@@ -363,9 +349,9 @@ class Queue:
         A supervisor calls this after it has seen the process end. For an owner that still lives it would put jobs
         in two hands; its outcomes for them would be refused.
         """
-        if self._hold == "transaction":
+        if self._chosen.hold == "transaction":
             return 0
-        with self._janitor() as janitor:
+        with self._works.janitor() as janitor:
             return janitor.reclaim_by_id(owner_id)
 
     def reclaim(self) -> int:
@@ -373,31 +359,14 @@ class Queue:
 
         Every consumer does this all the time; it needs to be called only where none runs.
         """
-        if self._hold == "transaction":
+        if self._chosen.hold == "transaction":
             return 0
-        with self._janitor() as janitor:
+        with self._works.janitor() as janitor:
             return janitor.reclaim_dead()
-
-    @contextmanager
-    def _janitor(self) -> Iterator[Janitor]:
-        backend = self._ready_to_claim()
-        with self._connector() as connector:
-            yield Janitor(connector, backend, self._settler(backend), self._retry)
-
-    @contextmanager
-    def _connector(self) -> Iterator[Connector]:
-        """A connection apart from the one that claims, for as long as it is needed."""
-        connector = Connector(self.engine, self._ready().dialect, self._liveness, self.report)
-        try:
-            yield connector
-        finally:
-            connector.close()
 
     def close(self) -> None:
         """Hand back what is still held, leave the owners and close the connection. The Queue can be used again."""
-        while self._finalizers:
-            self._finalizers.pop()()
-        self._hand = self._assigner = None
+        self._works.close()
 
     def __enter__(self) -> Self:
         return self
@@ -405,105 +374,24 @@ class Queue:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- inside ----------------------------------------------------------------------------------------
 
-    def _ready(self) -> Backend:
-        if self._process != os.getpid():
-            raise CrossedFork
-        with self._preparing:
-            if self._backend is None:
-                by_lease = self._hold == "lease"
-                given: dict[str, Any] = {"columns": self._columns, "by_lease": by_lease, "side_car": self._side_car}
-                self._backend = look_at(self.engine, self._table, self._dialect, **given)
-            return self._backend
+def _listens(
+    queue: weakref.ref[Queue], stopped: threading.Event, wake: threading.Event
+) -> Callable[[Hand | TransactionHold], None]:
+    """What joins a new hand to its queue. The heart's thread must not keep a queue alive that nobody else knows of."""
 
-    def _ready_hand(self) -> Hand | TransactionHold:
-        self._ready()
-        with self._preparing:
-            if self._hand is None:
-                backend = self._ready_to_claim()
-                self._hand = (self._new_hand if self._hold == "lease" else self._new_transactions)(backend)
-                self._hand.unwanted = self._stopped.is_set
-                self._finalizers.append(weakref.finalize(self, self._hand.close))
-            return self._hand
+    def join(hand: Hand | TransactionHold) -> None:
+        hand.unwanted = stopped.is_set
+        if isinstance(hand, Hand):
+            hand.heart.on_reclaimed = wake.set
+            hand.heart.on_hang = lambda: _hangs(queue())
 
-    def _ready_to_claim(self) -> Backend:
-        """Of a table whose rows are assigned, what a lease takes is looked at when the first job is claimed."""
-        backend = self._ready()
-        if self._hold == "lease" and not backend.by_lease:
-            with connected(self.engine) as connection:
-                backend = self._backend = leased(connection, backend)
-        return backend
-
-    def _ready_assigner(self) -> Assigner:
-        backend = self._ready()
-        with self._preparing:
-            if self._assigner is None:
-                connector = Connector(self.engine, backend.dialect, self._liveness, self.report)
-                self._finalizers.append(weakref.finalize(self, connector.close))
-                self._assigner = Assigner(connector, backend)
-            return self._assigner
-
-    def _new_hand(self, backend: Backend) -> Hand:
-        settler = self._settler(backend)
-        hand = Hand(self.engine, backend, settler, liveness=self._liveness, retry=self._retry, report=self.report)
-        queue = weakref.ref(self)  # the heart's thread must not keep a queue alive that nobody else knows of
-        hand.heart.on_reclaimed = self._wake.set
-        hand.heart.on_hang = lambda: _hangs(queue())
-        return hand
-
-    def _new_transactions(self, backend: Backend) -> TransactionHold:
-        settler = self._settler(backend)
-        return TransactionHold(self.engine, backend, settler, liveness=self._liveness, report=self.report)
-
-    def _settler(self, backend: Backend) -> Settler:
-        given: dict[str, Any] = {"locked": self._hold == "transaction", "source": backend.apart}
-        return Settler(backend.roles, backend.dialect, self._now, self._on_done, **given)
-
-    def _algorithm(self, where: Where) -> Algorithm:
-        """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
-        if callable(self._where) or callable(where):
-            return self._build(where)
-        if self._built is None or self._built[0] is not where:
-            self._built = (where, self._build(where))
-        return self._built[1]
-
-    def _build(self, where: Where) -> Algorithm:
-        backend, selection = self._ready(), self._selection(where)
-        if self._lock == "advisory":
-            declared = self._liveness.session_lock
-            return advisory.algorithm(backend, selection, self._now, self._hold, session_lock=declared)
-        choose = algorithm if backend.apart is None else anti_join
-        return choose(backend, selection, self._now, self._hold)
-
-    def _selection(self, where: Where) -> Selection:
-        return Selection(self._ready_jobs(where), order_of(self._order_by, self._ready().source))
-
-    def _ready_jobs(self, where: Where) -> Predicate:
-        roles = self._ready().source
-        return sa.and_(roles.due(self._now), *predicates_of(self._where, roles), *predicates_of(where, roles))
+    return join
 
 
 def _hangs(queue: Queue | None) -> None:
     if queue is not None:
         queue.on_hang()
-
-
-def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> Any:
-    if given not in allowed:
-        raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, allowed))}")
-    return given
-
-
-def _check_side_car(side_car: SideCar | None, lock: Lock, hold: Hold, on_done: OnDone) -> None:
-    if side_car is not None and lock == "advisory":
-        raise ValueError("lock='advisory' is not for a side-car, whose unique key keeps others away: leave it out")
-    if side_car is None or side_car.lock_source:
-        return
-    if hold == "transaction":
-        raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
-    if on_done == "delete":
-        raise ValueError("on_done='delete' writes into the table: it needs SideCar(lock_source=True)")
 
 
 def _check_size(size: Any) -> None:

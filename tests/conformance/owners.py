@@ -23,7 +23,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 def hand_of(queue: Queue) -> Hand:
     """The hand of a queue, registered if it was not yet."""
-    hand = queue._ready_hand()
+    hand = queue._works.hand
     assert isinstance(hand, Hand)
     return hand
 

@@ -191,9 +191,10 @@ def test_keys_of_any_type_and_of_several_columns(backend: Backend, hold: Any, ki
 # --- the recheck -------------------------------------------------------------------------------------------
 
 
-def test_what_was_done_before_the_lock_was_had_is_not_done_again(backend: Backend, hold: Any) -> None:
+@pytest.mark.parametrize("on_done", ["delete", "keep"])
+def test_what_was_done_before_the_lock_was_had_is_not_done_again(backend: Backend, hold: Any, on_done: Any) -> None:
     """S4's snapshot race: the lock is free because the job is done, which phase 1 could not know."""
-    one, other = advisory(backend, hold), advisory(backend, hold)
+    one, other = advisory(backend, hold), advisory(backend, hold, on_done=on_done)
     one.enqueue(jobs(5))
     with at_locking(one, lambda: take_all(other, 2)), one.claim(5) as batch:
         assert names(batch) == ["0002", "0003", "0004"]
@@ -214,7 +215,7 @@ def test_others_are_tried_in_place_of_what_the_recheck_refused(backend: Backend,
 
 def find_more(queue: Queue, hold: str) -> None:
     """As if the last claims had met others on their way."""
-    hand: Any = queue._ready_hand()
+    hand: Any = queue._works.hand
     hand._search._overfetch.factor = 4.0
 
 
@@ -291,13 +292,15 @@ def test_nothing_is_left_behind_by_many_claims(backend: Backend, hold: Any) -> N
 def test_one_session_takes_no_lock_twice_where_keys_share_one(backend: Backend, hold: Any) -> None:
     queue = advisory(backend, hold, dialect=one_lock_for_all(backend.dialect))
     other = advisory(backend, hold, dialect=one_lock_for_all(backend.dialect))
-    queue.enqueue(jobs(3))
-    with queue.claim(3) as batch:
+    queue.enqueue(jobs(9))
+    find_more(queue, hold)
+    with queue.claim(2) as batch:
         assert names(batch) == ["0000"]
         if hold == "transaction":
-            assert not other.claim(3)
+            assert not other.claim(2)
         batch.done()
-    with other.claim(3) as batch:
+    assert backend.advisory_locks() == 0
+    with other.claim(2) as batch:
         assert names(batch) == ["0001"]
 
 
@@ -361,7 +364,7 @@ def test_a_session_that_is_lost_in_a_claim_takes_its_locks_with_it(backend: Back
 
 def end_claimer(backend: Backend, queue: Queue) -> None:
     """End the session that claims, as an administrator would."""
-    hand = queue._ready_hand()
+    hand = queue._works.hand
     connector: Any = hand._busy[0] if isinstance(hand, TransactionHold) else hand._connector
     driver = connector._connection.connection.driver_connection
     session = driver.info.backend_pid if backend.family == "postgres" else driver.thread_id()

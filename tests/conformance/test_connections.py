@@ -84,7 +84,7 @@ def test_under_an_idle_owner(backend: Backend, caplog: pytest.LogCaptureFixture)
 
 def test_a_producer_outlives_a_session_that_ended_while_it_had_nothing_to_do(backend: Backend) -> None:
     """No heart looks after its connection, which waits in a pool."""
-    queue = Queue(backend.url, dialect=backend.queue()._dialect)
+    queue = Queue(backend.url, dialect=backend.queue()._chosen.dialect)
     backend.engine.dispose()
     for use in (queue.enqueue, queue.enqueue, lambda _: queue.stats()):
         use(jobs(1))

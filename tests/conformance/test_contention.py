@@ -135,7 +135,7 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     queue.enqueue(jobs(3))
     roles = roles_of(JOBS)
     ready = sa.and_(roles.state.is_("unclaimed"), JOBS.c.e == "")
-    claim = TwoPhases(queue._ready(), Selection(ready, roles.default_order), sa.func.now())
+    claim = TwoPhases(queue._works.backend, Selection(ready, roles.default_order), sa.func.now())
     with at_dialects_isolation(backend) as connection:
         candidates = [row[0] for row in connection.execute(claim._phases._find, {"claimjobs_limit": 10})]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
@@ -191,7 +191,7 @@ def in_the_middle_of_claims(backend: Backend, queues: list[Queue], held: list[li
             connection = backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation)
             connections.append(connection)
             connection.begin()
-            algorithm = queue._algorithm(None)
+            algorithm = queue._works.algorithm(None)
             claimed = algorithm(connection, me=queue.owner_id, size=5, limit=100)
             assert len(claimed.jobs) == 5
             held.append(names(claimed.jobs))
@@ -216,7 +216,7 @@ def test_the_first_of_more_candidates_are_taken_however_the_rows_lie(backend: Ba
     queue = backend.queue(JOBS)
     queue.enqueue({**job, "priority": -number} for number, job in enumerate(jobs(count)))
     backend.analyze()
-    algorithm = queue._algorithm(None)
+    algorithm = queue._works.algorithm(None)
     with at_dialects_isolation(backend) as connection:
         if backend.has("planner switches"):
             connection.exec_driver_sql("SET LOCAL enable_nestloop = off").close()
@@ -242,7 +242,7 @@ def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> 
     """Counted alike by every algorithm: candidates before the last job taken that were in other hands."""
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(20))
-    algorithm = queue._algorithm(None)
+    algorithm = queue._works.algorithm(None)
     with lock_held(backend, "0000", "0001", "0003", "0015"), at_dialects_isolation(backend) as connection:
         claimed = algorithm(connection, me=queue.owner_id, size=size, limit=12)
         assert claimed.found == 12
@@ -254,7 +254,7 @@ def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> 
 def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None:
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(5))
-    algorithm = queue._algorithm(None)
+    algorithm = queue._works.algorithm(None)
     with lock_held(backend, "0001", "0004"), at_dialects_isolation(backend) as connection:
         claimed = algorithm(connection, me=queue.owner_id, size=5, limit=10)
         assert names(claimed.jobs) == ["0000", "0002", "0003"]

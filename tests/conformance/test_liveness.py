@@ -250,7 +250,7 @@ def test_an_owner_declared_dead_goes_on_under_a_new_id(
 def test_a_claim_in_the_name_of_a_dead_owner_takes_nothing(backend: Backend) -> None:
     queue = still(backend.queue())
     queue.enqueue(jobs(3))
-    me, claim = queue.owner_id, queue._algorithm(None)
+    me, claim = queue.owner_id, queue._works.algorithm(None)
     declare_dead(backend, me)
     with backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation) as connection:
         for owner_id in (me, me + 1_000):

@@ -59,7 +59,7 @@ def by_hand(backend: Backend) -> Iterator[sa.Connection]:
 
 
 def claimed_by_hand(connection: sa.Connection, queue: Queue) -> list[Any]:
-    algorithm: Algorithm = queue._algorithm(None)
+    algorithm: Algorithm = queue._works.algorithm(None)
     claimed = algorithm(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
     assert len(claimed.jobs) == SIZE
     assert claimed.found == CANDIDATES
@@ -188,7 +188,7 @@ def test_a_settle_goes_through_the_primary_key(backend: Backend, queue: Queue, k
 
 def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue) -> None:
     backend.requires("one statement")
-    algorithm: Any = queue._algorithm(None)
+    algorithm: Any = queue._works.algorithm(None)
     with by_hand(backend) as connection:
         plan = backend.plan(
             connection,
@@ -224,7 +224,7 @@ def test_a_key_of_several_columns_goes_through_its_primary_key_too(backend: Back
             connection, settle.delete(reach(roles, backend)), {"claimjobs_keys": keys, "claimjobs_me": 1}
         )
         goes_by_key(backend, plan, "parts")
-        claimed = queue._algorithm(None)(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
+        claimed = queue._works.algorithm(None)(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
         assert len(claimed.jobs) == SIZE
         assert backend.locked("parts") == SIZE
 

@@ -234,7 +234,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.to_reclaim())
     @rule(target=sights, by=WHO)
     def look(self, by: int) -> list[Seen]:
-        with self.consumers[by].queue._janitor() as janitor:
+        with self.consumers[by].queue._works.janitor() as janitor:
             seen = janitor.dead()
         assert [one.id for one in seen] == self.to_reclaim()
         return seen
@@ -245,7 +245,7 @@ class Protocol(RuleBasedStateMachine):
         for seen in sight:
             row = owner_row(self.backend, seen.id)
             is_as_seen = row is None or row["beat"] == seen.beat
-            with self._ended(seen), self.consumers[by].queue._janitor() as janitor:
+            with self._ended(seen), self.consumers[by].queue._works.janitor() as janitor:
                 jobs = janitor.reclaim(seen)
             assert jobs == (self.model.reclaim(seen.id, self.clock.now) if is_as_seen else 0)
 

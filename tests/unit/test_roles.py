@@ -44,7 +44,7 @@ def test_the_least_is_a_key_a_status_and_an_owner() -> None:
 
 
 def test_the_guard_is_the_status_and_the_owner() -> None:
-    assert str(roles_of(article_table()).mine) == "jobs.status = :status_1 AND jobs.owner_id = :me"
+    assert str(roles_of(article_table()).mine) == "jobs.status = :status_1 AND jobs.owner_id = :claimjobs_me"
 
 
 @pytest.mark.parametrize("role", ["status", "owner_id"])

@@ -1,0 +1,65 @@
+"""Choices: what a user chose for a Queue, checked once and the same ever after."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.backend import TableLike
+from claimjobs.claim import HOLDS, LOCKS, Hold, Lock
+from claimjobs.columns import Columns
+from claimjobs.dialects import Dialect
+from claimjobs.liveness import Liveness
+from claimjobs.retry import Retry
+from claimjobs.selection import OrderBy, Where
+from claimjobs.settle import OnDone
+from claimjobs.side_car import SideCar
+
+
+@dataclass(frozen=True)
+class Choices:
+    """As the parameters of Queue of the same names, with their defaults in place. Raises ValueError."""
+
+    table: TableLike
+    columns: Columns | None
+    where: Where
+    order_by: OrderBy
+    lock: Lock
+    hold: Hold
+    side_car: SideCar | None
+    retry: Retry
+    liveness: Liveness
+    on_done: OnDone
+    dialect: Dialect | None
+    now: sa.ColumnElement[Any]
+
+    def __post_init__(self) -> None:
+        _one_of(self.lock, LOCKS, "lock")
+        _one_of(self.hold, HOLDS, "hold")
+        if self.side_car is not None:
+            self._check_side_car(self.side_car)
+
+    @property
+    def by_lease(self) -> bool:
+        """Whether a claim is committed in the name of an owner."""
+        return self.hold == "lease"
+
+    @property
+    def entity(self) -> type[Any] | None:
+        """The mapped class, where the table is one."""
+        return self.table if isinstance(self.table, type) else None
+
+    def _check_side_car(self, side_car: SideCar) -> None:
+        if self.lock == "advisory":
+            raise ValueError("lock='advisory' is not for a side-car, whose unique key keeps others away: leave it out")
+        if self.hold == "transaction" and not side_car.lock_source:
+            raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
+        if self.on_done == "delete" and not side_car.lock_source:
+            raise ValueError("on_done='delete' writes into the table: it needs SideCar(lock_source=True)")
+
+
+def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> None:
+    if given not in allowed:
+        raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, allowed))}")

@@ -1,0 +1,163 @@
+"""Works: what a Queue has found out about its database, and has built for it. Each once, when it is first needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs import advisory
+from claimjobs.anti_join import anti_join
+from claimjobs.assign import Assigner, Way
+from claimjobs.backend import Backend, leased, look_at
+from claimjobs.choices import Choices
+from claimjobs.claim import Algorithm, algorithm
+from claimjobs.connect import connected
+from claimjobs.connector import Connector
+from claimjobs.errors import CrossedFork
+from claimjobs.hand import Hand
+from claimjobs.janitor import Janitor
+from claimjobs.report import Report
+from claimjobs.selection import Where, order_of, predicates_of
+from claimjobs.settle import Settler
+from claimjobs.statements.find import Selection
+from claimjobs.transaction import TransactionHold
+
+
+class Works:
+    """The machinery behind a Queue, in the process that made it: raises CrossedFork in any other one."""
+
+    def __init__(self, engine: sa.Engine, choices: Choices, report: Report) -> None:
+        self._engine = engine
+        self._choices = choices
+        self._report = report
+        self._process = os.getpid()
+        self._preparing = threading.RLock()
+        self._backend: Backend | None = None
+        self._algorithm: tuple[Where, Algorithm] | None = None
+        self._hand: Hand | TransactionHold | None = None
+        self._assigner: Assigner | None = None
+        self._way: tuple[Where, Way] | None = None
+        self._finalizers: list[Callable[[], Any]] = []
+        self.on_new_hand: Callable[[Hand | TransactionHold], None] = lambda _: None
+        """Called with a hand before its first claim."""
+
+    # --- the database ----------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """The server and the tables. Raises ConnectionFailed, ServerTooOld or UnfitTable."""
+        if self._process != os.getpid():
+            raise CrossedFork
+        with self._preparing:
+            if self._backend is None:
+                chosen = self._choices
+                given: dict[str, Any] = {"columns": chosen.columns, "side_car": chosen.side_car}
+                self._backend = look_at(self._engine, chosen.table, chosen.dialect, by_lease=chosen.by_lease, **given)
+            return self._backend
+
+    @property
+    def claimed_from(self) -> Backend:
+        """The same for claims: where rows are assigned, what a lease takes is looked at with the first claim."""
+        backend = self.backend
+        if self._choices.by_lease and not backend.by_lease:
+            with connected(self._engine) as connection:
+                backend = self._backend = leased(connection, backend)
+        return backend
+
+    @contextmanager
+    def connector(self) -> Iterator[Connector]:
+        """A connection apart from the one that claims, for as long as it is needed."""
+        connector = self._new_connector()
+        try:
+            yield connector
+        finally:
+            connector.close()
+
+    def _new_connector(self) -> Connector:
+        return Connector(self._engine, self.backend.dialect, self._choices.liveness, self._report)
+
+    # --- what is built ---------------------------------------------------------------------------------
+
+    @property
+    def hand(self) -> Hand | TransactionHold:
+        """What holds claims. One by lease is registered as an owner."""
+        with self._preparing:
+            if self._hand is None:
+                self._hand = self._new_hand(self.claimed_from)
+                self.on_new_hand(self._hand)
+                self._finalizers.append(weakref.finalize(self, self._hand.close))
+            return self._hand
+
+    def _new_hand(self, backend: Backend) -> Hand | TransactionHold:
+        settler, liveness = self.settler(), self._choices.liveness
+        if not self._choices.by_lease:
+            return TransactionHold(self._engine, backend, settler, liveness=liveness, report=self._report)
+        retry = self._choices.retry
+        return Hand(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
+
+    @property
+    def assigner(self) -> Assigner:
+        """What gives rows to workers. Raises NoAssignee or NotExclusive."""
+        with self._preparing:
+            if self._assigner is None:
+                connector = self._new_connector()
+                self._finalizers.append(weakref.finalize(self, connector.close))
+                self._assigner = Assigner(connector, self.backend)
+            return self._assigner
+
+    @contextmanager
+    def janitor(self) -> Iterator[Janitor]:
+        """What reclaims, through a connection of its own."""
+        backend = self.claimed_from
+        with self.connector() as connector:
+            yield Janitor(connector, backend, self.settler(), self._choices.retry)
+
+    def settler(self) -> Settler:
+        """What writes outcomes. Raises UnfitTable where the table cannot hold what becomes of done jobs."""
+        backend, chosen = self.backend, self._choices
+        given: dict[str, Any] = {"locked": not chosen.by_lease, "source": backend.apart}
+        return Settler(backend.roles, backend.dialect, chosen.now, chosen.on_done, **given)
+
+    # --- what is claimed, and how ----------------------------------------------------------------------
+
+    def algorithm(self, where: Where) -> Algorithm:
+        """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
+        if self._changes(where) or self._algorithm is None or self._algorithm[0] is not where:
+            self._algorithm = (where, self._build(where))
+        return self._algorithm[1]
+
+    def _build(self, where: Where) -> Algorithm:
+        backend, selection, chosen = self.backend, self.selection(where), self._choices
+        if chosen.lock == "advisory":
+            declared = chosen.liveness.session_lock
+            return advisory.algorithm(backend, selection, chosen.now, chosen.hold, session_lock=declared)
+        choose = algorithm if backend.apart is None else anti_join
+        return choose(backend, selection, chosen.now, chosen.hold)
+
+    def way(self, where: Where) -> Way:
+        """How a row is assigned that `where` allows; as often built as an algorithm."""
+        if self._changes(where) or self._way is None or self._way[0] is not where:
+            order = () if self._choices.order_by is None else self.selection(None).order
+            self._way = (where, self.assigner.way(Selection(self.selection(where).ready, order)))
+        return self._way[1]
+
+    def selection(self, where: Where) -> Selection:
+        """What may be claimed now, and in which order."""
+        roles, chosen = self.backend.source, self._choices
+        narrower = (*predicates_of(chosen.where, roles), *predicates_of(where, roles))
+        return Selection(sa.and_(roles.due(chosen.now), *narrower), order_of(chosen.order_by, roles))
+
+    def _changes(self, where: Where) -> bool:
+        return callable(self._choices.where) or callable(where)
+
+    def close(self) -> None:
+        """Close whatever is open. It is built again when it is needed again."""
+        while self._finalizers:
+            self._finalizers.pop()()
+        self._hand = self._assigner = None
