@@ -91,7 +91,7 @@ class AntiJoin:
 
     def _claimed(self, connection: sa.Connection, keys: list[Key], me: int) -> list[Job]:
         connection.execute(self._take, {"claimjobs_keys": keys, "claimjobs_me": me})
-        jobs = self._apart.jobs(connection, self._taken, keys, me=me)
+        jobs = self._apart.jobs(connection, self._taken, keys, claimjobs_me=me)
         if len(jobs) < len(keys):
             self._give_back(connection, me, set(keys) - {job.key for job in jobs})
         return jobs
