@@ -19,6 +19,8 @@ Row = tuple[str, int, datetime]
 Process = Callable[[Row], None]
 
 SELECT = "select job, priority, added_on from queue"
+ALONG_THE_INDEX = f"{SELECT} force index (queue_by_priority)"
+"""For MySQL, which reads and locks all of a small table to sort it, and then meets others who went by the index."""
 IN_ORDER = "order by priority desc, added_on limit 1"
 THIS_ROW = "where priority = %s and added_on = %s"
 
@@ -35,7 +37,7 @@ def plain_select(db: Connection, process: Process) -> None:
 def select_for_update(db: Connection, process: Process) -> None:
     """(b) The row is locked while it is processed. All others wait for the same row."""
     while _anything_left(db):
-        if row := first(db, f"{SELECT} {IN_ORDER} for update"):
+        if row := first(db, f"{_select(db)} {IN_ORDER} for update"):
             process(row)
             _delete(db, row)
         db.commit()
@@ -46,7 +48,7 @@ def processed_by(db: Connection, process: Process) -> None:
     me, alive = _names_of_sessions(db)
     free = f"where processed_by is null or processed_by not in ({alive})"
     while _anything_left(db):
-        row = first(db, f"{SELECT} {free} {IN_ORDER} for update")
+        row = first(db, f"{_select(db)} {free} {IN_ORDER} for update")
         if row:
             run(db, f"update queue set processed_by = {me} {THIS_ROW}", *row[1:])
         db.commit()
@@ -83,9 +85,9 @@ def _take(db: Connection) -> Row | None:
 
 
 def _take_named(db: Connection) -> Row | None:
-    """GET_LOCK is a function like any other to MySQL: the index must be forced."""
+    """GET_LOCK is a function like any other to MySQL."""
     mine = "where get_lock(concat('queue ', priority, ' ', added_on), 0)"
-    seen = first(db, f"{SELECT} force index (queue_by_priority) {mine} {IN_ORDER}")
+    seen = first(db, f"{ALONG_THE_INDEX} {mine} {IN_ORDER}")
     row: Row | None = first(db, f"{SELECT} {THIS_ROW} for update", *seen[1:]) if seen else None
     return row
 
@@ -102,6 +104,10 @@ def _nothing(_db: Connection) -> None:
 def hashed(row: Row) -> str:
     """The work of one row, in Python: MySQL 9 has no MD5() any more."""
     return hashlib.md5(row[0].encode()).hexdigest()
+
+
+def _select(db: Connection) -> str:
+    return ALONG_THE_INDEX if on_mysql(db) else SELECT
 
 
 def _delete(db: Connection, row: Row) -> None:
