@@ -18,6 +18,7 @@ from claimjobs.schema import job_table
 from claimjobs.selection import order_of
 from claimjobs.setup import tables_for
 from claimjobs.shape import Shape
+from claimjobs.side_car import SideCar
 from claimjobs.tables import resolve
 
 WITHOUT: Final = {
@@ -42,8 +43,8 @@ def check(engine: sa.Engine, shape: Shape) -> Roles:
     Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE that is to be run.
     """
     try:
-        by_lease = shape.hold == "lease"
-        return look_at(engine, shape.load(), columns=shape.columns, by_lease=by_lease).roles
+        by_lease, side_car = shape.hold == "lease", SideCar() if shape.side_car else None
+        return look_at(engine, shape.load(), columns=shape.columns, by_lease=by_lease, side_car=side_car).roles
     except (ColumnMissing, OwnersOutdated) as first:
         missing = list(_missing(engine, shape))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first
@@ -64,6 +65,8 @@ def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
 
 def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
     """The columns that must be there: those of a description in Python; of a map; without either two."""
+    if shape.side_car:
+        return []
     if not isinstance(shape.load(), str):
         return list(jobs.columns)
     needed = REQUIRED if shape.columns is None else ("owner_id",)
@@ -88,7 +91,12 @@ def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
 
 
 def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
-    """What the queue works without, though not as well as it could, each with the statements that change it."""
+    """What the queue works without, though not as well as it could, each with the statements that change it.
+
+    Nothing, for a table that must not be altered.
+    """
+    if shape.side_car:
+        return []
     given = shape.map or Columns()
     absent = [role for role in WITHOUT if getattr(roles, role) is None and getattr(given, role) is not None]
     lines = [

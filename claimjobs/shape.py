@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs import shapefile
 from claimjobs.claim import Hold
 from claimjobs.columns import Columns
+from claimjobs.errors import BadMap
 from claimjobs.queue import Queue
 from claimjobs.references import is_reference, load
 from claimjobs.schema import DEFAULT_TABLE
@@ -36,7 +37,7 @@ class Shape:
     """Names of columns, `-name` for the highest first, or SQL as after ORDER BY."""
     where: str | None = None
     """SQL as after WHERE."""
-    on_done: Literal["delete", "keep"] = "delete"
+    on_done: Literal["delete", "keep"] | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> Shape:
@@ -67,16 +68,12 @@ class Shape:
         return checked_table(load(self.table), self.table) if is_reference(self.table) else self.table
 
     def queue(self, bind: str | sa.URL | sa.Engine, **options: Any) -> Queue:
-        """A Queue of this shape; `options` are those of Queue that are no part of it, such as `retry`."""
-        chosen = {name: getattr(self, name) for name in ("lock", "side_car")}
-        options |= {name: value for name, value in chosen.items() if value != getattr(Shape, name)}
-        return Queue(
-            bind,
-            self.load(),
-            columns=self.columns,
-            where=predicate(self.where),
-            order_by=self.order_by,
-            hold=self.hold,
-            on_done=self.on_done,
-            **options,
-        )
+        """A Queue of this shape; `options` are those of Queue that are no part of it, such as `retry`.
+
+        Raises BadMap for choices that do not go together.
+        """
+        chosen = {name: getattr(self, name) for name in ("columns", "order_by", "lock", "hold", "side_car", "on_done")}
+        try:
+            return Queue(bind, self.load(), where=predicate(self.where), **chosen, **options)
+        except ValueError as error:
+            raise BadMap(str(error)) from error

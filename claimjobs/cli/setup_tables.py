@@ -7,6 +7,7 @@ import sqlalchemy as sa
 
 from claimjobs import setup
 from claimjobs.advice import ADDABLE, additions, advice, check
+from claimjobs.claims_setup import side_car_tables
 from claimjobs.cli.console import asks, number, say
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -44,6 +45,8 @@ def setup_tables(
     --recreate drops no table that claimjobs did not make (it knows its own by their comment). It leaves the table
     of owners alone: all queues of a database share it, and its ids must never be used again.
 
+    --side-car makes the table of claims beside a table that must not be altered, of which only its key is looked at.
+
     --ledger makes the table claimjobs_ledger, and no other: in a database where the work of jobs has its effect, it
     tells a second attempt from the first. It is never dropped.
 
@@ -61,8 +64,10 @@ def setup_tables(
         raise click.UsageError("--ledger makes the ledger and no more: it tells what was done, and is never dropped")
     if recreate and wanted:
         raise click.UsageError("--recreate makes the table anew, with all that --add could add: give one of them")
-    if sql and not wanted:
-        tables = [ledger_table()] if ledger else _tables(shape)
+    if shape.side_car and (recreate or wanted):
+        raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
+    if sql and not wanted and not shape.side_car:
+        tables = [ledger_table()] if ledger else _tables(engine_of(url or DDL_WITHOUT_URL), shape)
         click.echo(ddl(engine_of(url or DDL_WITHOUT_URL), tables, recreate=recreate), nl=False)
         return
     if recreate and not yes and not asks():
@@ -75,6 +80,8 @@ def setup_tables(
             _add(engine, additions(engine, shape, wanted), yes, sql)
         if not sql:
             _set_up(engine, shape, recreate, yes)
+        elif shape.side_car:
+            click.echo(ddl(engine, _tables(engine, shape)), nl=False)
 
 
 def _wanted(add: tuple[str, ...]) -> list[str]:
@@ -103,13 +110,16 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
     if recreate:
         _confirm(engine, setup.doomed(engine, shape.load()), yes)
     _must_be_there(engine, shape)
-    _tell(setup.make(engine, _tables(shape, mapped=True), recreate=recreate))
+    _tell(setup.make(engine, _tables(engine, shape, mapped=True), recreate=recreate))
     for line in advice(engine, shape, check(engine, shape)):
         say(line)
 
 
-def _tables(shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
+def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
     """Those that the queue needs. One with a map, known by its name alone, is never ours to make."""
+    if shape.side_car:
+        claims, owners = side_car_tables(engine, shape.load(), columns=shape.columns)
+        return [claims, owners] if shape.hold == "lease" else [claims]
     jobs, owners = setup.tables_for(shape.load())
     ours = [jobs] if mapped or not _is_mapped_name(shape) else []
     return [*ours, owners] if shape.hold == "lease" else ours

@@ -14,4 +14,4 @@ def note_number(job: Job) -> None:
     """Say which number was done."""
     engine = sa.create_engine(os.environ["CLAIMJOBS_TEST_AUDIT"], poolclass=sa.NullPool)
     with engine.begin() as connection:
-        connection.execute(sa.insert(AUDIT), {"job": job.nr, "pid": os.getpid(), "what": "done"})
+        connection.execute(sa.insert(AUDIT), {"job": job.get("nr", job.key), "pid": os.getpid(), "what": "done"})

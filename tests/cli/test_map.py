@@ -294,3 +294,49 @@ def test_text_is_an_order(anywhere: Backend) -> None:
     queue.enqueue([{"d": d, "e": "", "priority": priority} for d, priority in (("ab", 1), ("b", 1), ("c", 2))])
     with queue.claim() as batch:
         assert [job.d for job in batch] == ["c", "b", "ab"]
+
+
+# --- a table that must not be altered ------------------------------------------------------------------------
+
+
+def test_claims_beside_a_table_are_set_up_and_worked_through(
+    database: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLAIMJOBS_TEST_AUDIT", database.url)
+    database.run("CREATE TABLE albums (nr INT PRIMARY KEY, title VARCHAR(20))")
+    database.run("INSERT INTO albums VALUES (1, 'a'), (2, 'b'), (3, 'c')")
+    AUDIT.create(database.engine)
+    path = tmp_path / "albums.toml"
+    path.write_text('table = "albums"\nside_car = true\n')
+    words = ("--map", path, "--url", database.url)
+    assert "CREATE TABLE albums_claims" in claimjobs("setup-tables", "--sql", *words).out
+    assert claimjobs("setup-tables", *words) == Ended(exits.OK, "albums_claims: made\nclaimjobs_owners: made\n", "")
+    assert claimjobs("status", *words).out.startswith("albums: 3 unclaimed\n")
+    ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words, "--consumers", "2", "--drain")
+    assert ended.code == exits.OK, ended.err
+    assert sorted(noted(database, "done")) == [1, 2, 3]
+    assert len(database.rows("albums")) == 3
+    assert "albums: 3 done" in claimjobs("status", "--table", "albums", "--side-car", "--url", database.url).out
+
+
+def test_what_does_not_go_with_a_table_that_must_not_be_altered(anywhere: Backend) -> None:
+    for wish in (["--recreate"], ["--add", "run_at"]):
+        ended = claimjobs("setup-tables", "--side-car", *wish)
+        assert ended.code == exits.USAGE
+        assert "leave out --recreate and --add" in ended.err
+    words = ("--side-car", "--lock", "advisory", "--drain", "--url", anywhere.url)
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", *words)
+    assert ended.code == exits.INPUT
+    assert "lock='advisory' is not for a side-car" in ended.err
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_advisory_locks_by_an_option(database: Backend, hold: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLAIMJOBS_TEST_AUDIT", database.url)
+    database.queue().enqueue([{"d": "d", "e": "e"}] * 30)
+    AUDIT.create(database.engine)
+    words = ("--lock", "advisory", "--hold", hold, "--consumers", "2", "--batch-size", "7", "--drain")
+    ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words, "--url", database.url)
+    assert ended.code == exits.OK, ended.err
+    assert sorted(noted(database, "done")) == sorted(set(noted(database, "done")))
+    assert len(noted(database, "done")) == 30

@@ -382,7 +382,7 @@ def test_a_session_that_is_ended_frees_its_jobs(backend: Backend) -> None:
         assert names(again) == ["0000", "0001"]
         again.done()
     batch.done()
-    with pytest.raises(sa.exc.DBAPIError):
+    with pytest.raises(BatchRolledBack, match="connection lost"):
         batch.settle()
 
 
