@@ -110,7 +110,7 @@ def _disowned(roles: Roles, status: str) -> dict[Any, Any]:
     values = roles.state.becomes(status)
     if roles.owner_id is not None:
         values[roles.owner_id] = None
-    if roles.owner_date is not None:
+    if roles.owner_date is not None and roles.owner_date.nullable:  # one that is not tells of the last change
         values[roles.owner_date] = None
     return values
 

@@ -140,6 +140,18 @@ def test_a_truth_the_other_way_round(backend: Backend) -> None:
     assert (queue.stats().unclaimed, queue.stats().done) == (1, 2)
 
 
+def test_a_date_that_must_be_there(backend: Backend) -> None:
+    """As an `updated_at` NOT NULL: what is handed back keeps it."""
+    now = sa.Column("updated_at", Instant, nullable=False, server_default=sa.func.now())
+    key = sa.Column("id", sa.Integer, primary_key=True)
+    table = table_of(
+        "orders", key, sa.Column("phase", sa.Integer), now, *(c for c in columns_of_ours() if c.name != "held_since")
+    )
+    queue = queue_of(backend, table, Columns(status="phase", states=SMALLINTS, **{**NAMES, "owner_date": "updated_at"}))
+    queue.enqueue([{"id": n, "phase": 0} for n in range(1, 7)])
+    roundabout(queue, [1, 2, 3, 4, 5, 6])
+
+
 def test_an_owner_is_all_that_tells(backend: Backend) -> None:
     """As `processed_by` in "Pick a task to work on"."""
     table = table_of("tasks", sa.Column("id", sa.Integer, primary_key=True), sa.Column("processed_by", sa.Integer))
