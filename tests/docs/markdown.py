@@ -10,6 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guide.md"
+MANUAL = (README, GUIDE)
+"""What users read, in this order."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from tests.backends import Backend
-from tests.docs.markdown import README, ROOT, blocks
+from tests.docs.markdown import GUIDE, README, ROOT, blocks
 
 STUB = """\
 sent = []
@@ -46,7 +46,7 @@ class Shop:
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "mail.py").write_text(STUB)
-        for block in (*blocks(README, "python"), *blocks(README, "toml")):
+        for block in (*blocks(GUIDE, "python"), *blocks(GUIDE, "toml"), *blocks(README, "python")):
             if block.file:
                 (self.folder / block.file).write_text(block.text)
         (self.folder / "jobs.jsonl").write_text('{"d": "a", "e": "b"}\n' * 3)
@@ -62,7 +62,7 @@ class Shop:
 
     def open_orders(self) -> None:
         """Make the table that the shop has already, and what is written for it; some orders."""
-        for block in blocks(README, "sql"):
+        for block in blocks(GUIDE, "sql"):
             self.backend.run(block.text.strip().removesuffix(";"))
         self.backend.run("CREATE TABLE entries (order_nr INTEGER NOT NULL)")
         self.backend.run("INSERT INTO orders (nr) VALUES (1), (2), (3)")

@@ -15,7 +15,7 @@ from claimjobs.dialects import DIALECTS
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
 from docs import make_chaos, make_commands, make_sql
-from tests.docs.markdown import PAGES, README, ROOT, anchors, blocks, links, table
+from tests.docs.markdown import MANUAL, PAGES, README, ROOT, anchors, blocks, links, table
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -135,8 +135,8 @@ def test_every_public_name_has_a_docstring() -> None:
                     assert inspect.getdoc(value), f"{name}.{member}"
 
 
-def test_every_public_name_is_told_of_in_the_readme() -> None:
-    told = README.read_text(encoding="utf-8")
+def test_every_public_name_is_told_of() -> None:
+    told = "".join(page.read_text(encoding="utf-8") for page in MANUAL)
     assert [name for name in claimjobs.__all__ if name.lower() not in told.lower()] == []
 
 

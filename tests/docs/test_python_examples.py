@@ -8,10 +8,10 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Shape, make, tables_for
-from tests.docs.markdown import README, Block, blocks
+from tests.docs.markdown import MANUAL, Block, blocks
 from tests.docs.shop import SOME_MAIL, Shop
 
-BLOCKS = blocks(README, "python")
+BLOCKS = [block for page in MANUAL for block in blocks(page, "python")]
 PROGRAMS = [block for block in BLOCKS if not block.file]
 ADDRESSES = [row["address"] for row in SOME_MAIL]
 
@@ -29,7 +29,7 @@ def test_every_program_runs(shop: Shop, block: Block) -> None:
 
 def test_every_file_can_be_imported(any_shop: Shop) -> None:
     files = [block.file for block in BLOCKS if block.file]
-    assert files == ["shop/models.py", "shop/orm.py", "shop/books.py", "shop/handlers.py"]
+    assert files == ["shop/handlers.py", "shop/models.py", "shop/orm.py", "shop/books.py"]
     for file in files:
         any_shop.load(file.removeprefix("shop/").removesuffix(".py"))
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.cli.main import COMMANDS
 from tests.docs.commands import Shown, every, options, shown
-from tests.docs.markdown import PAGES, README, ROOT, blocks, prose
+from tests.docs.markdown import GUIDE, MANUAL, PAGES, README, ROOT, blocks, prose
 from tests.docs.shop import Shop
 
 SHOWN = shown()
@@ -40,24 +40,25 @@ def test_every_command_is_shown_in_the_readme_and_in_its_own_help() -> None:
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
-def test_every_option_is_told_of_in_the_readme(words: tuple[str, ...]) -> None:
-    told = README.read_text(encoding="utf-8")
+def test_every_option_is_told_of(words: tuple[str, ...]) -> None:
+    told = "".join(page.read_text(encoding="utf-8") for page in MANUAL)
     missing = [option for option in options(words) if option not in told]
     assert missing == []
 
 
-def test_the_readme_names_no_option_that_is_not_there() -> None:
+@pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.name)
+def test_no_option_is_named_that_is_not_there(page: Path) -> None:
     """Words in code that begin with two dashes are options of some command, or of another program."""
     there = {option for words in EVERY for option in options(words)} | {"--verbose", "--version", "--help"}
     others = {"--wait"}
-    in_prose = {word.strip("`(),.;:") for word in prose(README).split() if "--" in word and word.startswith("`--")}
+    in_prose = {word.strip("`(),.;:") for word in prose(page).split() if "--" in word and word.startswith("`--")}
     assert in_prose - there - others == set()
 
 
-def test_the_readmes_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
-    """All of them, in their order, in one folder; a run without an end is made to have one."""
+def test_the_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
+    """All of the guide's and then the README's, in one folder; a run without an end is made to have one."""
     any_shop.open_orders()
-    for block in blocks(README, "sh"):
+    for block in (*blocks(GUIDE, "sh"), *blocks(README, "sh")):
         for line in block.text.splitlines():
             if line.startswith("claimjobs "):
                 _run(any_shop, line.replace("--duration 20", "--duration 1 --consumers 2"))
