@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, Queue
 from claimjobs.dialects import Dialect
-from claimjobs.errors import BadPredicate, SessionsNotOurs
+from claimjobs.errors import BadPredicate, BatchRolledBack, SessionsNotOurs
 from claimjobs.liveness import Liveness
 from claimjobs.schema import article_table
 from claimjobs.signals import TakenBack
