@@ -333,7 +333,8 @@ class Queue:
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
         backend = self._works.backend
-        self._works.settler()
+        if backend.by_lease or not self._chosen.by_lease:  # rows that are assigned are never settled
+            self._works.settler()
         with predicate_errors(backend.dialect), connected(self.engine) as connection:
             selected = self._works.selection(None)
             found = sa.select(*backend.source.key).where(selected.ready).order_by(*selected.order)

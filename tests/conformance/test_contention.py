@@ -133,8 +133,8 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     """The recheck is of the whole predicate, not of the status alone."""
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(3))
-    roles = roles_of(JOBS)
-    ready = sa.and_(roles.state.is_("unclaimed"), JOBS.c.e == "")
+    roles = queue._works.backend.roles
+    ready = sa.and_(roles.state.is_("unclaimed"), roles.table.c.e == "")
     claim = TwoPhases(queue._works.backend, Selection(ready, roles.default_order), sa.func.now())
     with at_dialects_isolation(backend) as connection:
         candidates = [row[0] for row in connection.execute(claim._phases._find, {"claimjobs_limit": 10})]
