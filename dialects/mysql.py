@@ -291,7 +291,8 @@ def _type(column: sa.Column[Any]) -> str:
         return "text"
     if isinstance(column.type, sa.Uuid):
         return "char(32)"
-    collation = getattr(column.type, "collation", None)
+    # A type may be another one here, as that of the ledger's digests is.
+    collation = getattr(column.type.dialect_impl(_HERE), "collation", None)
     name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
     return f"{name} COLLATE {_PREPARER.quote(collation)}" if collation else name
 

@@ -259,5 +259,5 @@ def test_a_clean_up_reads_only_what_is_old(backend: Backend, ledger_of: Make) ->
         plan = backend.plan(connection, old(table), values)
         assert plan.indexes == (f"{LEDGER_TABLE}_age",), plan.text
         assert not plan.sorts, plan.text
-        plan = backend.plan(connection, forget(table, backend.dialect), {"digests": ["a", "b"]})
+        plan = backend.plan(connection, forget(table, backend.dialect), {"claimjobs_keys": ["a", "b"]})
         assert plan.indexes == (backend.primary_key_of(LEDGER_TABLE),), plan.text
