@@ -87,9 +87,10 @@ class Works:
     @property
     def hand(self) -> Hand | TransactionHold:
         """What holds claims. One by lease is registered as an owner."""
+        backend = self.claimed_from  # also for one that is there already: not after a fork
         with self._preparing:
             if self._hand is None:
-                self._hand = self._new_hand(self.claimed_from)
+                self._hand = self._new_hand(backend)
                 self.on_new_hand(self._hand)
                 self._finalizers.append(weakref.finalize(self, self._hand.close))
             return self._hand
@@ -104,11 +105,12 @@ class Works:
     @property
     def assigner(self) -> Assigner:
         """What gives rows to workers. Raises NoAssignee or NotExclusive."""
+        backend = self.backend
         with self._preparing:
             if self._assigner is None:
                 connector = self._new_connector()
                 self._finalizers.append(weakref.finalize(self, connector.close))
-                self._assigner = Assigner(connector, self.backend)
+                self._assigner = Assigner(connector, backend)
             return self._assigner
 
     @contextmanager
