@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.columns import DEAD
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchRolledBack, BatchSettled, NoOpenTransaction, NotInBatch
+from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch, TooLate
 from claimjobs.instances import instances
 from claimjobs.job import Job, claim_of
 from claimjobs.retry import Retry, bounded
@@ -36,16 +36,24 @@ class Grip:
         self.progress = progress
         """Called when the work goes on."""
 
+    ends_with_its_settle = False
+    """Whether a settle that failed cannot be tried again."""
+
     @property
     def connection(self) -> sa.Connection:
         """The open transaction that holds the jobs. Raises NoOpenTransaction where they are held by lease."""
         raise NoOpenTransaction("is held by lease and has no open transaction")
 
+    def session(self, **options: Any) -> Session:
+        """A session on that connection. Raises as `connection`."""
+        raise NoOpenTransaction("is held by lease and has no open transaction")
+
     def enter(self) -> None:
         """The work on a job begins."""
 
-    def leave(self) -> None:
-        """The work on the job is done: what it wrote stays."""
+    def leave(self) -> bool:
+        """The work on the job is done: what it wrote stays. Whether it can have written, and nothing undoes it now."""
+        return False
 
     def undo(self) -> None:
         """What the job in work wrote is undone."""
@@ -76,6 +84,7 @@ class Batch:
         self._retry = retry
         self._entity = entity
         self._in_work: Job | None = None
+        self._kept: set[Key] = set()
         self.lost: tuple[Job, ...] = ()
         """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
         self.settled = False
@@ -102,6 +111,8 @@ class Batch:
                 yield job
                 if not self.settled and job.key in self._undecided:
                     self.done(job)
+        if not self.settled:
+            self._finish()
 
     @property
     def connection(self) -> sa.Connection:
@@ -113,6 +124,14 @@ class Batch:
         """
         return self._grip.connection
 
+    def session(self, **options: Any) -> Session:
+        """A Session on `connection`: flushed when a job's work is kept, rolled back when it is undone.
+
+        One that you make yourself knows nothing of jobs: what it has not flushed when a job fails would be written
+        for another one. Use such a one for a single job, and commit it there. `options` are those of Session.
+        """
+        return self._grip.session(**options)
+
     @property
     def jobs(self) -> tuple[Job, ...]:
         """The jobs, to be read without saying anything about them."""
@@ -122,7 +141,7 @@ class Batch:
         """The jobs as instances of the Queue's mapped class, bound to this session, in the order of the jobs.
 
         As of `jobs`, nothing is said about them: `for job, order in zip(batch, batch.instances(session))`. With
-        `hold="transaction"` a `Session(batch.connection)` writes into the batch's own transaction. Raises TypeError
+        `hold="transaction"` take `batch.session()`, which writes into the batch's own transaction. Raises TypeError
         where the Queue was not made with a mapped class, LookupError where a row is gone.
         """
         if self._entity is None:
@@ -138,27 +157,24 @@ class Batch:
 
     def done(self, *jobs: Job) -> None:
         """These jobs are done; without arguments, all that have no outcome yet."""
-        keys = self._decide(jobs)
-        self._outcomes.done.extend(keys)
-        self._end(keys, undo=False)
+        self._outcomes.done.extend(self._decide(jobs))
 
     def release(self, *jobs: Job) -> None:
         """Hand these jobs back, for anyone, at once; without arguments, all that have no outcome yet."""
-        keys = self._decide(jobs)
-        self._outcomes.released.extend(keys)
-        self._end(keys, undo=True)
+        self._take_back(jobs)
+        self._outcomes.released.extend(self._decide(jobs))
 
     def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
         """This job failed: it runs again after its back-off, or after `retry_in` seconds; dead if out of attempts.
 
         `retry=False` makes it dead at once. Raises NotInBatch for a job of another batch, ColumnMissing for a table
-        that cannot hold a failure.
+        that cannot hold a failure, TooLate for a job whose writes through `connection` can be undone no more.
         """
         failures = self._roles.told("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         self._check_failure(is_last)
+        self._take_back([job])
         [key] = self._decide([job])
-        self._end([key], undo=True)
         self._outcomes.errors[key] = _text(error)
         if is_last:
             self._outcomes.dead.append(key)
@@ -189,9 +205,8 @@ class Batch:
 
     def _suspect(self, error: BaseException | str) -> None:
         jobs = self.undecided
-        keys = self._decide(jobs)
-        self._end(keys, undo=True)
-        for key, job in zip(keys, jobs, strict=True):
+        self._take_back(jobs)
+        for key, job in zip(self._decide(jobs), jobs, strict=True):
             self._outcomes.errors[key] = _text(error)
             self._outcomes.suspects[key] = self._retry.wait(self._roles.told("attempts", claim_of(job), 0))
 
@@ -205,12 +220,8 @@ class Batch:
 
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
-        self._must_be_open()
+        keys = self._meant(jobs)
         self._grip.progress()
-        keys = list(dict.fromkeys(job.key for job in jobs)) or list(self._undecided)
-        for key in keys:
-            if key not in self._jobs:
-                raise NotInBatch(key)
         for key in keys:
             if self._undecided.pop(key, None) is None:
                 self._outcomes.forget(key)
@@ -219,17 +230,29 @@ class Batch:
     # --- what a job in work writes, where it writes into the transaction that holds it ---------------------
 
     def _begin(self, job: Job) -> None:
+        self._finish()
         self._in_work = job
         self._grip.enter()
 
-    def _end(self, keys: Collection[Key], *, undo: bool) -> None:
-        """An outcome is known of these jobs: what the one in work wrote stays, or is undone."""
+    def _finish(self) -> None:
+        """The work on a job is over: what it wrote stays if it is done. Until now that could be taken back."""
+        if self._in_work is None:
+            return
+        if self._in_work.key in self._undecided:
+            self._grip.undo()
+        elif self._grip.leave():
+            self._kept.add(self._in_work.key)
+        self._in_work = None
+
+    def _take_back(self, jobs: Sequence[Job]) -> None:
+        """These jobs are not done: what the one in work wrote is undone, before anything is said of it."""
+        keys = self._meant(jobs)
+        for key in keys:
+            if key in self._kept:
+                raise TooLate(key)
         if self._in_work is not None and self._in_work.key in keys:
+            self._grip.undo()
             self._in_work = None
-            if undo:
-                self._grip.undo()
-            else:
-                self._grip.leave()
 
     # --- settling --------------------------------------------------------------------------------------
 
@@ -253,6 +276,7 @@ class Batch:
         if self._in_work is None and self._grip.undo_all():
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)
+            self._kept.clear()
 
     @property
     def outcomes(self) -> Outcomes:
@@ -265,17 +289,27 @@ class Batch:
         Where a transaction holds the jobs: BatchRolledBack if that is gone.
         """
         self._must_be_open()
-        if len(self._undecided) == len(self):
-            self._grip.undo_all()  # nothing came of them, so nothing may come of what was written for them
         if self._undecided:
             self.release()
+        self._finish()
+        if not any((self._outcomes.done, self._outcomes.errors)):
+            self._grip.undo_all()  # nothing came of them, so nothing may come of what was written for them
         try:
             lost = self._grip.settle(self._outcomes) if self._order else set()
-        except (BatchRolledBack, NoOpenTransaction):
-            self.settled = True
+        except BaseException:
+            self.settled = self._grip.ends_with_its_settle
             raise
         self.settled = True
         self.lost = tuple(job for job in self._order if job.key in lost)
+
+    def _meant(self, jobs: Sequence[Job]) -> list[Key]:
+        """The keys of these jobs; of none: of all without an outcome."""
+        self._must_be_open()
+        keys = list(dict.fromkeys(job.key for job in jobs)) or list(self._undecided)
+        for key in keys:
+            if key not in self._jobs:
+                raise NotInBatch(key)
+        return keys
 
     def _must_be_open(self) -> None:
         if self.settled:

@@ -44,7 +44,10 @@ class Columns:
     """
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a state that does not exist, or values that cannot be told apart."""
+        """Raises ValueError for a state that does not exist, or a column that plays two roles."""
+        for name in (names := list(self.names.values())):
+            if names.count(name) > 1:
+                raise ValueError(f"column {name!r} plays two roles: name another one, or None, for one of them")
         unknown = [state for state in self.states or () if state not in STATES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no state: they are {', '.join(STATES)}")

@@ -165,7 +165,8 @@ class Connector:
                 self._dialect.cut(connection.connection.driver_connection)
 
     def _open(self) -> sa.Connection:
-        if self._connection is not None and self._connection.invalidated:  # by an exception that is no error of SQL
+        if self._connection is not None and (self._connection.invalidated or self._connection.closed):
+            # By an exception that is no error of SQL; or by a function of the user's that was given it.
             self.lost += 1
             self._drop()
         if self._connection is None:

@@ -241,6 +241,16 @@ class BadUnique(ClaimjobsError, ValueError):
         )
 
 
+class TooLate(ClaimjobsError):
+    """A job of an open transaction failed, or was released, after what it wrote was kept."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__(
+            f"what was written for job {key!r} was kept when the loop moved on, and cannot be undone alone: "
+            "put the work in `with batch:`, and say so while the loop is at the job"
+        )
+
+
 class BatchRolledBack(ClaimjobsError):
     """The transaction that held a batch is gone: its jobs are free, and nothing that was written for them is there.
 

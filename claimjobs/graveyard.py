@@ -119,7 +119,7 @@ class Graveyard:
         self, connector: Connector, columns: Iterable[Any], where: Where, limit: int | None
     ) -> Iterator[Sequence[Any]]:
         """Rows, page after page, each beginning beyond the last key of the one before."""
-        next_page = partial(statements.page, self._roles, tuple(columns), self._narrower(where))
+        next_page = partial(statements.page, self._roles, self._backend.dialect, tuple(columns), self._narrower(where))
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, AT_ONCE))) > 0:
             rows = self._read(connector, next_page(after=after), claimjobs_limit=size)

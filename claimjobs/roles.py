@@ -133,15 +133,17 @@ def check_lease(roles: Roles, *, mapped: bool) -> None:
 
 
 def _column(table: sa.Table, role: str, name: str | None) -> Column | None:
-    if name is None or (name == role and name not in table.c):
+    if name is None or (name == role and name not in {column.name for column in table.columns}):
         return None
     return _named(table, name, role)
 
 
 def _named(table: sa.Table, name: str, role: str) -> Column:
-    if name not in table.c:
+    """By the name in the database; in Python it may have another one (`Column(..., key=...)`)."""
+    found = [column for column in table.columns if column.name == name]
+    if not found:
         raise NotInTable(table.fullname, name, role)
-    return table.c[name]
+    return found[0]
 
 
 def _key(table: sa.Table, columns: Columns) -> tuple[Column, ...]:
@@ -195,6 +197,11 @@ def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) 
         return None
     for index in inspector.get_indexes(table.name, schema=table.schema):
         columns = index["column_names"] if unique else index["column_names"][: len(names)]
-        if set(columns) == names and index["name"] and (index["unique"] or not unique):
+        if set(columns) == names and index["name"] and is_whole(index) and (index["unique"] or not unique):
             return index["name"]
     raise KeyNotIndexed(table.fullname, [column.name for column in roles.key])
+
+
+def is_whole(index: Any) -> bool:
+    """Whether an index, as it was reflected, holds every row: one with a WHERE keeps only some of them apart."""
+    return not any(option.endswith("_where") for option in index.get("dialect_options", ()))

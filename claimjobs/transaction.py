@@ -7,18 +7,20 @@ wrote, and the jobs are free. Nobody registers, and a table needs no column for 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy.orm import Session
 
 from claimjobs.backend import Backend
 from claimjobs.batch import Grip
 from claimjobs.claim import Algorithm, Claimed
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchRolledBack, NoOpenTransaction
+from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction
 from claimjobs.liveness import Liveness
 from claimjobs.overfetch import Search
 from claimjobs.report import Report
@@ -29,10 +31,6 @@ from claimjobs.translate import reason
 Result = TypeVar("Result")
 NOBODY = 0
 """The owner of jobs that are locked and not marked."""
-
-WHOLE: Final = sa.text("SAVEPOINT claimjobs_whole")
-STILL_WHOLE: Final = sa.text("RELEASE SAVEPOINT claimjobs_whole")
-"""Made when a handler first uses the connection, and gone if the transaction was rolled back behind our back."""
 
 
 class OpenTransaction(Connector):
@@ -45,6 +43,9 @@ class OpenTransaction(Connector):
         super().__init__(engine, backend.dialect, liveness, report)
         self._transaction: sa.RootTransaction | None = None
         self._gone: str | None = None
+        self._gone_by: BaseException | None = None
+        self.number = 0
+        """Of its transactions; a batch knows its own one by it."""
 
     @property
     def connection(self) -> sa.Connection:
@@ -63,7 +64,8 @@ class OpenTransaction(Connector):
     def _begin(self, work: Callable[[sa.Connection], Result]) -> Result:
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
-            self._gone = None
+            self._gone = self._gone_by = None
+            self.number += 1
             self._transaction = connection.begin()
             undone.callback(self.close)
             result = work(connection)
@@ -88,14 +90,14 @@ class OpenTransaction(Connector):
             yield
         except sa.exc.SQLAlchemyError as error:
             kinds = (self._dialect.broken_kind(error), self._dialect.transient_kind(error))
-            self._gone = next(filter(None, kinds), None) or reason(error)
+            self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
             self.close()
 
     def _must_be_there(self) -> None:
         if self._connection is not None and self._connection.invalidated:
             self._gone = self._gone or "connection lost"
         if self._gone is not None:
-            raise BatchRolledBack(self._gone)
+            raise BatchRolledBack(self._gone) from self._gone_by
 
     def close(self) -> None:
         """Roll back what is not committed, and clear up. The connection stays for the next transaction."""
@@ -116,54 +118,96 @@ class OpenTransaction(Connector):
 
 
 class TransactionGrip(Grip):
-    """The open transaction of one batch: a savepoint for each job in work, as soon as the connection is used."""
+    """The open transaction of one batch: a savepoint for each job in work, as soon as the connection is used.
 
-    def __init__(self, transaction: OpenTransaction, settle: Callable[[Outcomes, bool], set[Key]]) -> None:
-        super().__init__(lambda outcomes: settle(outcomes, self._used))
+    Below them is one for the whole batch. It is gone if the server has rolled the transaction back, as after a
+    deadlock, and a handler goes on that did not listen: what it writes then has no lock that protects it.
+    """
+
+    ends_with_its_settle = True
+
+    def __init__(
+        self, transaction: OpenTransaction, settle: Callable[[Outcomes, sa.NestedTransaction | None], set[Key]]
+    ) -> None:
+        super().__init__(self._settle)
         self._transaction = transaction
+        self._number = transaction.number
+        self._process = os.getpid()
+        self._write = settle
         self._working = False
-        self._used = False
         self._job: sa.NestedTransaction | None = None
         self._whole: sa.NestedTransaction | None = None
+        self._sessions: list[Session] = []
 
     @property
     def connection(self) -> sa.Connection:
-        connection = self._transaction.connection
-        if not self._used:
-            connection.execute(WHOLE)
+        connection = self._mine.connection
+        if self._whole is None:
+            self._whole = connection.begin_nested()
         if self._working and self._job is None:
             self._job = connection.begin_nested()
-        if not self._working and self._whole is None and not self._used:
-            self._whole = connection.begin_nested()
-        self._used = True
         return connection
 
-    def enter(self) -> None:
-        self._working = True
-        if self._used:  # it may be at hand under another name, and be used without a word to us
-            self._job = self._transaction.connection.begin_nested()
+    def session(self, **options: Any) -> Session:
+        usual = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
+        session = Session(self.connection, **{**usual, **options})
+        self._sessions.append(session)
+        return session
 
-    def leave(self) -> None:
-        self._working = False
-        job, self._job = self._job, None
-        if job is not None and job.is_active:
-            with self._transaction.or_gone():
-                job.commit()
+    def enter(self) -> None:
+        if self._whole is not None:  # it may be at hand under another name, and be used without a word to us
+            self._flush()
+            self._job = self._mine.connection.begin_nested()
+        self._working = True
+
+    def leave(self) -> bool:
+        if self._job is not None:
+            self._flush()
+            with self._mine.or_gone():
+                self._job.commit()
+        wrote, self._job, self._working = self._job is not None, None, False
+        return wrote
 
     def undo(self) -> None:
-        self._working = False
-        job, self._job = self._job, None
-        self._roll_back(job)
+        self._roll_back(self._job)
+        self._job, self._working = None, False
 
     def undo_all(self) -> bool:
-        whole, self._whole = self._whole, None
-        self._roll_back(whole)
-        return whole is not None
+        self._roll_back(self._whole)
+        wrote, self._whole = self._whole is not None, None
+        return wrote
 
     def _roll_back(self, savepoint: sa.NestedTransaction | None) -> None:
-        if savepoint is not None and savepoint.is_active:
-            with self._transaction.or_gone():
-                savepoint.rollback()
+        if savepoint is not None:
+            with self._mine.or_gone():
+                for session in self._sessions:
+                    session.rollback()
+                if savepoint.is_active:
+                    savepoint.rollback()
+
+    def _flush(self) -> None:
+        """What sessions have not written yet belongs to the job in work; their savepoints must not outlast its own."""
+        with self._mine.or_gone():
+            for session in self._sessions:
+                session.commit()
+
+    def _settle(self, outcomes: Outcomes) -> set[Key]:
+        assert self._mine  # noqa: S101 - raises where it is not
+        try:
+            self._flush()
+            return self._write(outcomes, self._whole)
+        finally:
+            for session in self._sessions:
+                session.expunge_all()
+
+    @property
+    def _mine(self) -> OpenTransaction:
+        """The transaction, as long as it is this batch's, in the process that claimed it."""
+        if self._process != os.getpid():
+            raise CrossedFork
+        if self._number != self._transaction.number:
+            raise NoOpenTransaction("has no open transaction any more")
+        return self._transaction
 
 
 class TransactionHold:
@@ -176,6 +220,7 @@ class TransactionHold:
         self._settler = settler
         self._report = report
         self._search = Search(report)
+        self._process = os.getpid()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
         self.owner_id = NOBODY
@@ -199,16 +244,12 @@ class TransactionHold:
         transaction.close()  # of a try that took nothing
         return transaction.begin(lambda c: algorithm(c, NOBODY, size, limit), unless=self.unwanted)
 
-    def _settle(self, transaction: OpenTransaction, outcomes: Outcomes, used: bool) -> set[Key]:
-        """Write the outcomes and commit: either all is done that was written, or nothing was.
-
-        Where a handler has used the connection the server may have rolled back and said so to one that did not
-        listen, as after a deadlock. What was written since has no lock that protects it, and is not committed.
-        """
+    def _settle(self, transaction: OpenTransaction, outcomes: Outcomes, whole: sa.NestedTransaction | None) -> set[Key]:
+        """Write the outcomes and commit: either all is done that was written, or nothing was."""
 
         def write(connection: sa.Connection) -> None:
-            if used:
-                connection.execute(STILL_WHOLE)
+            if whole is not None:
+                whole.commit()
             self._settler.write(connection, None, outcomes)
 
         try:
@@ -233,6 +274,6 @@ class TransactionHold:
             transaction.give_up()
 
     def close(self) -> None:
-        """Roll back what is open, and close all connections."""
-        while self._busy or self._idle:
+        """Roll back what is open, and close all connections. In a forked child they are its parent's."""
+        while self._process == os.getpid() and (self._busy or self._idle):
             (self._busy or self._idle).pop().disconnect()

@@ -16,7 +16,7 @@ from claimjobs.enqueue import Insert, Numbered, OnBad, Row
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
 from claimjobs.instants import in_utc
 from claimjobs.report import Report
-from claimjobs.roles import Roles
+from claimjobs.roles import Roles, is_whole
 from claimjobs.state import Column
 from claimjobs.statements import produce as statements
 
@@ -72,13 +72,8 @@ def _unique_keys(connection: sa.Connection, table: sa.Table) -> list[set[Any]]:
     found, name, schema = sa.inspect(connection), table.name, table.schema
     keys: list[Any] = [found.get_pk_constraint(name, schema)["constrained_columns"]]
     keys += [constraint["column_names"] for constraint in found.get_unique_constraints(name, schema)]
-    keys += [index["column_names"] for index in found.get_indexes(name, schema) if index["unique"] and _is_whole(index)]
+    keys += [index["column_names"] for index in found.get_indexes(name, schema) if index["unique"] and is_whole(index)]
     return [set(columns) for columns in keys]
-
-
-def _is_whole(index: Any) -> bool:
-    """Whether an index holds every row: one with a WHERE keeps only some of them apart."""
-    return not any(option.endswith("_where") for option in index.get("dialect_options", ()))
 
 
 # --- inserting -----------------------------------------------------------------------------------------------

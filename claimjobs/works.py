@@ -19,6 +19,7 @@ from claimjobs.choices import Choices
 from claimjobs.claim import Algorithm, algorithm
 from claimjobs.connect import connected
 from claimjobs.connector import Connector
+from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import CrossedFork
 from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
@@ -109,7 +110,7 @@ class Works:
         with self._preparing:
             if self._assigner is None:
                 connector = self._new_connector()
-                self._finalizers.append(weakref.finalize(self, connector.close))
+                self._finalizers.append(weakref.finalize(self, _close_unless_forked, connector, os.getpid()))
                 self._assigner = Assigner(connector, backend)
             return self._assigner
 
@@ -124,15 +125,19 @@ class Works:
         """What writes outcomes. Raises UnfitTable where the table cannot hold what becomes of done jobs."""
         backend, chosen = self.backend, self._choices
         given: dict[str, Any] = {"locked": not chosen.by_lease, "source": backend.apart}
-        return Settler(backend.roles, backend.dialect, chosen.now, chosen.on_done, **given)
+        # In a transaction that was open while jobs were worked on, its beginning is long ago.
+        lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
+        now = statement_now() if lasts else chosen.now
+        return Settler(backend.roles, backend.dialect, now, chosen.on_done, **given)
 
     # --- what is claimed, and how ----------------------------------------------------------------------
 
     def algorithm(self, where: Where) -> Algorithm:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
-        if self._changes(where) or self._algorithm is None or self._algorithm[0] is not where:
-            self._algorithm = (where, self._build(where))
-        return self._algorithm[1]
+        built = self._algorithm
+        if self._changes(where) or built is None or built[0] is not where:
+            self._algorithm = built = (where, self._build(where))
+        return built[1]
 
     def _build(self, where: Where) -> Algorithm:
         backend, selection, chosen = self.backend, self.selection(where), self._choices
@@ -144,10 +149,11 @@ class Works:
 
     def way(self, where: Where) -> Way:
         """How a row is assigned that `where` allows; as often built as an algorithm."""
-        if self._changes(where) or self._way is None or self._way[0] is not where:
+        built = self._way
+        if self._changes(where) or built is None or built[0] is not where:
             order = () if self._choices.order_by is None else self.selection(None).order
-            self._way = (where, self.assigner.way(Selection(self.selection(where).ready, order)))
-        return self._way[1]
+            self._way = built = (where, self.assigner.way(Selection(self.selection(where).ready, order)))
+        return built[1]
 
     def selection(self, where: Where) -> Selection:
         """What may be claimed now, and in which order."""
@@ -163,3 +169,9 @@ class Works:
         while self._finalizers:
             self._finalizers.pop()()
         self._hand = self._assigner = None
+
+
+def _close_unless_forked(connector: Connector, process: int) -> None:
+    """In a forked child the connection is its parent's."""
+    if process == os.getpid():
+        connector.close()

@@ -91,7 +91,8 @@ class MySQL(Dialect):
     # --- sessions ------------------------------------------------------------------------------------------
 
     def settings(self, lock_timeout: float) -> Sequence[str]:
-        return (f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}",)
+        # A TIMESTAMP of the user's is shown, and compared, by the session's time zone; our clock is UTC.
+        return (f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00'",)
 
     def sessions_are_ours(self, connection: sa.Connection) -> bool:
         greeted_by = connection.connection.dbapi_connection.thread_id()  # type: ignore[union-attr]
@@ -279,7 +280,7 @@ class _Keys(sa.TypeDecorator[Sequence[Key]]):
 
     def process_bind_param(self, value: Sequence[Key] | None, _dialect: sa.Dialect) -> str:
         rows = [parts if isinstance(parts, tuple) else (parts,) for parts in value or ()]
-        write = [type_.dialect_impl(_HERE).bind_processor(_HERE) for type_ in self.types]  # as in `_type`
+        write = [type_.dialect_impl(_HERE).bind_processor(_HERE) for type_ in self.types]
         if any(write):
             rows = [tuple(to(part) if to else part for to, part in zip(write, row, strict=True)) for row in rows]
         return json.dumps(rows, default=_as_json)
@@ -287,18 +288,24 @@ class _Keys(sa.TypeDecorator[Sequence[Key]]):
 
 def _type(column: sa.Column[Any]) -> str:
     """The type of a key within JSON_TABLE, which has no UUID; JSON holds no bytes, so those come as hex."""
-    if isinstance(column.type, _BINARY):
+    stored = _stored(column.type)
+    if isinstance(stored, _BINARY):
         return "text"
-    if isinstance(column.type, sa.Uuid):
+    if isinstance(stored, sa.Uuid):
         return "char(32)"
-    # A type may be another one here, as that of the ledger's digests is.
-    collation = getattr(column.type.dialect_impl(_HERE), "collation", None)
+    collation = getattr(stored, "collation", None)
     name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
     return f"{name} COLLATE {_PREPARER.quote(collation)}" if collation else name
 
 
 def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return sa.func.unhex(given) if isinstance(column.type, _BINARY) else given
+    return sa.func.unhex(given) if isinstance(_stored(column.type), _BINARY) else given
+
+
+def _stored(type_: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
+    """What a type is on this database: it may be another one here, or a decoration of one."""
+    here = type_.dialect_impl(_HERE)
+    return _stored(here.impl_instance) if isinstance(here, sa.TypeDecorator) else here
 
 
 def _as_json(part: Any) -> str:

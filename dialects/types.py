@@ -73,9 +73,23 @@ def _now(_element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "now()"
 
 
+class statement_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
+    """The database's clock when the statement began, also in a transaction that has lasted for long."""
+
+    type = Instant()
+    inherit_cache = True
+
+
+@compiles(statement_now)
+def _of_the_statement(_element: statement_now, _compiler: SQLCompiler, **_kw: Any) -> str:
+    return "statement_timestamp()"
+
+
+@compiles(statement_now, "mysql")
+@compiles(statement_now, "mariadb")
 @compiles(database_now, "mysql")
 @compiles(database_now, "mariadb")
-def _utc_now(_element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
+def _utc_now(_element: database_now | statement_now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "utc_timestamp(6)"
 
 

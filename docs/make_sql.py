@@ -163,7 +163,7 @@ def _built(family: str) -> dict[str, Any]:
         "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
-        "list": dead.page(roles, tuple(roles.table.columns), ()),
+        "list": dead.page(roles, dialect, tuple(roles.table.columns), ()),
         "revive": dead.revive(roles, dialect, now, ()),
         "drop": dead.drop(roles, dialect, ()),
         **_clean_up(roles, dialect),

@@ -78,7 +78,9 @@ def _lines(name: str, stats: Stats) -> list[str]:
 
 
 def _oldest(stats: Stats) -> str:
-    return "no job is due" if stats.oldest is None else f"the oldest job has been due for {age(stats.oldest)}"
+    if stats.oldest is not None:
+        return f"the oldest job has been due for {age(stats.oldest)}"
+    return "no column tells how long jobs have waited" if stats.unclaimed else "no job is due"
 
 
 def _owner(owner: OwnerStats) -> str:

@@ -49,7 +49,7 @@ def claim(
 
 def _candidates(roles: Roles, selection: Selection) -> sa.CTE:
     first = find(roles, selection).subquery("first")
-    keys = [first.c[column.name].label(KEY.format(i)) for i, column in enumerate(roles.key)]
+    keys = [first.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
     numbered = sa.select(*keys, first.c[SUSPECT], sa.func.row_number().over().label(PLACE))
     return numbered.cte("candidate").prefix_with("MATERIALIZED")
 

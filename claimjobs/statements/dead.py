@@ -14,9 +14,11 @@ from claimjobs.roles import Roles
 Predicates = Sequence[sa.ColumnElement[bool]]
 
 
-def page(roles: Roles, columns: Sequence[Any], where: Predicates, *, after: Key | None = None) -> sa.Select[Any]:
+def page(
+    roles: Roles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
+) -> sa.Select[Any]:
     """These columns of the next `limit` dead jobs, by their keys, beyond the key `after`."""
-    beyond = () if after is None else (_beyond(roles, after),)
+    beyond = () if after is None else (dialect.beyond(roles.key, after if len(roles.key) > 1 else (after,)),)
     return (
         sa.select(*columns)
         .where(roles.state.is_(DEAD), *where, *beyond)
@@ -49,11 +51,3 @@ def drop(roles: Roles, dialect: Dialect, where: Predicates) -> sa.Delete:
     """Those of `keys` that are dead leave the table."""
     delete = dialect.delete(roles.table).where(roles.state.is_(DEAD), *where)
     return dialect.reach(delete, roles.key, roles.key_index)
-
-
-def _beyond(roles: Roles, key: Key) -> sa.ColumnElement[bool]:
-    """`key columns > key`, written out: not every database walks an index for a comparison of rows."""
-    parts = key if len(roles.key) > 1 else (key,)
-    same = [column == part for column, part in zip(roles.key, parts, strict=True)]
-    larger = [column > part for column, part in zip(roles.key, parts, strict=True)]
-    return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(parts))))

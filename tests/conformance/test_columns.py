@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from claimjobs import Columns, Queue
@@ -358,3 +359,73 @@ def test_columns_with_the_names_of_our_parameters(backend: Backend) -> None:
     rest = backend.rows("odd")
     assert [tuple(row[name] for name in names) for row in rest] == [(n,) * 5 for n in range(2, 9)]
     assert [row["company"] for row in rest[:4]] == [0, 2, 2, None]
+
+
+def test_a_binary_key_behind_a_decorated_type(backend: Backend) -> None:
+    """As many keep a UUID on MySQL."""
+
+    class Id(sa.TypeDecorator[uuid.UUID]):
+        impl = sa.LargeBinary(16)
+        cache_ok = True
+
+        def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+            return dialect.type_descriptor(mysql.BINARY(16) if dialect.name != "postgresql" else sa.LargeBinary())
+
+        def process_bind_param(self, value: uuid.UUID | None, dialect: sa.Dialect) -> bytes | None:
+            return None if value is None else value.bytes
+
+        def process_result_value(self, value: bytes | None, dialect: sa.Dialect) -> uuid.UUID | None:
+            return None if value is None else uuid.UUID(bytes=value)
+
+    table = table_of("parcels", sa.Column("id", Id, primary_key=True), sa.Column("worker", sa.Integer))
+    table.info["claimjobs"] = Columns(status=None, owner_id="worker")
+    table.create(backend.engine)
+    backend.make()
+    queue = backend.bare_queue(table)
+    keys = [uuid.UUID(int=n << 96 | 7) for n in range(4)]
+    queue.enqueue([{"id": key} for key in keys])
+    with queue.claim(3) as batch:
+        assert [job.key for job in batch.jobs] == keys[:3]
+        batch.done(*batch.jobs[:2])
+    assert queue.stats().left == 2
+
+
+def test_a_column_with_another_name_in_python(backend: Backend) -> None:
+    table = table_of(
+        "tasks", sa.Column("nr", sa.Integer, primary_key=True, key="number"), sa.Column("worker", sa.Integer)
+    )
+    table.info["claimjobs"] = Columns(status=None, owner_id="worker")
+    queue = backend.queue(table)
+    queue.enqueue([{"number": 1}, {"number": 2}])
+    with queue.claim() as batch:
+        assert [job.nr for job in batch] == [1, 2]
+
+
+def test_a_key_that_a_partial_index_keeps_apart_is_no_key(backend: Backend) -> None:
+    backend.requires("partial indexes")
+    table = table_of(
+        "parts", sa.Column("k", sa.Integer), sa.Column("live", sa.Boolean), sa.Column("owner_id", sa.Integer)
+    )
+    sa.Index("live_k", table.c.k, unique=True, postgresql_where=table.c.live)
+    with pytest.raises(KeyNotIndexed):
+        queue_of(backend, table, Columns(key="k", status=None)).claim()
+
+
+def test_a_timestamp_of_another_time_zone_is_due_when_it_is(backend: Backend) -> None:
+    """The user's sessions may have any; ours have UTC."""
+    backend.requires("table collation")  # the families that have this type
+    engine = backend.new_engine(connect_args={"init_command": "SET time_zone = '+02:00'"})
+    backend.make()
+    backend.run(
+        "CREATE TABLE mails (id INT PRIMARY KEY, worker INT, send_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)"
+    )
+    queue = backend.bare_queue("mails", bind=engine, columns=Columns(status=None, owner_id="worker", run_at="send_at"))
+    queue.enqueue({"id": 1})
+    with queue.claim() as batch:
+        assert len(batch) == 1
+
+
+def test_a_column_plays_one_role() -> None:
+    """Claims would write their owner over the status."""
+    with pytest.raises(ValueError, match="column 'phase' plays two roles: name another one, or None, for one of them"):
+        Columns(status="phase", owner_id="phase")

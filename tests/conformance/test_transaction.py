@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import DeclarativeBase, Session
 
 from claimjobs import Batch, Columns, Queue
-from claimjobs.errors import BatchRolledBack, ColumnMissing, NoOpenTransaction, StateMissing
+from claimjobs.errors import BatchRolledBack, BatchSettled, ColumnMissing, NoOpenTransaction, StateMissing, TooLate
 from claimjobs.schema import OWNER_TABLE, article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
@@ -452,3 +454,149 @@ def test_a_row_that_points_at_a_held_job_can_be_written(backend: Backend) -> Non
             connection.execute(sa.text(backend.dialect.settings(1.0)[0]))
             connection.execute(sa.text("INSERT INTO notes VALUES (:job)"), {"job": batch[0].id})
         batch.release()
+
+
+# --- what a second reader found ----------------------------------------------------------------------------
+
+
+def test_a_session_of_the_batch_is_flushed_and_undone_job_by_job(backend: Backend, queue: Queue) -> None:
+    """Without a flush of the user's own: what is pending belongs to the job in work."""
+
+    class Base(DeclarativeBase):
+        pass
+
+    class Effect(Base):
+        __table__ = sa.Table("effects", Base.metadata, sa.Column("name", sa.String(20), primary_key=True))
+
+    queue.enqueue(jobs(4))
+    with queue.claim() as batch:
+        session = batch.session()
+        for job in batch:
+            session.add(Effect(name=job.d))
+            if job.d == "0001":
+                batch.fail(job, "broken", retry_in=60)
+            if job.d == "0002":
+                session.commit()
+    assert (effects(backend), left(backend)) == (["0000", "0002", "0003"], ["0001"])
+
+
+def test_a_done_job_can_still_fail_while_the_loop_is_at_it(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    with queue.claim() as batch:
+        for job in batch:
+            write(batch, job.d)
+            batch.done(job)
+            if job.d == "0001":
+                batch.fail(job, "could not tell anyone", retry_in=60)
+    assert (effects(backend), left(backend)) == (["0000", "0002"], ["0001"])
+
+
+def test_it_is_too_late_once_the_loop_has_moved_on(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(2))
+    with queue.claim() as batch:
+        first, second = batch.jobs
+        for job in batch:
+            write(batch, job.d)
+            if job is second:
+                with pytest.raises(TooLate, match="job 1 was kept when the loop moved on"):
+                    batch.fail(first, "late")
+                with pytest.raises(TooLate):
+                    batch.release(first)
+    assert (effects(backend), left(backend)) == (["0000", "0001"], [])
+
+
+def test_an_exception_after_the_loop_undoes_all(backend: Backend, queue: Queue) -> None:
+    """Also where the connection was first used within a job."""
+
+    def work(batch: Batch) -> None:
+        with batch:
+            for job in batch:
+                write(batch, job.d)
+            write(batch, "summary")
+            raise ZeroDivisionError
+
+    queue.enqueue(jobs(2))
+    with pytest.raises(ZeroDivisionError):
+        work(queue.claim())
+    assert (effects(backend), len(left(backend))) == ([], 2)
+
+
+def test_a_batch_that_is_over_reaches_no_other_ones_transaction(backend: Backend) -> None:
+    """Its connection may serve another batch by now."""
+    EFFECTS.create(backend.engine)
+
+    def fails(*_: Any) -> None:
+        raise ValueError
+
+    queue = backend.queue(JOBS, hold="transaction", on_done=fails)
+    queue.enqueue(jobs(4))
+    over = queue.claim(2)
+    over.done()
+    with pytest.raises(ValueError):  # noqa: PT011 - it is the test's own
+        over.settle()
+    other = queue.claim(2)
+    write(other, "half")
+    with pytest.raises(BatchSettled):
+        over.settle()
+    with pytest.raises(NoOpenTransaction):
+        assert over.connection
+    assert effects(backend) == []
+    queue.close()
+    assert (effects(backend), len(left(backend))) == ([], 4)
+
+
+def test_a_connection_that_the_handler_closes_ends_the_batch_and_not_the_queue(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(2))
+    batch = queue.claim(1)
+    with batch.connection:
+        pass
+    batch.done()
+    with pytest.raises((BatchRolledBack, NoOpenTransaction, sa.exc.InvalidRequestError)):
+        batch.settle()
+    with queue.claim() as again:
+        assert len(again) == 2
+        again.done()
+    assert left(backend) == []
+
+
+def test_a_failure_waits_from_when_it_happened(backend: Backend, queue: Queue) -> None:
+    """Not from the claim, at which the transaction began."""
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch:
+        batch.connection.execute(sa.text("SELECT pg_sleep(2)" if backend.family == "postgres" else "SELECT sleep(2)"))
+        batch.fail(batch[0], "broken", retry_in=1)
+    assert not queue.claim()
+
+
+FORKS = """
+import os, sys
+from claimjobs import Queue
+from claimjobs.errors import CrossedFork
+
+queue = Queue({url!r}, hold="transaction")
+batch = queue.claim()
+assert len(batch) == 2
+batch.done(batch[0])
+child = os.fork()
+if not child:
+    for use in (lambda: batch.connection, lambda: batch.__exit__(None, None, None), queue.claim):
+        try:
+            use()
+        except CrossedFork:
+            pass
+        else:
+            os._exit(9)
+    sys.exit(5)  # through the finalizers
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 5, status
+batch.settle()
+assert queue.stats().left == 1
+print("unharmed")
+"""
+
+
+def test_a_batch_that_a_fork_took_along_is_its_parents(database: Backend) -> None:
+    database.queue().enqueue(jobs(2))
+    program = FORKS.format(url=database.url)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "unharmed\n", ended.stderr

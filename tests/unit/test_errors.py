@@ -28,6 +28,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "SessionsNotOurs": (),
     "NoOpenTransaction": ("is held by lease",),
     "BatchRolledBack": ("deadlock",),
+    "TooLate": (7,),
     "BadPredicate": ("no such column",),
     "BadSize": (0,),
     "BatchSettled": (),
