@@ -14,6 +14,7 @@ from claimjobs.errors import BadPredicate
 from claimjobs.schema import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs, names
+from tests.conformance.owners import still
 
 JOBS = article_table()
 
@@ -190,7 +191,7 @@ def test_all_or_those_of_a_predicate_or_the_first_of_them(backend: Backend, smal
 
 @pytest.mark.parametrize("way", ["retry", "drop"])
 def test_a_chunk_is_one_statement_and_one_commit(backend: Backend, small_chunks: int, way: str) -> None:
-    queue = backend.queue(JOBS)
+    queue = still(backend.queue(JOBS))  # its heart would look around meanwhile
     queue.enqueue(jobs(7))
     bury(queue, 7)
     keys = [row["id"] for row in backend.rows()]
@@ -204,7 +205,7 @@ def test_a_chunk_is_one_statement_and_one_commit(backend: Backend, small_chunks:
 
 
 def test_a_thousand_and_one_are_two_chunks(backend: Backend) -> None:
-    queue = backend.queue()
+    queue = still(backend.queue())
     queue.enqueue(jobs(1_001))
     bury(queue, 1_001)
     assert sum(1 for _ in queue.dead.list()) == 1_001
