@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from claimjobs.batch import Batch
-from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided
+from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided, UnfitTable
 from claimjobs.handlers import Handler
 from claimjobs.queue import Queue
 from claimjobs.selection import Where
@@ -58,7 +58,7 @@ def _handled(batch: Batch, handler: Handler) -> bool:
     with batch:
         try:
             handler(batch)
-        except NothingDecided as error:  # a mistake in the handler, not in a job
+        except (NothingDecided, UnfitTable) as error:  # a mistake in the handler, or a table that holds no failure
             raised = error
             log.error("%s", error)  # noqa: TRY400 - it says all; where it was raised says nothing
         except (BatchRolledBack, NoOpenTransaction):

@@ -192,13 +192,13 @@ class TransactionGrip(Grip):
                 session.commit()
 
     def _settle(self, outcomes: Outcomes) -> set[Key]:
-        assert self._mine  # noqa: S101 - raises where it is not
         try:
             self._flush()
             return self._write(outcomes, self._whole)
         finally:
-            for session in self._sessions:
+            for session in self._sessions:  # one that is kept must not write into the next batch's transaction
                 session.expunge_all()
+                session.bind = None
 
     @property
     def _mine(self) -> OpenTransaction:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from claimjobs import Batch, Columns, Queue
+from claimjobs.consumer import consume
 from claimjobs.errors import BatchRolledBack, BatchSettled, ColumnMissing, NoOpenTransaction, StateMissing, TooLate
 from claimjobs.schema import OWNER_TABLE, article_table
 from tests.backends import Backend
@@ -478,6 +479,41 @@ def test_a_session_of_the_batch_is_flushed_and_undone_job_by_job(backend: Backen
             if job.d == "0002":
                 session.commit()
     assert (effects(backend), left(backend)) == (["0000", "0002", "0003"], ["0001"])
+
+
+def test_a_session_that_is_kept_writes_into_no_other_batch(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(2))
+    with queue.claim(1) as batch:
+        kept = batch.session()
+        kept.execute(sa.insert(EFFECTS), {"name": "mine"})
+        batch.done()
+    with queue.claim(1) as other:
+        with pytest.raises(sa.exc.UnboundExecutionError):
+            kept.execute(sa.insert(EFFECTS), {"name": "not mine"})
+        other.done()
+    assert effects(backend) == ["mine"]
+
+
+def test_a_failure_that_the_table_cannot_hold_is_told_in_one_line(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And undone, and free again; what was done before it is done."""
+    EFFECTS.create(backend.engine)
+    with plain(backend):
+        queue = backend.bare_queue("plain", hold="transaction")
+
+        def work(batch: Batch) -> None:
+            for job in batch:
+                write(batch, job.body)
+                if job.id == 3:
+                    queue.stop()
+                    batch.fail(job, "broken")
+
+        consume(queue, work)
+    assert effects(backend) == ["1", "2"]
+    [record] = [record for record in caplog.records if record.name == "claimjobs.consumer"]
+    assert "table 'plain' has no column 'attempts'" in record.message
+    assert record.exc_info is None
 
 
 def test_a_done_job_can_still_fail_while_the_loop_is_at_it(backend: Backend, queue: Queue) -> None:
