@@ -128,11 +128,7 @@ class Graveyard:
             if len(rows) < size:
                 return
             left -= size
-            after = self._key_in(rows[-1])
-
-    def _key_in(self, row: Any) -> Key:
-        parts = tuple(row._mapping[column] for column in self._roles.key)
-        return parts if len(parts) > 1 else parts[0]
+            after = self._roles.key_in(rows[-1]._mapping)
 
     def _read(self, connector: Connector, statement: Any, **values: Any) -> Sequence[Any]:
         with predicate_errors(self._backend.dialect):

@@ -58,12 +58,8 @@ class Purge:
 
     def _chunk(self, connection: sa.Connection, page: Any, delete: Any) -> tuple[Sequence[Any], int]:
         found = connection.execute(page, {"claimjobs_limit": AT_ONCE}).all()
-        keys = [self._key_in(row) for row in found]
+        keys = [self._backend.roles.key_in(row._mapping) for row in found]
         return found, connection.execute(delete, {"claimjobs_keys": keys}).rowcount if keys else 0
-
-    def _key_in(self, row: Any) -> Any:
-        parts = tuple(row._mapping[column] for column in self._backend.roles.key)
-        return parts if len(parts) > 1 else parts[0]
 
 
 def _instant(connection: sa.Connection, now: sa.ColumnElement[Any]) -> datetime:

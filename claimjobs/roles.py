@@ -80,6 +80,11 @@ class Roles:
         value = None if column is None else row.get(column.name)
         return otherwise if value is None else value
 
+    def key_in(self, row: Mapping[Any, Any]) -> Any:
+        """What names a row, out of a mapping of columns: a value, or a tuple where the key has several columns."""
+        parts = tuple(row[column] for column in self.key)
+        return parts if len(parts) > 1 else parts[0]
+
     def need(self, role: str, purpose: str) -> Column:
         """The column of an optional role, or ColumnMissing that says what it is wanted for."""
         column: Column | None = getattr(self, role)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.backend import TableLike
 from claimjobs.connect import connected, dialect_for
 from claimjobs.ddl import marked
 from claimjobs.dialects import Dialect
@@ -16,8 +16,6 @@ from claimjobs.indexes import covers
 from claimjobs.schema import MADE_BY, OWNER_TABLE, article_table, owner_table
 from claimjobs.statements import count
 from claimjobs.translate import reason
-
-TableLike = str | sa.Table | type[Any]
 
 
 @dataclass(frozen=True)

@@ -193,7 +193,7 @@ def _totals(snapshot: Snapshot) -> Text:
 
 
 def _cells(line: Line) -> tuple[str, ...]:
-    pid = "replaced" if line.pid is None else str(line.pid)
+    pid = "ended" if line.pid is None else str(line.pid)
     return (str(line.number), pid, f"{line.batch:,}", f"{line.jobs:,}", f"{line.rate:,.0f}", str(line.restarts))
 
 
