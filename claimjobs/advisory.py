@@ -10,17 +10,19 @@ import json
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.claim import NOTHING, Algorithm, Claimed, Hold, OwnerDead, alike, check_keys, job_of, reach_of
+from claimjobs.claim import Algorithm, Hold, OwnerDead
 from claimjobs.connector import AFTERWARDS
 from claimjobs.dialects import Dialect, Key, Lock
 from claimjobs.errors import SessionsNotOurs
 from claimjobs.job import Job
+from claimjobs.phases import NOTHING, Claimed, JobMaker, Look, Looks, alike, check_keys, reach_of
 from claimjobs.roles import Roles
 from claimjobs.state import Column
 from claimjobs.statements import advisory as statements
@@ -86,11 +88,11 @@ class Looked:
     """A plain read: the locks are the claim."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
-        self._roles = backend.roles
+        self._job = JobMaker(backend.roles)
         self._recheck = statements.recheck(backend.roles, backend.dialect, selection)
 
     def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]:
-        return [job_of(self._roles, row) for row in connection.execute(self._recheck, {"claimjobs_keys": keys})]
+        return [self._job(row) for row in connection.execute(self._recheck, {"claimjobs_keys": keys})]
 
 
 class Marked:
@@ -98,7 +100,7 @@ class Marked:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         roles, dialect, owners = backend.roles, backend.dialect, backend.owners
-        self._roles = roles
+        self._job = JobMaker(roles)
         self._returns = dialect.returns_what_it_writes
         mark = statements.mark_ready(roles, dialect, selection, now=now, owners=owners)
         self._mark: Any = mark.returning(*roles.table.columns) if self._returns else mark
@@ -109,7 +111,7 @@ class Marked:
         rows = self._rows(connection, {"claimjobs_keys": keys, "claimjobs_me": me})
         if not rows and not connection.scalar(self._is_alive, {"claimjobs_me": me}):
             raise OwnerDead
-        return [job_of(self._roles, row) for row in rows]
+        return [self._job(row) for row in rows]
 
     def _rows(self, connection: sa.Connection, given: dict[str, Any]) -> Sequence[Any]:
         written = connection.execute(self._mark, given)
@@ -121,18 +123,21 @@ class Marked:
 class TryLocks:
     """Find candidates, try their locks in rounds of as many as are wanted, keep those whose recheck succeeds."""
 
+    is_one_statement = False
+
     def __init__(self, backend: Backend, selection: Selection, recheck: Recheck, *, declared: bool | None) -> None:
         self._roles, self._dialect = backend.roles, backend.dialect
-        self._find = find(self._roles, selection)
+        self._find = Looks(partial(find, self._roles), selection, backend.dialect)
+        self.walk = self._find.walk
         self._recheck = recheck
         self._declared = declared
 
-    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
+    def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         locks = self._locks(connection)
-        rows = connection.execute(self._find, {"claimjobs_limit": limit}).all()
+        rows = connection.execute(self._find.begun(look), look.candidates).all()
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, size)
+        candidates, size = alike(rows, look.size)
         places = {key: place for place, key in enumerate(candidates)}
         jobs: list[Job] = []
         rest = deque(candidates)

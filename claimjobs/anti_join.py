@@ -9,14 +9,16 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.claim import NOTHING, Algorithm, Claimed, Hold, OwnerDead, alike, check_keys, job_of, reach_of
+from claimjobs.claim import Algorithm, Hold, OwnerDead
 from claimjobs.dialects import Key
 from claimjobs.job import Job
+from claimjobs.phases import NOTHING, Claimed, JobMaker, Look, Looks, alike, check_keys, reach_of
 from claimjobs.settle import key_of
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
@@ -30,12 +32,14 @@ class Apart:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self.pair = Pair(backend.source, backend.roles, backend.dialect, now)
-        self._find = statements.find(self.pair, selection)
+        self._find = Looks(partial(statements.find, self.pair), selection, backend.dialect)
         self._lock = statements.lock(self.pair, selection)
+        self._job = JobMaker(self.pair.source)
+        self.walk = self._find.walk
 
-    def candidates(self, connection: sa.Connection, limit: int) -> Sequence[Any]:
+    def candidates(self, connection: sa.Connection, look: Look) -> Sequence[Any]:
         """Phase 1: keys, and how suspect each is."""
-        return connection.execute(self._find, {"claimjobs_limit": limit}).all()
+        return connection.execute(self._find.begun(look), look.candidates).all()
 
     def locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Key]:
         """The first `size` of the candidates that nobody else has locked, in their order."""
@@ -46,20 +50,23 @@ class Apart:
         """What a statement about these keys returns, in the order of the keys."""
         rows = connection.execute(statement, {"claimjobs_keys": keys, **values}).all()
         place = {key: number for number, key in enumerate(keys)}
-        jobs = [self._job(row) for row in rows]
+        jobs = [self._with_attempts(row) for row in rows]
         check_keys(self.pair.source, jobs)
         return sorted(jobs, key=lambda job: place[job.key])
 
-    def _job(self, row: Any) -> Job:
-        job = job_of(self.pair.source, row[:-1])
+    def _with_attempts(self, row: Any) -> Job:
+        job = self._job(row[:-1])
         return Job(job.key, dict(job), {self.pair.attempts.name: row[-1]})
 
 
 class AntiJoin:
     """Claims by lease: find, lock the rows, insert their keys, read what is ours."""
 
+    is_one_statement = False
+
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._apart = Apart(backend, selection, now)
+        self.walk = self._apart.walk
         self._locks = backend.lock_source
         pair = self._apart.pair
         # A row that is locked stays as it was found; a predicate that depends on the moment is asked once.
@@ -69,11 +76,11 @@ class AntiJoin:
         self._release = release(Reach(pair.claims, pair.dialect, pair.claims.mine))
         self._alive = sa.select(alive(backend.owners))
 
-    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
-        rows = self._apart.candidates(connection, limit)
+    def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
+        rows = self._apart.candidates(connection, look)
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, size)
+        candidates, size = alike(rows, look.size)
         keys = self._chosen(connection, candidates, size, suspects=bool(rows[0][-1]))
         jobs = self._claimed(connection, keys, me) if keys else []
         reach = reach_of(candidates, jobs, size) if self._locks else len(keys)
@@ -110,15 +117,18 @@ class LockApart:
     statement knew of the claims may be older than its locks, and a row that was locked and done meanwhile is the same.
     """
 
+    is_one_statement = False
+
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._apart = Apart(backend, selection, now)
+        self.walk = self._apart.walk
         self._free = statements.free(self._apart.pair)
 
-    def __call__(self, connection: sa.Connection, me: int, size: int, limit: int) -> Claimed:
-        rows = self._apart.candidates(connection, limit)
+    def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
+        rows = self._apart.candidates(connection, look)
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, size)
+        candidates, size = alike(rows, look.size)
         keys = self._apart.locked(connection, candidates, size)
         jobs = self._apart.jobs(connection, self._free, keys) if keys else []
         return Claimed(jobs, len(rows), reach_of(candidates, jobs, size), me, suspects=bool(rows[0][-1]))

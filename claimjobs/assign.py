@@ -14,11 +14,11 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.claim import Phases, job_of
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive
 from claimjobs.job import Job
+from claimjobs.phases import JobMaker, Look, phases
 from claimjobs.roles import Roles
 from claimjobs.state import Column
 from claimjobs.statements import assign as statements
@@ -63,12 +63,12 @@ class OneStatement:
     """For a database that can return what it updates from within a CTE."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
-        self._roles = backend.roles
+        self._job = JobMaker(backend.roles)
         self._assign = statements.assign(backend.roles, backend.dialect, selection)
 
     def __call__(self, connection: sa.Connection, worker: Any) -> Assignment:
         outcome, *row = connection.execute(self._assign, {"claimjobs_worker": worker}).one()
-        return Assignment(outcome, job_of(self._roles, row) if outcome in (ASSIGNED, ALREADY) else None)
+        return Assignment(outcome, self._job(row) if outcome in (ASSIGNED, ALREADY) else None)
 
 
 class LockAndGive:
@@ -77,6 +77,7 @@ class LockAndGive:
     def __init__(self, backend: Backend, selection: Selection, index: str | None) -> None:
         roles, dialect = backend.roles, backend.dialect
         self._roles = roles
+        self._job = JobMaker(roles)
         self._give = statements.give(roles, dialect)
         self._of_worker = statements.of_worker(roles)
         self._is_any_free = statements.is_any_free(roles, selection)
@@ -88,21 +89,21 @@ class LockAndGive:
             return self._why_none(connection, worker)
         connection.execute(self._give, {"claimjobs_keys": [free.key], "claimjobs_worker": worker})
         given = {_assignee(self._roles).name: worker}
-        return Assignment(ASSIGNED, job_of(self._roles, list(free.values()), given))
+        return Assignment(ASSIGNED, self._job(list(free.values()), given))
 
     def _why_none(self, connection: sa.Connection, worker: Any) -> Assignment:
         row = connection.execute(self._of_worker, {"claimjobs_worker": worker}).first()
         if row is not None:
-            return Assignment(ALREADY, job_of(self._roles, row))
+            return Assignment(ALREADY, self._job(row))
         return Assignment(BUSY if connection.scalar(self._is_any_free) else NOTHING)
 
 
 def _any(backend: Backend, selection: Selection, index: str | None) -> Callable[[sa.Connection], Job | None]:
-    statement = statements.lock_free(backend.roles, backend.dialect, selection, index)
+    statement, job = statements.lock_free(backend.roles, backend.dialect, selection, index), JobMaker(backend.roles)
 
     def lock(connection: sa.Connection) -> Job | None:
         row = connection.execute(statement).first()
-        return None if row is None else job_of(backend.roles, row)
+        return None if row is None else job(row)
 
     return lock
 
@@ -110,10 +111,10 @@ def _any(backend: Backend, selection: Selection, index: str | None) -> Callable[
 def _in_order(backend: Backend, selection: Selection) -> Callable[[sa.Connection], Job | None]:
     """As a claim does it: a statement that locks what it sorts would lock all free rows."""
     free = Selection(statements.free(backend.roles, selection), selection.order)
-    phases = Phases(backend, free)
+    take = phases(backend, free)
 
     def lock(connection: sa.Connection) -> Job | None:
-        return next(iter(phases(connection, 1, CANDIDATES).jobs), None)
+        return next(iter(take(connection, Look(1, CANDIDATES)).jobs), None)
 
     return lock
 
@@ -129,6 +130,7 @@ class Assigner:
         column = _assignee(self._roles)
         self._index = connector.transaction(lambda connection: unique_index(connection, [column]))
         self._has_unique_key = False
+        self._job = JobMaker(self._roles)
         self._of_worker = statements.of_worker(self._roles)
         self._take_away = statements.take_away(self._roles, self._dialect, self._index)
         self.close = connector.close
@@ -168,10 +170,10 @@ class Assigner:
     def _insert(self, connection: sa.Connection, values: Mapping[str, Any]) -> Assignment:
         insert, columns = sa.insert(self._roles.table).values(values), self._roles.table.columns
         if connection.dialect.insert_returning:
-            return Assignment(ASSIGNED, job_of(self._roles, connection.execute(insert.returning(*columns)).one()))
+            return Assignment(ASSIGNED, self._job(connection.execute(insert.returning(*columns)).one()))
         connection.execute(insert)
         worker = {"claimjobs_worker": values[_assignee(self._roles).name]}
-        return Assignment(ASSIGNED, job_of(self._roles, connection.execute(self._of_worker, worker).one()))
+        return Assignment(ASSIGNED, self._job(connection.execute(self._of_worker, worker).one()))
 
     def _settled(
         self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]
@@ -184,7 +186,7 @@ class Assigner:
                 except ValueTaken:
                     row = self._run(lambda connection: connection.execute(taken, given).first())
                     if row is not None:
-                        return Assignment(ALREADY, job_of(self._roles, row))
+                        return Assignment(ALREADY, self._job(row))
         except StillLocked:
             pass
         return Assignment(BUSY)

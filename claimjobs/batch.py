@@ -35,6 +35,8 @@ class Grip:
         """Write the outcomes; the keys of jobs that were not ours any more."""
         self.progress = progress
         """Called when the work goes on."""
+        self.settle_and_go_on: Callable[[Outcomes], set[Key]] | None = None
+        """The same as `settle` when the work on a batch has ended as it should, where another batch may follow."""
 
     ends_with_its_settle = False
     """Whether a settle that failed cannot be tried again."""
@@ -269,7 +271,7 @@ class Batch:
             self.blame(error)
         elif error is not None:
             self._undo_what_raised()
-        self.settle()
+        self._settle((error is None and self._grip.settle_and_go_on) or self._grip.settle)
 
     def _undo_what_raised(self) -> None:
         """Nobody knows which job wrote what was written outside of any job's work: all is undone, and no job done."""
@@ -288,6 +290,9 @@ class Batch:
 
         Where a transaction holds the jobs: BatchRolledBack if that is gone.
         """
+        self._settle(self._grip.settle)
+
+    def _settle(self, write: Callable[[Outcomes], set[Key]]) -> None:
         self._must_be_open()
         if self._undecided:
             self.release()
@@ -295,7 +300,7 @@ class Batch:
         if not any((self._outcomes.done, self._outcomes.errors)):
             self._grip.undo_all()  # nothing came of them, so nothing may come of what was written for them
         try:
-            lost = self._grip.settle(self._outcomes) if self._order else set()
+            lost = write(self._outcomes) if self._order else set()
         except BaseException:
             self.settled = self._grip.ends_with_its_settle
             raise

@@ -57,6 +57,7 @@ class Connector:
         self._turns = Turns()
         self._busy_since = 0.0
         self._connection: sa.Connection | None = None
+        self._alone = False
         self._opened = 0.0
         self._trouble: Trouble | None = None
         self._giving_up = threading.Event()
@@ -73,8 +74,12 @@ class Connector:
         *,
         doubts: list[BaseException] | None = None,
         unless: Callable[[], bool] = lambda: False,
+        alone: bool = False,
     ) -> Result:
         """Run `work` in a transaction and commit it; `patience` seconds at most, if it does not succeed at once.
+
+        `alone`: the work is a single statement, which is a transaction by itself, and is sent without BEGIN and COMMIT
+        where the session is ours.
 
         A deadlock, lock timeout or serialization failure rolls it back and runs it again. A lost connection, a
         restarting, full or read-only server, too many connections: the same on a new connection. Each is counted,
@@ -83,13 +88,13 @@ class Connector:
         `doubts` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
         there is no further try.
         """
-        result: Result = self._again(patience, unless)(self._once, work, doubts)
+        result: Result = self._again(patience, unless)(self._once, work, doubts, alone)
         self._recovered()
         return result
 
     def _again(self, patience: float | None, unless: Callable[[], bool]) -> tenacity.Retrying:
         return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(self._is_passing),
+            retry=tenacity.retry_if_exception(self.is_passing),
             wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
             stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
             | tenacity.stop_when_event_set(self._giving_up)
@@ -111,11 +116,17 @@ class Connector:
 
     # --- a single try ----------------------------------------------------------------------------------
 
-    def _once(self, work: Callable[[sa.Connection], Result], doubts: list[BaseException] | None) -> Result:
+    def _once(self, work: Callable[[sa.Connection], Result], doubts: list[BaseException] | None, alone: bool) -> Result:
         with shielded(), self._taking_turns():
             connection = self._open()
+            self._commit_by_itself(connection, alone and not self.pooled)
             with self._breaking(doubts), self._clearing_up(), connection.begin():
                 return work(connection)
+
+    def _commit_by_itself(self, connection: sa.Connection, alone: bool) -> None:
+        if alone != self._alone:
+            connection.execution_options(isolation_level="AUTOCOMMIT" if alone else self._dialect.isolation)
+            self._alone = alone
 
     @contextlib.contextmanager
     def _breaking(self, doubts: list[BaseException] | None = None) -> Iterator[None]:
@@ -172,6 +183,7 @@ class Connector:
         if self._connection is None:
             connection = open_connection(self._engine)
             self._connection = connection.execution_options(isolation_level=self._dialect.isolation)
+            self._alone = False
             self._opened = time.monotonic()
             try:
                 self._welcome(self._connection)
@@ -208,7 +220,8 @@ class Connector:
             return None
         return self._dialect.broken_kind(error) or self._dialect.transient_kind(error)
 
-    def _is_passing(self, error: BaseException) -> bool:
+    def is_passing(self, error: BaseException) -> bool:
+        """Whether what failed with this error may succeed when it is tried again."""
         return self._kind(error) is not None
 
     def _note(self, state: tenacity.RetryCallState) -> None:

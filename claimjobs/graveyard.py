@@ -12,11 +12,11 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.claim import job_of
 from claimjobs.columns import DEAD
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.job import Job
+from claimjobs.phases import JobMaker
 from claimjobs.selection import Predicate, Where, predicates_of
 from claimjobs.settle import key_of
 from claimjobs.statements import dead as statements
@@ -46,6 +46,7 @@ class Graveyard:
         backend.roles.need_state(DEAD, "keeping dead jobs")
         self._backend = backend
         self._roles = backend.roles
+        self._job = JobMaker(backend.roles)
         self._now = now
         self._connect = connect
 
@@ -56,7 +57,7 @@ class Graveyard:
         columns = self._roles.table.columns
         with self._connect() as connector:
             for rows in self._pages(connector, columns, where, limit):
-                yield from (job_of(self._roles, row) for row in rows)
+                yield from map(self._job, rows)
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
         """Those of these jobs that are dead, by their keys."""
@@ -65,7 +66,7 @@ class Graveyard:
             rows = [
                 row for chunk in _chunks(keys, None) for row in self._read(connector, statement, claimjobs_keys=chunk)
             ]
-        return tuple(job_of(self._roles, row) for row in rows)
+        return tuple(map(self._job, rows))
 
     def count(self, where: Where = None) -> int:
         """How many jobs are dead."""

@@ -11,21 +11,24 @@ from functools import partial
 
 import sqlalchemy as sa
 
+from claimjobs.ahead import Claims
 from claimjobs.backend import Backend
 from claimjobs.batch import Grip
-from claimjobs.claim import Algorithm, Claimed, OwnerDead
+from claimjobs.claim import Algorithm, OwnerDead
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError, CrossedFork
 from claimjobs.heart import Heart
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
-from claimjobs.overfetch import Search
 from claimjobs.owner import Owner
+from claimjobs.phases import NOTHING, Claimed, Look
 from claimjobs.report import Report
 from claimjobs.retry import Retry
-from claimjobs.settle import Outcomes, Settler, key_of
+from claimjobs.search import Search
+from claimjobs.settle import Outcomes, Settler, SomeAreLost, key_of
 from claimjobs.statements import owners
+from claimjobs.turn import Turn
 
 
 class Hand:
@@ -41,6 +44,8 @@ class Hand:
         self._search = Search(report)
         self._process = os.getpid()
         self._in_hand: set[tuple[int, Key]] = set()
+        self.ahead = Claims()
+        """Those that nobody has asked for yet."""
         self._doubts = 0
         self._doubted: float | None = None
         self._closed = False
@@ -53,6 +58,7 @@ class Hand:
         self.owner = Owner(self._connector, backend.dialect, liveness, table=backend.owners, claims=name)
         janitor = Janitor(self._connector, backend, settler, retry)
         self.heart = Heart(self._connector, backend.dialect, liveness, owner=self.owner, janitor=janitor, name=name)
+        self.heart.on_beat = self._release_forgotten
         self.heart.start()
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -60,18 +66,25 @@ class Hand:
     def claim(self, size: int, algorithm: Algorithm) -> tuple[Claimed, Grip]:
         """Up to `size` jobs, committed as this owner's, and what they are settled through."""
         with self._alone:
-            claimed = self._search(size, partial(self._take, algorithm, size))
-            self._in_hand.update((claimed.owner, job.key) for job in claimed.jobs)
-            self._dispel_doubts()
+            claimed = self._search(size, algorithm, partial(self._take, algorithm))
+            self._hold(claimed)
         self.progress()
-        return claimed, Grip(partial(self.settle, owner=claimed.owner), self.progress)
+        return claimed, self.grip(claimed)
 
-    def _take(self, algorithm: Algorithm, size: int, limit: int) -> Claimed:
+    def grip(self, claimed: Claimed) -> Grip:
+        """What claimed jobs are settled through."""
+        return Grip(partial(self.settle, owner=claimed.owner), self.progress)
+
+    def _hold(self, claimed: Claimed) -> None:
+        self._in_hand.update((claimed.owner, job.key) for job in claimed.jobs)
+        self._dispel_doubts()
+
+    def _take(self, algorithm: Algorithm, look: Look) -> Claimed:
         while True:
             try:
                 # The id is read at each try: on a new connection it may be a new one.
-                take = lambda c: algorithm(c, self.owner.id, size, limit)  # noqa: E731
-                return self._connector.transaction(take, unless=self.unwanted)
+                take = lambda c: algorithm(c, self.owner.id, look)  # noqa: E731
+                return self._connector.transaction(take, unless=self.unwanted, alone=algorithm.is_one_statement)
             except OwnerDead:
                 self.owner.beat()
 
@@ -96,15 +109,52 @@ class Hand:
 
     def settle(self, outcomes: Outcomes, owner: int) -> set[Key]:
         """Write outcomes of jobs claimed under this owner id; return the keys that it did not hold any more."""
+        doubts: list[BaseException] = []
+        with self._settling():
+            refused = self._settler.settle(self._connector, owner, outcomes, doubts)
+            return self._settled(outcomes, owner, refused, doubts)
+
+    def turn(self, outcomes: Outcomes, owner: int, size: int, turn: Turn) -> tuple[set[Key], Claimed]:
+        """The same, and claim the next `size` jobs in the same transaction: none, where that does not succeed."""
+        doubts: list[BaseException] = []
+        with self._settling():
+            refused, claimed = self._turned(outcomes, owner, size, turn=turn, doubts=doubts)
+            self._hold(claimed)
+            return self._settled(outcomes, owner, refused, doubts), claimed
+
+    def _turned(
+        self, outcomes: Outcomes, owner: int, size: int, *, turn: Turn, doubts: list[BaseException]
+    ) -> tuple[set[Key], Claimed]:
+        look = self._search.look(size, turn.algorithm)
+        # The id is read at each try: on a new connection it may be a new one.
+        work = lambda c: turn(c, self.owner.id, look, owner=owner, outcomes=outcomes)  # noqa: E731
+        try:
+            refused, claimed = self._connector.transaction(work, doubts=doubts, alone=turn.is_one_statement(outcomes))
+        except (OwnerDead, SomeAreLost):
+            return self._settler.settle(self._connector, owner, outcomes, doubts), NOTHING
+        except sa.exc.DBAPIError as error:
+            if self._connector.is_passing(error):
+                raise
+            # If that was about the claim, whoever asks for the next batch is told.
+            return self._settler.settle(self._connector, owner, outcomes, doubts), NOTHING
+        self._search.learn(look, claimed)
+        return refused, claimed
+
+    @contextlib.contextmanager
+    def _settling(self) -> Iterator[None]:
         if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
             raise CrossedFork
-        doubts: list[BaseException] = []
         with self._alone, self._nothing_left_open():
-            refused = self._settler.settle(self._connector, owner, outcomes, doubts)
-            lost = set() if refused and doubts and self._is_still(owner) else refused
-            keys = outcomes.keys()
-            self._in_hand.difference_update((owner, key) for key in keys)
+            yield
         self.progress()
+
+    def _settled(self, outcomes: Outcomes, owner: int, refused: set[Key], doubts: list[BaseException]) -> set[Key]:
+        """Keep the books; the keys of those of the refused that are really lost."""
+        lost = set() if refused and doubts and self._is_still(owner) else refused
+        keys = outcomes.keys()
+        self._in_hand.difference_update((owner, key) for key in keys)
+        if not outcomes.all_done:
+            self._search.look_back()
         (outcomes.only(set(keys) - lost) if lost else outcomes).count(self._report)
         self._report.lost += len(lost)
         return lost
@@ -139,6 +189,14 @@ class Hand:
     def progress(self) -> None:
         """The work goes on: a job passed, a batch came or went."""
         self.heart.working(bool(self._in_hand))
+
+    def look_back(self) -> None:
+        """There may be jobs before those that were claimed last."""
+        self._search.look_back()
+
+    def _release_forgotten(self) -> None:
+        for claimed in self.ahead.forgotten(self._lease / 2):
+            self.settle(Outcomes(released=[job.key for job in claimed.jobs]), claimed.owner)
 
     def give_up(self) -> None:
         """Do not try on when the database cannot be reached: this hand is about to be closed."""

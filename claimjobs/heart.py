@@ -50,6 +50,8 @@ class Heart:
         """Called when jobs were handed back: there is work."""
         self.on_hang: Callable[[], None] = lambda: None
         """Called once when a batch makes no progress for longer than it may."""
+        self.on_beat: Callable[[], None] = lambda: None
+        """Called now and then, as long as it beats."""
         self._connector = connector
         self._liveness = liveness
         self._owner = owner
@@ -98,6 +100,7 @@ class Heart:
             if not self._hangs():
                 self._beat_if_due()
                 self._look()
+                self.on_beat()
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             log.debug("no sign of life: %s", error)
             self._leads = False

@@ -1,15 +1,8 @@
-"""Over-fetch: how many candidates to read for the jobs wanted, and how often to look again."""
+"""Over-fetch: how many candidates to read for the jobs wanted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
-
-from claimjobs.claim import Claimed
-from claimjobs.report import Report
-
-TRIES: Final = 5
-"""How often a claim that met only other hands looks again, wider each time, before it comes back empty."""
+from claimjobs.phases import Claimed
 
 
 class Overfetch:
@@ -42,22 +35,3 @@ class Overfetch:
             self.factor = max(1.0, self.MEMORY * self.factor + (1 - self.MEMORY) * need)
         elif claimed.found == limit:  # there was more to read
             self.factor = min(self.factor * 2, self.LARGEST)
-
-
-class Search:
-    """Claims of one consumer: each is tried until it takes something, and teaches the next one how far to look."""
-
-    def __init__(self, report: Report) -> None:
-        self._overfetch = Overfetch()
-        self._report = report
-
-    def __call__(self, size: int, take: Callable[[int], Claimed]) -> Claimed:
-        """What `take(limit)` takes: up to `size` jobs out of `limit` candidates. Counted."""
-        for _ in range(TRIES):
-            limit = self._overfetch.limit(size)
-            claimed = take(limit)
-            self._overfetch.learn(claimed, size, limit)
-            self._report.count_claim(len(claimed.jobs), candidates=claimed.found, collisions=claimed.collisions)
-            if claimed.jobs or not claimed.found:
-                break
-        return claimed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 import threading
@@ -31,7 +32,9 @@ from claimjobs.graveyard import Graveyard
 from claimjobs.hand import Hand
 from claimjobs.instants import age_of
 from claimjobs.liveness import Liveness
+from claimjobs.phases import NOTHING
 from claimjobs.purge import Kept, Purge
+from claimjobs.relay import Relay
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.roles import Roles
@@ -151,6 +154,7 @@ class Queue:
         else:
             count = self._in_transaction(connection, insert, rows, on_bad)
         self.report.enqueued += count
+        self._works.look_back()
         return count
 
     def _in_transaction(
@@ -173,29 +177,31 @@ class Queue:
         `where` narrows this claim further. Raises BadSize, or BadPredicate where the database cannot read it.
         """
         _check_size(size)
-        backend, hand = self._works.backend, self._works.hand
-        with predicate_errors(backend.dialect):
-            claimed, grip = hand.claim(size, self._works.algorithm(where))
-        batch = Batch(claimed.jobs, backend.roles, grip, self._chosen.retry, entity=self._chosen.entity)
-        batch.contended = bool(claimed.found) and not claimed.jobs
-        return batch
+        return self._works.batch(*self._works.claim(size, where))
 
     def batches(
         self, size: int = 100, where: Where = None, *, drain: bool = False, poll: float = 1.0, idle: float | None = None
     ) -> Iterator[Batch]:
         """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
 
-        Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also when there
-        was no batch for so many seconds. Without work it looks again after a pause that grows to `poll` seconds.
+        Leaving a batch settles it, and in the same transaction claims the next one, which is released if nobody asks
+        for it. Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also
+        when there was no batch for so many seconds. Without work it looks again after a pause that grows to `poll`
+        seconds.
         Raises BatchNotSettled when a batch is left open.
         """
         _check_size(size)
         return self._batches(size, where, drain, poll=poll, idle=math.inf if idle is None else idle)
 
     def _batches(self, size: int, where: Where, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
+        relay = Relay(self._works, size, where, wanted=lambda: not self.stopping)
+        with contextlib.closing(relay):
+            yield from self._relayed(relay, drain, poll=poll, idle=idle)
+
+    def _relayed(self, relay: Relay, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
         pause, ends = SHORTEST_POLL, time.monotonic() + idle
         while not self.stopping:
-            batch = self._claim_unless_stopped(size, where)
+            batch = self._claim_unless_stopped(relay)
             left = ends - time.monotonic()
             if batch:
                 yield batch
@@ -207,14 +213,14 @@ class Queue:
                 self.wait(min(pause, poll, max(left, SHORTEST_POLL)) * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, poll)
 
-    def _claim_unless_stopped(self, size: int, where: Where) -> Batch:
+    def _claim_unless_stopped(self, relay: Relay) -> Batch:
         """A batch; an empty one where the database cannot be reached and nobody wants to wait for it any more."""
         try:
-            return self.claim(size, where)
+            return relay()
         except (sa.exc.DBAPIError, ServerUnreachable):
             if not self.stopping:
                 raise
-            return Batch((), self._works.backend.roles, Grip(lambda _: set()), self._chosen.retry)
+            return self._works.batch(NOTHING, Grip(lambda _: set()))
 
     def stop(self) -> None:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
@@ -384,10 +390,15 @@ def _listens(
     def join(hand: Hand | TransactionHold) -> None:
         hand.unwanted = stopped.is_set
         if isinstance(hand, Hand):
-            hand.heart.on_reclaimed = wake.set
+            hand.heart.on_reclaimed = partial(_look_back_at_once, hand, wake)
             hand.heart.on_hang = lambda: _hangs(queue())
 
     return join
+
+
+def _look_back_at_once(hand: Hand, wake: threading.Event) -> None:
+    hand.look_back()
+    wake.set()
 
 
 def _hangs(queue: Queue | None) -> None:

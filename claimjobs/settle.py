@@ -56,6 +56,11 @@ class Outcomes:
         """All of them."""
         return [*self.done, *self.released, *self.retried, *self.dead, *self.suspects]
 
+    @property
+    def all_done(self) -> bool:
+        """Whether nothing else became of any of them."""
+        return not (self.released or self.retried or self.dead or self.suspects)
+
     def count(self, report: Report) -> None:
         """Count them: they are in the database."""
         report.done += len(self.done)
@@ -89,7 +94,7 @@ class Outcomes:
         )
 
 
-class _SomeAreLost(Exception):  # rolls a transaction back; no error that anyone sees
+class SomeAreLost(Exception):
     """A write reached fewer jobs than it was meant for."""
 
 
@@ -131,14 +136,25 @@ class Settler:
         Those are left as they are: somebody else decides about them now. Written twice the outcomes do no harm.
         `doubts` as for `Connector.transaction`.
         """
-        if self._looks_first:
-            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
-        if self._reach.dialect.returns_what_it_writes:
-            return connector.transaction(partial(self._write_and_compare, me=me, outcomes=outcomes), doubts=doubts)
         try:
-            return connector.transaction(partial(self._write_and_count, me=me, outcomes=outcomes), doubts=doubts)
-        except _SomeAreLost:
+            return connector.transaction(partial(self.guarded, me=me, outcomes=outcomes), doubts=doubts)
+        except SomeAreLost:
             return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
+
+    def guarded(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """The same within the caller's transaction. Raises SomeAreLost, after which that must be rolled back."""
+        if self._looks_first:
+            return self._look_then_write(connection, me, outcomes)
+        if self._reach.dialect.returns_what_it_writes:
+            return self._write_and_compare(connection, me, outcomes)
+        return self._write_and_count(connection, me, outcomes)
+
+    @property
+    def in_one(self) -> sa.Delete | sa.Update | None:
+        """The one statement that settles jobs that are all done, and returns their keys; None where there is none."""
+        if self._looks_first or self._locked or not self._reach.dialect.returns_what_it_writes:
+            return None
+        return self._keep if self._on_done == "keep" else self._delete
 
     @property
     def _looks_first(self) -> bool:
@@ -161,7 +177,7 @@ class Settler:
         """The same where nothing is returned. A count says that some are lost, not which: then look first."""
         for statement, values in self._writes(connection, outcomes):
             if connection.execute(statement, _by(me, values)).rowcount != len(values["claimjobs_keys"]):
-                raise _SomeAreLost
+                raise SomeAreLost
         return set()
 
     def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:

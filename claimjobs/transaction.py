@@ -17,13 +17,14 @@ from sqlalchemy.orm import Session
 
 from claimjobs.backend import Backend
 from claimjobs.batch import Grip
-from claimjobs.claim import Algorithm, Claimed
+from claimjobs.claim import Algorithm
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction
 from claimjobs.liveness import Liveness
-from claimjobs.overfetch import Search
+from claimjobs.phases import Claimed, Look
 from claimjobs.report import Report
+from claimjobs.search import Search
 from claimjobs.settle import Outcomes, Settler
 from claimjobs.signals import shielded
 from claimjobs.translate import reason
@@ -232,7 +233,7 @@ class TransactionHold:
         transaction = self._idle.pop() if self._idle else self._new()
         self._busy.append(transaction)
         try:
-            claimed = self._search(size, partial(self._take, transaction, algorithm, size))
+            claimed = self._search(size, algorithm, partial(self._take, transaction, algorithm))
         except BaseException:
             self._let_go(transaction)
             raise
@@ -240,9 +241,10 @@ class TransactionHold:
             self._let_go(transaction)
         return claimed, TransactionGrip(transaction, partial(self._settle, transaction))
 
-    def _take(self, transaction: OpenTransaction, algorithm: Algorithm, size: int, limit: int) -> Claimed:
+    def _take(self, transaction: OpenTransaction, algorithm: Algorithm, look: Look) -> Claimed:
         transaction.close()  # of a try that took nothing
-        return transaction.begin(lambda c: algorithm(c, NOBODY, size, limit), unless=self.unwanted)
+        take = lambda c: algorithm(c, NOBODY, look)  # noqa: E731
+        return transaction.begin(take, unless=self.unwanted)
 
     def _settle(self, transaction: OpenTransaction, outcomes: Outcomes, whole: sa.NestedTransaction | None) -> set[Key]:
         """Write the outcomes and commit: either all is done that was written, or nothing was."""
@@ -256,9 +258,12 @@ class TransactionHold:
             transaction.commit(write)
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
+            self._search.look_back()
             raise
         finally:
             self._let_go(transaction)
+        if not outcomes.all_done:
+            self._search.look_back()
         outcomes.count(self._report)
         return set()
 
@@ -267,6 +272,10 @@ class TransactionHold:
         if transaction in self._busy:
             self._busy.remove(transaction)
             self._idle.append(transaction)
+
+    def look_back(self) -> None:
+        """There may be jobs before those that were claimed last."""
+        self._search.look_back()
 
     def give_up(self) -> None:
         """Do not try on when the database cannot be reached."""

@@ -15,6 +15,7 @@ from claimjobs import advisory
 from claimjobs.anti_join import anti_join
 from claimjobs.assign import Assigner, Way
 from claimjobs.backend import Backend, leased, look_at
+from claimjobs.batch import Batch, Grip
 from claimjobs.choices import Choices
 from claimjobs.claim import Algorithm, algorithm
 from claimjobs.connect import connected
@@ -23,11 +24,14 @@ from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import CrossedFork
 from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
+from claimjobs.phases import Claimed
 from claimjobs.report import Report
 from claimjobs.selection import Where, order_of, predicates_of
 from claimjobs.settle import Settler
 from claimjobs.statements.find import Selection
 from claimjobs.transaction import TransactionHold
+from claimjobs.translate import predicate_errors
+from claimjobs.turn import Turn, turn
 
 
 class Works:
@@ -41,6 +45,7 @@ class Works:
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
         self._algorithm: tuple[Where, Algorithm] | None = None
+        self._turn: Turn | None = None
         self._hand: Hand | TransactionHold | None = None
         self._assigner: Assigner | None = None
         self._way: tuple[Where, Way] | None = None
@@ -132,6 +137,25 @@ class Works:
 
     # --- what is claimed, and how ----------------------------------------------------------------------
 
+    def claim(self, size: int, where: Where) -> tuple[Claimed, Grip]:
+        """A claim that is made now. Raises BadPredicate."""
+        hand = self.hand
+        with predicate_errors(self.backend.dialect):
+            return hand.claim(size, self.algorithm(where))
+
+    def batch(self, claimed: Claimed, grip: Grip) -> Batch:
+        """What was claimed, as a user gets it."""
+        batch = Batch(claimed.jobs, self.backend.roles, grip, self._choices.retry, entity=self._choices.entity)
+        batch.contended = bool(claimed.found) and not claimed.jobs
+        return batch
+
+    def turn(self, where: Where) -> Turn:
+        """How a batch is settled and the next one claimed at once; built as often as the algorithm."""
+        algorithm = self.algorithm(where)
+        if self._turn is None or self._turn.algorithm is not algorithm:
+            self._turn = turn(self.settler(), algorithm)
+        return self._turn
+
     def algorithm(self, where: Where) -> Algorithm:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
         built = self._algorithm
@@ -163,6 +187,11 @@ class Works:
 
     def _changes(self, where: Where) -> bool:
         return callable(self._choices.where) or callable(where)
+
+    def look_back(self) -> None:
+        """There may be new jobs anywhere in the order."""
+        if self._hand is not None:
+            self._hand.look_back()
 
     def close(self) -> None:
         """Close whatever is open. It is built again when it is needed again."""

@@ -7,6 +7,7 @@ SQLAlchemy Core expressions; no module outside this folder knows which database 
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import socket
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,9 @@ class Dialect:
 
     claims_in_one_statement: ClassVar[bool] = False
     """Find, lock and mark can be one statement: needs UPDATE ... RETURNING inside a CTE."""
+
+    finds_and_locks_at_once: ClassVar[bool] = False
+    """A SELECT can lock the rows of one table alone, in the order of a subquery: needs FOR UPDATE OF."""
 
     returns_what_it_writes: ClassVar[bool] = False
     """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
@@ -213,7 +217,11 @@ class Dialect:
         """A column of a key whose values come from another table."""
         return sa.Column(name, type_, primary_key=True, autoincrement=False)
 
-    def few(self, rows: sa.CTE, order: sa.ColumnElement[Any]) -> sa.FromClause:
+    def stored(self, rows: sa.Select[Any], name: str) -> sa.FromClause:
+        """Rows that a statement computes once, before what reads them."""
+        return rows.cte(name).prefix_with("MATERIALIZED")
+
+    def few(self, rows: sa.FromClause, order: sa.ColumnElement[Any]) -> sa.FromClause:
         """A CTE of a few rows, to be joined by a planner that may think it has many; in this order."""
         del order
         return rows
@@ -249,12 +257,31 @@ class Dialect:
         del index
         return statement.where(self.among(key, "claimjobs_keys"))
 
-    def beyond(self, columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.ColumnElement[bool]:
-        """`(columns) > (values)`, so that an index over the columns is entered there.
+    def look_up(
+        self,
+        jobs: sa.Select[Any],
+        rows: sa.FromClause,
+        matches: sa.ColumnElement[bool],
+        table: sa.Table,
+        *,
+        index: str | None,
+    ) -> sa.Select[Any]:
+        """Join a few numbered `rows` with the rows of a table that they match, and lock in the order of the numbers.
+
+        `index` as for `reach`. A LIMIT on top must stop the locking as well.
+        """
+        del index
+        return jobs.select_from(rows.join(table, matches)).order_by(rows.c["claimjobs_place"])
+
+    def beyond(
+        self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False
+    ) -> sa.ColumnElement[bool]:
+        """`(columns) > (values)`, or `<` where they fall, so that an index over the columns is entered there.
 
         Portable: written out, for not every database enters an index by a comparison of rows.
         """
-        larger = [column > value for column, value in zip(columns, values, strict=True)]
+        further = operator.lt if falling else operator.gt
+        larger = [further(column, value) for column, value in zip(columns, values, strict=True)]
         same = [column == value for column, value in zip(columns, values, strict=True)]
         return sa.or_(*(sa.and_(*same[:place], larger[place]) for place in range(len(larger))))
 

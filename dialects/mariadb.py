@@ -15,6 +15,8 @@ class MariaDB(MySQL):
     title: ClassVar[str] = "MariaDB"
     # SKIP LOCKED and JSON_TABLE both came with 10.6.
     oldest: ClassVar[tuple[int, ...]] = (10, 6)
+    # Without FOR UPDATE OF a locking read locks what its subqueries read, too.
+    finds_and_locks_at_once: ClassVar[bool] = False
 
     transient: ClassVar[dict[Any, str]] = {
         **MySQL.transient,

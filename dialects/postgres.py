@@ -30,6 +30,7 @@ class Postgres(Dialect):
     oldest: ClassVar[tuple[int, ...]] = (13,)
 
     claims_in_one_statement: ClassVar[bool] = True
+    finds_and_locks_at_once: ClassVar[bool] = True
     returns_what_it_writes: ClassVar[bool] = True
     skips_duplicates: ClassVar[bool] = True
 
@@ -106,15 +107,17 @@ class Postgres(Dialect):
         values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=sa.ARRAY(key[0].type))
         return key[0] == sa.any_(values)
 
-    def beyond(self, columns: Sequence[sa.Column[Any]], values: Sequence[Any]) -> sa.ColumnElement[bool]:
+    def beyond(
+        self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False
+    ) -> sa.ColumnElement[bool]:
         # Written out, an OR is a filter: every page would read the index from its beginning.
-        given = (sa.literal(value, column.type) for column, value in zip(columns, values, strict=True))
-        return sa.tuple_(*columns) > sa.tuple_(*given)
+        given = sa.tuple_(*map(_given, values, columns))
+        return sa.tuple_(*columns) < given if falling else sa.tuple_(*columns) > given
 
     def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
         return postgresql.insert(table).on_conflict_do_nothing(index_elements=columns)
 
-    def few(self, rows: sa.CTE, order: sa.ColumnElement[Any]) -> sa.FromClause:
+    def few(self, rows: sa.FromClause, order: sa.ColumnElement[Any]) -> sa.FromClause:
         """The rows as arrays, unnested: of those the planner expects ten.
 
         Of a CTE with a LIMIT given as a parameter it expects a tenth of the table, and reads all of that for a hash
@@ -123,7 +126,7 @@ class Postgres(Dialect):
         arrays = [sa.func.array(sa.select(column).order_by(order).scalar_subquery()) for column in rows.c]
         return (
             sa.func.unnest(*arrays)
-            .table_valued(*(sa.column(column.name, column.type) for column in rows.c), name=f"few_{rows.name}")
+            .table_valued(*(sa.column(column.name, column.type) for column in rows.c), name="few")
             .render_derived()
         )
 
@@ -145,7 +148,9 @@ class Postgres(Dialect):
     # --- sessions ------------------------------------------------------------------------------------------
 
     def settings(self, lock_timeout: float) -> Sequence[str]:
-        return (f"SET lock_timeout = {round(lock_timeout * 1000)}",)
+        # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
+        isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {self.isolation}"
+        return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation)
 
     def sessions_are_ours(self, connection: sa.Connection) -> bool:
         greeted_by = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
@@ -212,9 +217,14 @@ class PortablePostgres(Postgres):
     """
 
     claims_in_one_statement: ClassVar[bool] = False
+    finds_and_locks_at_once: ClassVar[bool] = False
     returns_what_it_writes: ClassVar[bool] = False
     skips_duplicates: ClassVar[bool] = False
     among = Dialect.among
+
+
+def _given(value: Any, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    return value if isinstance(value, sa.ColumnElement) else sa.literal(value, column.type)
 
 
 def _says(error: BaseException, *words: str) -> bool:

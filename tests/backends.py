@@ -48,6 +48,7 @@ FLAVOURS: dict[str, Flavour] = {
 
 CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "one statement": ("a claim in one statement", frozenset({"postgres"})),
+    "lock of what is found": ("a lock on what a subquery finds", frozenset({"postgres", "mysql"})),
     "locks what it reads": ("locks on rows that are read and then not wanted", frozenset({"mysql", "mariadb"})),
     "planner switches": ("switches for kinds of join", frozenset({"postgres", "postgres-portable"})),
     "named lock table": ("a view of every named lock", frozenset({"postgres", "postgres-portable", "mysql"})),
@@ -224,6 +225,10 @@ class Backend:
     def plan(self, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> Plan:
         """How the database would run a statement."""
         return _explain(self.family, connection, statement, values)
+
+    def rows_read(self, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> int:
+        """How many rows, or entries of an index, the database reads when it runs a statement, which it does."""
+        return _rows_read(self.family, connection, statement, values)
 
     def primary_key_of(self, table: str) -> str:
         """The name of a table's primary key, as plans have it."""
@@ -444,6 +449,23 @@ def _explain(family: Family, connection: sa.Connection, statement: Any, values: 
         scans=any(row["type"] in ("ALL", "index") and not row["key"] for row in real),
         text="\n".join(str(dict(row)) for row in rows),
     )
+
+
+def _rows_read(family: Family, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> int:
+    if family == "postgres":
+        sql, parameters = _as_sent(connection, statement, values)
+        explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", parameters)
+        leaves = [node for node in _nodes(explained.scalar_one()) if "Scan" in node.get("Node Type", "")]
+        rows = [node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in leaves]
+        return round(sum((count * node["Actual Loops"] for count, node in zip(rows, leaves, strict=True)), 0.0))
+    before = _handler_reads(connection)
+    connection.execute(statement, values).all()
+    return _handler_reads(connection) - before
+
+
+def _handler_reads(connection: sa.Connection) -> int:
+    counts = connection.exec_driver_sql("SHOW SESSION STATUS LIKE 'Handler_read%%'")
+    return sum(int(count) for name, count in counts if name != "Handler_read_rnd_next")  # of a temporary table, too
 
 
 def _as_sent(connection: sa.Connection, statement: Any, values: dict[str, Any]) -> tuple[str, Any]:

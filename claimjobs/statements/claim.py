@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import SUSPECT, Selection, find
+from claimjobs.statements.find import PLACE, SUSPECT, Selection, numbered, same_key
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 
 FOUND: Final = "claimjobs_found"
 ALIVE: Final = "claimjobs_alive"
 """How many candidates phase 1 found, and whether `me` was not declared dead: the first two columns of every row,
-also of the only one of an empty claim."""
-PLACE: Final = "claimjobs_place"
-"""Where a job stood among the candidates, from 1: the last column; NULL in the only row of an empty claim."""
-
-KEY: Final = "claimjobs_k{}"
-"""A key column among the candidates. No user's table has these names: a predicate, which stands in the same
-WHERE, may name its columns plainly."""
+also of the only one of an empty claim. The last column is a job's place; NULL in the only row of an empty claim."""
+SETTLED: Final = "claimjobs_settled"
+"""The third column, where a batch is settled before: how many jobs of it were ours."""
+REACHED: Final = "claimjobs_reached_{}"
+"""Then, for each column of the key: which these were, as arrays, if they are not as many as were meant."""
 
 
 def claim(
@@ -31,43 +30,57 @@ def claim(
     *,
     now: sa.ColumnElement[Any],
     owners: sa.Table,
+    settled: sa.CTE | None = None,
 ) -> sa.Select[Any]:
     """Find `limit` candidates, lock the first `size` that are free, make them claimed by `me`, return them in order.
 
     If the first candidate is a suspect only its like are taken, half as many at most as they were (see
     claimjobs.claim). If `me` was declared dead nothing is taken.
 
+    `settled`: what settles the batch before, of `meant` jobs, and returns their keys. It is made to run first: left to
+    the planner it runs last, and consumers wait for each other.
+
     The CTEs are MATERIALIZED: inlined, a planner may run a subquery with a LIMIT more than once, and a second run
     finds other rows.
     """
-    candidate = _candidates(roles, selection)
+    candidate = dialect.stored(numbered(roles, _after(settled, selection)), "candidate")
     locked = _locked(roles, dialect, candidate, ready=sa.and_(selection.ready, alive(owners)))
     claimed = _claimed(roles, dialect, locked, now)
-    told = sa.select(sa.func.count().label(FOUND), alive(owners).label(ALIVE)).select_from(candidate).subquery("told")
+    facts: list[Any] = [sa.func.count().label(FOUND), alive(owners).label(ALIVE), *_reached(roles, settled)]
+    told = sa.select(*facts).select_from(candidate).subquery("told")
     return sa.select(*told.c, *claimed.c).select_from(told.outerjoin(claimed, sa.true())).order_by(claimed.c[PLACE])
 
 
-def _candidates(roles: Roles, selection: Selection) -> sa.CTE:
-    first = find(roles, selection).subquery("first")
-    keys = [first.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
-    numbered = sa.select(*keys, first.c[SUSPECT], sa.func.row_number().over().label(PLACE))
-    return numbered.cte("candidate").prefix_with("MATERIALIZED")
+def _after(settled: sa.CTE | None, selection: Selection) -> Selection:
+    if settled is None:
+        return selection
+    return replace(selection, ready=sa.and_(selection.ready, _count(settled) >= 0))
 
 
-def _locked(roles: Roles, dialect: Dialect, candidate: sa.CTE, *, ready: Any) -> sa.CTE:
+def _count(rows: sa.CTE) -> sa.ScalarSelect[Any]:
+    return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
+
+
+def _reached(roles: Roles, settled: sa.CTE | None) -> list[sa.ColumnElement[Any]]:
+    if settled is None:
+        return []
+    is_short = _count(settled) < sa.bindparam("claimjobs_meant", type_=sa.Integer)
+    arrays = [
+        sa.func.array(sa.select(settled.c[column.key]).scalar_subquery(), type_=sa.ARRAY(column.type))
+        for column in roles.key
+    ]
+    named = [sa.case((is_short, array)).label(REACHED.format(i)) for i, array in enumerate(arrays)]
+    return [_count(settled).label(SETTLED), *named]
+
+
+def _locked(roles: Roles, dialect: Dialect, candidate: sa.FromClause, *, ready: Any) -> sa.CTE:
     # The sort runs below the locking: the LIMIT ends both, so `size` rows are locked, not `limit`.
     kind = sa.select(candidate.c[SUSPECT]).where(candidate.c[PLACE] == 1).scalar_subquery()
-    walk = dialect.few(candidate, candidate.c[PLACE])
-    return (
-        sa.select(*(column for column in walk.c if column.name != SUSPECT))
-        .select_from(walk.join(roles.table, _same_key(roles, walk)))
-        .where(ready, walk.c[SUSPECT] == kind)
-        .order_by(walk.c[PLACE])
-        .limit(_at_most(kind))
-        .with_for_update(skip_locked=True, key_share=True, of=roles.table)
-        .cte("locked")
-        .prefix_with("MATERIALIZED")
-    )
+    rows = dialect.few(candidate, candidate.c[PLACE])
+    picked = sa.select(*(column for column in rows.c if column.name != SUSPECT)).where(ready, rows.c[SUSPECT] == kind)
+    found = dialect.look_up(picked, rows, same_key(roles, rows), roles.table, index=roles.key_index)
+    locked = found.limit(_at_most(kind)).with_for_update(skip_locked=True, key_share=True, of=roles.table)
+    return locked.cte("locked").prefix_with("MATERIALIZED")
 
 
 def _at_most(kind: sa.ScalarSelect[Any]) -> sa.ColumnElement[Any]:
@@ -77,10 +90,6 @@ def _at_most(kind: sa.ScalarSelect[Any]) -> sa.ColumnElement[Any]:
 
 
 def _claimed(roles: Roles, dialect: Dialect, locked: sa.CTE, now: Any) -> sa.CTE:
-    walk = dialect.few(locked, locked.c[PLACE])
-    update = sa.update(roles.table).values(ownership(roles, now)).where(_same_key(roles, walk))
-    return update.returning(*roles.table.columns, walk.c[PLACE]).cte("claimed")
-
-
-def _same_key(roles: Roles, other: sa.FromClause) -> sa.ColumnElement[bool]:
-    return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
+    rows = dialect.few(locked, locked.c[PLACE])
+    update = sa.update(roles.table).values(ownership(roles, now)).where(same_key(roles, rows))
+    return update.returning(*roles.table.columns, rows.c[PLACE]).cte("claimed")

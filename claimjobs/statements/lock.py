@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import Selection
+from claimjobs.statements.find import PLACE, SUSPECT, Selection, numbered, same_key
 
 
 def lock(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
@@ -21,3 +21,16 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]
         sa.bindparam("claimjobs_size", type_=sa.Integer)
     )
     return picked.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+
+
+def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
+    """Both in one statement, for a database that can lock the rows of one table of several, in the order of another.
+
+    The jobs, then how suspect each is, and its place among the `limit` candidates.
+    """
+    candidate = dialect.stored(numbered(roles, selection), "candidate")
+    rows = dialect.few(candidate, candidate.c[PLACE])
+    jobs = sa.select(*roles.table.columns, rows.c[SUSPECT], rows.c[PLACE]).where(selection.ready)
+    found = dialect.look_up(jobs, rows, same_key(roles, rows), roles.table, index=roles.key_index)
+    size = sa.bindparam("claimjobs_size", type_=sa.Integer)
+    return found.limit(size).with_for_update(skip_locked=True, key_share=True, of=roles.table)

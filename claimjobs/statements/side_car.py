@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.columns import UNCLAIMED
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import SUSPECT, Selection
+from claimjobs.statements.find import SUSPECT, Selection, first
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 
@@ -57,12 +57,7 @@ class Pair:
 
 def find(pair: Pair, selection: Selection) -> sa.Select[Any]:
     """The first `limit` rows that are ready and that no claim is in the way of, in order: keys, how suspect each is."""
-    return (
-        sa.select(*pair.source.key, pair.company.label(SUSPECT))
-        .where(selection.ready, pair.company >= 0)
-        .order_by(*selection.order)
-        .limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
-    )
+    return first(sa.select(*pair.source.key, pair.company.label(SUSPECT)).where(pair.company >= 0), selection)
 
 
 def lock(pair: Pair, selection: Selection) -> sa.Select[Any]:

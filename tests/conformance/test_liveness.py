@@ -22,6 +22,7 @@ from claimjobs import Queue, Retry
 from claimjobs.claim import OwnerDead
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
+from claimjobs.phases import Look
 from claimjobs.schema import FIRST_OWNER
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
@@ -255,7 +256,7 @@ def test_a_claim_in_the_name_of_a_dead_owner_takes_nothing(backend: Backend) -> 
     with backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation) as connection:
         for owner_id in (me, me + 1_000):
             with pytest.raises(OwnerDead), connection.begin():
-                claim(connection, owner_id, 2, 2)
+                claim(connection, owner_id, Look(2, 2))
     assert states(backend) == ["unclaimed"] * 3
     assert backend.locked() == 0
     queue.reclaim()

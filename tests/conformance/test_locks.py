@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from claimjobs import Queue, job_table
 from claimjobs.claim import Algorithm
 from claimjobs.dialects.types import database_now
+from claimjobs.phases import FindAndLock, Look
 from claimjobs.roles import Roles, roles_of
 from claimjobs.schema import OWNER_TABLE, article_table, owner_table
 from claimjobs.statements import owners, settle
-from claimjobs.statements.find import Selection, find
+from claimjobs.statements.find import Selection, find, walk_of
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
 from tests.backends import FLAVOURS, Backend, Plan, Servers
@@ -58,24 +59,24 @@ def by_hand(backend: Backend) -> Iterator[sa.Connection]:
             transaction.rollback()
 
 
-def claimed_by_hand(connection: sa.Connection, queue: Queue) -> list[Any]:
+def claimed_by_hand(backend: Backend, connection: sa.Connection, queue: Queue) -> list[Any]:
     algorithm: Algorithm = queue._works.algorithm(None)
-    claimed = algorithm(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
+    claimed = algorithm(connection, me=queue.owner_id, look=Look(SIZE, CANDIDATES))
     assert len(claimed.jobs) == SIZE
-    assert claimed.found == CANDIDATES
+    assert claimed.found == (claimed.reach if backend.name == "mysql" else CANDIDATES)  # it took all it wanted
     return [job.key for job in claimed.jobs]
 
 
 def test_a_claim_locks_what_it_takes_and_not_what_it_looked_at(backend: Backend, queue: Queue) -> None:
     with by_hand(backend) as connection:
-        claimed_by_hand(connection, queue)
+        claimed_by_hand(backend, connection, queue)
         assert backend.locked() == SIZE
 
 
 def test_a_claim_takes_no_other_locks_in_any_index(backend: Backend, queue: Queue) -> None:
     backend.requires("row lock table")
     with by_hand(backend) as connection:
-        claimed_by_hand(connection, queue)
+        claimed_by_hand(backend, connection, queue)
         locks = backend.lock_table()
         assert len(locks) <= SIZE + 2, locks[:20]
         assert {index for index, _ in locks} == {"PRIMARY"}
@@ -186,17 +187,50 @@ def test_a_settle_goes_through_the_primary_key(backend: Backend, queue: Queue, k
     goes_by_key(backend, plan)
 
 
-def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue) -> None:
+def looks(queue: Queue, backend: Backend) -> dict[str, Any]:
+    """Where claims begin: at the head, and beyond a place in the order."""
+    algorithm: Any = queue._works.algorithm(None)
+    return {"head": None, "beyond": algorithm.walk.place({"priority": 1, "id": WAITING // 2})}
+
+
+@pytest.mark.parametrize("begin", ["head", "beyond"])
+def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, begin: str) -> None:
     backend.requires("one statement")
     algorithm: Any = queue._works.algorithm(None)
+    look = Look(SIZE, SIZE, looks(queue, backend)[begin])
+    given = {**look.candidates, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
     with by_hand(backend) as connection:
-        plan = backend.plan(
-            connection,
-            algorithm._claim,
-            {"claimjobs_limit": SIZE, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id},
-        )
+        plan = backend.plan(connection, algorithm._claim.begun(look), given)
     assert set(plan.indexes) <= {"jobs_claim", "jobs_pkey", f"{OWNER_TABLE}_pkey"}, plan.text
     assert not plan.scans, plan.text
+
+
+@pytest.mark.parametrize("begin", ["head", "beyond"])
+def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
+    backend: Backend, queue: Queue, begin: str
+) -> None:
+    backend.requires("lock of what is found")
+    look = Look(SIZE, CANDIDATES, looks(queue, backend)[begin])
+    selection = Selection(queue.roles.due(database_now()), queue.roles.default_order)
+    algorithm: Any = FindAndLock(queue._works.backend, selection)
+    with by_hand(backend) as connection:
+        plan = backend.plan(connection, algorithm._take.begun(look), {**look.candidates, "claimjobs_size": SIZE})
+    assert set(plan.indexes) == {"jobs_claim", "jobs_pkey" if backend.family == "postgres" else "PRIMARY"}, plan.text
+
+
+@pytest.mark.parametrize("falling", [False, True])
+def test_a_look_from_beyond_a_place_reads_nothing_before_it(backend: Backend, queue: Queue, falling: bool) -> None:
+    roles = roles_of(JOBS)
+    order = [column.desc() if falling else column for column in roles.default_order]
+    selection = Selection(roles.due(database_now()), order)
+    walk = walk_of(selection)
+    assert walk is not None
+    begun = walk.begun(selection, backend.dialect)
+    last = {"priority": 0, "id": 1} if falling else {"priority": 2, "id": WAITING}
+    given = {"claimjobs_limit": SIZE, **walk.place(last)}
+    with by_hand(backend) as connection:
+        read = backend.rows_read(connection, find(roles, begun), given)
+    assert read <= SIZE + 10
 
 
 def test_what_an_owner_holds_is_found_without_reading_the_whole_queue(backend: Backend, queue: Queue) -> None:
@@ -224,7 +258,7 @@ def test_a_key_of_several_columns_goes_through_its_primary_key_too(backend: Back
             connection, settle.delete(reach(roles, backend)), {"claimjobs_keys": keys, "claimjobs_me": 1}
         )
         goes_by_key(backend, plan, "parts")
-        claimed = queue._works.algorithm(None)(connection, me=queue.owner_id, size=SIZE, limit=CANDIDATES)
+        claimed = queue._works.algorithm(None)(connection, me=queue.owner_id, look=Look(SIZE, CANDIDATES))
         assert len(claimed.jobs) == SIZE
         assert backend.locked("parts") == SIZE
 

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from claimjobs import Batch, Columns, Job, Queue, Retry, SideCar, make, side_car_tables
 from claimjobs.ddl import ddl
 from claimjobs.errors import ClaimsMissing, KeyNotIndexed, NoPrimaryKey
+from claimjobs.phases import Look
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from tests.backends import Backend, Clock
@@ -278,7 +279,7 @@ def by_hand(backend: Backend) -> Iterator[sa.Connection]:
 
 def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int) -> list[Any]:
     algorithm = queue._works.algorithm(None)
-    return keys(algorithm(connection, me=queue.owner_id, size=size, limit=limit).jobs)
+    return keys(algorithm(connection, me=queue.owner_id, look=Look(size, limit)).jobs)
 
 
 def test_a_claim_goes_around_what_is_being_claimed(backend: Backend) -> None:
@@ -320,7 +321,8 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
     everything = dialect.pick(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
         skip_locked=True, of=ours.table
     )
-    apart._lock, apart._find = everything, naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
+    apart._lock = everything
+    apart._find._from_head = naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
     assert keys(queue.claim(4)) == [3, 4]
 
 
@@ -328,7 +330,7 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
 def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend, lock_source: bool) -> None:
     queue = orders(backend, 3, lock_source=lock_source, where=sa.text("status = 'new'"))
     algorithm: Any = queue._works.algorithm(None)
-    algorithm._apart._find = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
+    algorithm._apart._find._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
     backend.run("UPDATE orders SET status = 'old' WHERE id = 2")
     assert keys(queue.claim(3)) == [1, 3]
     assert claims(backend).get(2, "unclaimed") == "unclaimed"
@@ -701,7 +703,7 @@ def pair_of(queue: Queue) -> statements.Pair:
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
     algorithm: Any = busy._works.algorithm(None)
-    plan = plan_of(backend, busy, algorithm._apart._find, {"claimjobs_limit": SIZE})
+    plan = plan_of(backend, busy, algorithm._apart._find._from_head, {"claimjobs_limit": SIZE})
     wanted = {backend.primary_key_of("orders"), backend.primary_key_of("orders_claims")}
     assert set(plan.indexes) == wanted, plan.text
     assert not plan.sorts, plan.text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claimjobs.claim import Claimed
 from claimjobs.job import Job
 from claimjobs.overfetch import Overfetch
+from claimjobs.phases import Claimed
 
 
 def claimed(jobs: int, found: int, reach: int) -> Claimed:

@@ -1,0 +1,191 @@
+"""The two phases of a claim without the mark: find candidates, lock those that are still free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, Protocol, TypeVar
+
+import sqlalchemy as sa
+
+from claimjobs.backend import Backend
+from claimjobs.dialects import Dialect, Key
+from claimjobs.errors import KeyNotUnique
+from claimjobs.job import Job
+from claimjobs.roles import Roles
+from claimjobs.statements.find import Selection, Walk, find, how_many, walk_of
+from claimjobs.statements.lock import find_and_lock, lock
+
+Statement = TypeVar("Statement")
+After = Mapping[str, Any] | None
+"""The parameters of a place in the order, beyond which a claim begins to look; None: at the head."""
+AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """The outcome of one claim."""
+
+    jobs: list[Job]
+    found: int
+    """Candidates found in phase 1; of a claim that took all it wanted, at least those it went through."""
+    reach: int
+    """How far down the candidates phase 2 went to take these jobs."""
+    owner: int = 0
+    """In whose name they are claimed."""
+    suspects: bool = False
+    """Whether these are suspects, of which fewer are taken than were wanted."""
+
+    @property
+    def collisions(self) -> int:
+        """Candidates on the way that others had, or had taken."""
+        return self.reach - len(self.jobs)
+
+
+NOTHING = Claimed([], 0, 0)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one claim is to do: take `size` jobs out of `limit` candidates, beyond a place or from the head."""
+
+    size: int
+    limit: int
+    after: After = None
+
+    @property
+    def candidates(self) -> dict[str, Any]:
+        """The parameters of phase 1."""
+        return {"claimjobs_limit": self.limit, **(self.after or {})}
+
+
+class Looks(Generic[Statement]):
+    """A statement in two forms: one looks at a selection from its head, one from beyond a place in its order."""
+
+    def __init__(self, build: Callable[[Selection], Statement], selection: Selection, dialect: Dialect) -> None:
+        self.walk = walk_of(selection)
+        """The order, if it can be entered anywhere."""
+        self._from_head = build(selection)
+        self._from_beyond = self._from_head if self.walk is None else build(self.walk.begun(selection, dialect))
+
+    def begun(self, look: Look) -> Statement:
+        """The one to be sent with this look's parameters."""
+        return self._from_head if look.after is None else self._from_beyond
+
+
+class Phases(Protocol):
+    """A way through both phases, of which a claim is made."""
+
+    walk: Walk | None
+
+    def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
+        """`marked`: what will be written into the jobs, which are shown as if it were."""
+
+
+class FindThenLock:
+    """Two statements, for any database with SKIP LOCKED: the candidates' keys go to the client and back."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._roles = roles = backend.roles
+        self._find = Looks(lambda some: find(roles, some), selection, backend.dialect)
+        self._lock = lock(roles, backend.dialect, selection)
+        self._job = JobMaker(roles)
+        self.walk = self._find.walk
+
+    def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
+        rows = connection.execute(self._find.begun(look), look.candidates).all()
+        if not rows:
+            return NOTHING
+        candidates, size = alike(rows, look.size)
+        jobs = self._locked(connection, candidates, size, marked)
+        return Claimed(jobs, len(rows), reach_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
+
+    def _locked(
+        self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
+    ) -> list[Job]:
+        given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
+        jobs = [self._job(row, marked) for row in connection.execute(self._lock, given)]
+        check_keys(self._roles, jobs)
+        return jobs
+
+
+class FindAndLock:
+    """One statement, for a database that can lock what a subquery finds.
+
+    Which of the candidates are suspects is known when they are locked: of those that are not alike the locks are
+    held in vain, until the transaction ends.
+    """
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        roles, dialect = backend.roles, backend.dialect
+        self._roles = roles
+        self._take = Looks(lambda some: find_and_lock(roles, dialect, some), selection, dialect)
+        self._count = Looks(lambda some: how_many(roles, some), selection, dialect)
+        self._job = JobMaker(roles)
+        self.walk = self._take.walk
+
+    def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
+        given = {**look.candidates, "claimjobs_size": look.size}
+        rows = connection.execute(self._take.begun(look), given).all()
+        taken, wanted = _alike(rows, look.size)
+        jobs = [self._job(row[:-2], marked) for row in taken]
+        check_keys(self._roles, jobs)
+        if len(rows) == look.size:
+            reach = taken[-1][-1]
+            return Claimed(jobs, reach, reach, suspects=wanted < look.size)
+        found = max(connection.execute(self._count.begun(look), look.candidates).scalar_one(), len(rows))
+        return Claimed(jobs, found, found, suspects=wanted < look.size)
+
+
+def phases(backend: Backend, selection: Selection) -> Phases:
+    """The shortest way through both phases that the database is capable of."""
+    return (FindAndLock if backend.dialect.finds_and_locks_at_once else FindThenLock)(backend, selection)
+
+
+class JobMaker:
+    """Makes jobs of the rows of a table, as a SELECT of its columns returns them."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._names = roles.columns
+        self._places = [self._names.index(column.name) for column in roles.key]
+
+    def __call__(self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS) -> Job:
+        """The job with these values, but for those that were `marked` since."""
+        columns = dict(zip(self._names, values, strict=True))
+        key = values[self._places[0]] if len(self._places) == 1 else tuple(values[place] for place in self._places)
+        columns.update(marked)
+        return Job(key, columns)
+
+
+def check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
+    """What names two rows names none: raises KeyNotUnique. Only a key that is no primary key can."""
+    if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
+        raise KeyNotUnique(roles.name)
+
+
+def alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
+    """The keys of those candidates that are as suspect as the first, and how many of them to take at most."""
+    company = rows[0][-1]
+    keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == company]
+    return keys, at_most(size, company)
+
+
+def _alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[Sequence[Sequence[Any]], int]:
+    """Those of the locked jobs, with how suspect each is and its place, that are taken; and how many that can be."""
+    company = rows[0][-2] if rows else 0
+    wanted = at_most(size, company)
+    return [row for row in rows if row[-2] == company][:wanted], wanted
+
+
+def at_most(size: int, company: int) -> int:
+    """How many jobs to take that were in hand with so many when something went wrong; 0: nothing did."""
+    return min(size, max(1, company // 2)) if company else size
+
+
+def reach_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
+    """How far down the candidates one had to go to take these jobs of `size` that were wanted."""
+    if len(jobs) < size:
+        return len(candidates)
+    places = {key: place for place, key in enumerate(candidates, 1)}
+    return max(places[job.key] for job in jobs)

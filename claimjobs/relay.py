@@ -1,0 +1,61 @@
+"""Relay: the batches of one loop, of which each takes the next one along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from claimjobs.ahead import Ahead
+from claimjobs.batch import Batch, Grip
+from claimjobs.dialects import Key
+from claimjobs.hand import Hand
+from claimjobs.phases import Claimed
+from claimjobs.selection import Where
+from claimjobs.settle import Outcomes
+from claimjobs.works import Works
+
+
+class Relay:
+    """Claims for a loop over batches. Leaving a batch settles it and claims the next, in one transaction.
+
+    What is claimed so and not asked for is released: when the loop ends, or after half a lease.
+    """
+
+    def __init__(self, works: Works, size: int, where: Where, wanted: Callable[[], bool]) -> None:
+        """`wanted`: whether there is to be another batch."""
+        self._works = works
+        self._size = size
+        self._where = where
+        self._wanted = wanted
+        self._next: tuple[Hand, Ahead] | None = None
+
+    def __call__(self) -> Batch:
+        """The batch that was taken along, or one that is claimed now. It may be empty."""
+        claimed, grip = self._taken_along() or self._works.claim(self._size, self._where)
+        hand = self._works.hand
+        if isinstance(hand, Hand):  # where a transaction holds the jobs, it ends with them
+            grip.settle_and_go_on = partial(self._go_on, hand, claimed.owner)
+        return self._works.batch(claimed, grip)
+
+    def close(self) -> None:
+        """Release what nobody asked for."""
+        hand, claimed = self._take()
+        if hand is not None and claimed is not None:
+            hand.settle(Outcomes(released=[job.key for job in claimed.jobs]), claimed.owner)
+
+    def _go_on(self, hand: Hand, owner: int, outcomes: Outcomes) -> set[Key]:
+        """Settle. Where nothing came of a batch the next one would not be another."""
+        if not outcomes.done or not self._wanted():
+            return hand.settle(outcomes, owner)
+        lost, claimed = hand.turn(outcomes, owner, self._size, self._works.turn(self._where))
+        if claimed.jobs:
+            self._next = hand, hand.ahead.add(claimed)
+        return lost
+
+    def _taken_along(self) -> tuple[Claimed, Grip] | None:
+        hand, claimed = self._take()
+        return None if hand is None or claimed is None else (claimed, hand.grip(claimed))
+
+    def _take(self) -> tuple[Hand | None, Claimed | None]:
+        taken, self._next = self._next, None
+        return (None, None) if taken is None else (taken[0], taken[0].ahead.take(taken[1]))

@@ -1,0 +1,97 @@
+"""Turn: a batch is settled and the next one claimed, in one transaction.
+
+That is one commit a batch; and, where the database can, one statement and one round trip.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final, Protocol
+
+import sqlalchemy as sa
+
+from claimjobs.claim import Algorithm, OneStatement
+from claimjobs.dialects import Key
+from claimjobs.phases import NOTHING, Claimed, Look
+from claimjobs.settle import MANY, Outcomes, Settler
+
+TOLD: Final = 3
+"""Columns of every row that are about neither a job nor the keys that were settled."""
+
+
+class Turn(Protocol):
+    """A way to settle outcomes of jobs held by `owner`, and to claim for `me`, in the caller's transaction.
+
+    Returns the keys that were not the owner's any more, and what was claimed. Raises SomeAreLost or OwnerDead, after
+    which the transaction must be rolled back, and the outcomes settled by themselves.
+    """
+
+    algorithm: Algorithm
+
+    def is_one_statement(self, outcomes: Outcomes) -> bool:
+        """Whether these outcomes, and the claim, are one statement, which needs no transaction around it."""
+
+    def __call__(
+        self, connection: sa.Connection, me: int, look: Look, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], Claimed]: ...
+
+
+class OneAfterTheOther:
+    """The statements of a settle, then those of a claim."""
+
+    def __init__(self, settler: Settler, algorithm: Algorithm) -> None:
+        self._settler = settler
+        self.algorithm = algorithm
+
+    def is_one_statement(self, outcomes: Outcomes) -> bool:
+        del outcomes
+        return False
+
+    def __call__(
+        self, connection: sa.Connection, me: int, look: Look, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], Claimed]:
+        lost = self._settler.guarded(connection, owner, outcomes)
+        return lost, self.algorithm(connection, me, look)
+
+
+class AtOnce(OneAfterTheOther):
+    """One statement, where all jobs are done: the usual case."""
+
+    def __init__(self, settler: Settler, algorithm: OneStatement, settle: sa.Delete | sa.Update, keys: int) -> None:
+        """`settle` is the settler's for done jobs, whose keys have so many columns."""
+        super().__init__(settler, algorithm)
+        self._one = algorithm
+        self._turn = algorithm.after(settle)
+        self._told = TOLD + keys
+
+    def is_one_statement(self, outcomes: Outcomes) -> bool:
+        return outcomes.all_done and len(outcomes.done) <= MANY
+
+    def __call__(
+        self, connection: sa.Connection, me: int, look: Look, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], Claimed]:
+        if not self.is_one_statement(outcomes):
+            return super().__call__(connection, me, look, owner=owner, outcomes=outcomes)
+        if owner != me:  # we were declared dead since: what is ours must still be one statement
+            return self._settler.guarded(connection, owner, outcomes), NOTHING
+        settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done), "claimjobs_me": me}
+        given = {**look.candidates, "claimjobs_size": look.size, **settles}
+        rows = connection.execute(self._turn.begun(look), given).all()
+        found, alive, settled, *arrays = rows[0][: self._told]
+        lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
+        if not alive:  # what is settled is settled; the next claim finds out under which id
+            return lost, NOTHING
+        jobs = [row[self._told :] for row in rows]
+        return lost, replace(self._one.claimed(jobs, look.size, found), owner=me)
+
+
+def _keys(arrays: list[list[Any]]) -> set[Key]:
+    return set(arrays[0]) if len(arrays) == 1 else set(zip(*arrays, strict=True))
+
+
+def turn(settler: Settler, algorithm: Algorithm) -> Turn:
+    """The shortest way from one batch to the next that the database is capable of."""
+    settle = settler.in_one
+    if isinstance(algorithm, OneStatement) and settle is not None:
+        return AtOnce(settler, algorithm, settle, keys=algorithm.key_columns)
+    return OneAfterTheOther(settler, algorithm)
