@@ -25,6 +25,8 @@ PRESSURE = Path("/proc/pressure/io")
 
 FULL = 0.9
 """Of the machine's cores: busier than that, and its CPU is what limits."""
+MANY_OTHERS = 0.5
+"""Cores that somebody else keeps busy: who waits then, waits for a core now and then."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,11 @@ class Load:
         """Where it is not known: whoever was busy and no consumer."""
         return max(0.0, self.busy - self.clients) if self.used.server is None else self.used.server
 
+    @property
+    def others(self) -> float:
+        """Who is busy and neither consumer nor server."""
+        return max(0.0, self.busy - self.clients - self.server)
+
 
 def limit(load: Load) -> str:
     """What limits a run.
@@ -154,9 +161,8 @@ def limit(load: Load) -> str:
     Where all cores are busy it is CPU, of those who have most of it. Elsewhere a consumer and its session of the server
     take turns, so what limits is what its time goes into: its own CPU, the server's, or waiting for neither.
     """
-    others = load.busy - load.clients - load.server
     if load.busy >= FULL * load.cores:
-        return _most({"client CPU": load.clients, "server CPU": load.server, "CPU of others": others})
+        return _most({"client CPU": load.clients, "server CPU": load.server, "CPU of others": load.others})
     client, server = load.clients / load.consumers, load.server / load.consumers
     waiting = max(0.0, 1 - client - server)
     return _most({"client CPU": client, "server CPU": server, _awaited(load, waiting): waiting})
@@ -167,5 +173,7 @@ def _most(shares: dict[str, float]) -> str:
 
 
 def _awaited(load: Load, waiting: float) -> str:
-    """Disk, if somebody waited for it during half of the time that went into waiting; else the word says no more."""
+    """The disk, if somebody waited for it during half of the time that went into waiting; else perhaps a line."""
+    if load.others >= MANY_OTHERS:
+        return "CPU of others"
     return "fsync" if (load.used.disk or 0.0) >= waiting / 2 else "waiting"

@@ -16,7 +16,16 @@ from benchmarks.report import Figure, Sample
 if TYPE_CHECKING:
     from servers import Server
 
-NAMES = ("drain", "batch_size")
+NAMES = (
+    "drain",
+    "batch_size",
+    "order",
+    "held_snapshot",
+    "backlog",
+    "round_trip",
+    "slow_handlers",
+    "client",
+)
 """The modules of `benchmarks` that are scenarios, in the order in which they run and are shown."""
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 
-from benchmarks.article import connected, is_postgres
+from benchmarks.article import Connection, connected, is_postgres
 from benchmarks.harness import Share
 from claimjobs import make, tables_for
 from claimjobs.connect import engine_of
 
 AT_ONCE = 1_000
+MANY = 100_000
+STRIDE = 7919
+"""A prime: rows that follow each other have priorities that look like chance."""
 
 
 class WrongCount(Exception):
@@ -35,30 +38,50 @@ def clear(url: str) -> None:
         db.commit()
 
 
-def fill(url: str, rows: Sequence[tuple[str, str]]) -> list[int]:
-    """Insert the rows and let the planner learn of them; return their keys."""
-    with connected(url) as db, db.cursor() as cursor:
-        _insert(cursor, rows)
-        db.commit()
-        cursor.execute("select id from jobs")
-        keys = [row[0] for row in cursor.fetchall()]
+def fill(url: str, rows: Sequence[tuple[str, str]], *, priorities: int = 0) -> list[int]:
+    """Insert the rows, of so many priorities if any, and let the planner learn of them; return their keys."""
+    with connected(url) as db:
+        insert(db, rows, priorities)
+        with db.cursor() as cursor:
+            cursor.execute("select id from jobs")
+            keys = [row[0] for row in cursor.fetchall()]
     analyze(url)
     return keys
 
 
-def _insert(cursor: Any, rows: Sequence[tuple[str, str]]) -> None:
-    if isinstance(cursor, psycopg.Cursor):
-        with cursor.copy("copy jobs (d, e, status) from stdin") as copy:
-            for row in rows:
-                copy.write_row((*row, "unclaimed"))
-    else:
-        for some in chunks(rows):
-            cursor.executemany("insert into jobs (d, e, status) values (%s, %s, 'unclaimed')", some)
+def insert(db: Connection, rows: Sequence[tuple[str, str]], priorities: int = 0) -> None:
+    """Insert the rows as fast as it goes, and commit. Without priorities also where the table has none."""
+    prioritised = [(*row, number * STRIDE % priorities) for number, row in enumerate(rows)] if priorities else rows
+    columns = "d, e, priority" if priorities else "d, e"
+    with db.cursor() as cursor:
+        if isinstance(cursor, psycopg.Cursor):
+            _copy(cursor, columns, prioritised)
+        else:
+            _insert(cursor, columns, prioritised)
+    db.commit()
 
 
-def chunks(rows: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
-    """So many rows as one INSERT takes at a time."""
-    return (rows[first : first + AT_ONCE] for first in range(0, len(rows), AT_ONCE))
+def _copy(cursor: psycopg.Cursor[Any], columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    with cursor.copy(f"copy jobs ({columns}, status) from stdin") as copy:
+        for row in rows:
+            copy.write_row((*row, "unclaimed"))
+
+
+def _insert(cursor: Any, columns: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    places = ", ".join(["%s"] * len(rows[0]))
+    for first in range(0, len(rows), AT_ONCE):
+        some = rows[first : first + AT_ONCE]
+        cursor.executemany(f"insert into jobs ({columns}, status) values ({places}, 'unclaimed')", some)
+
+
+def multiply(url: str, target: int, status: str = "unclaimed") -> None:
+    """Copy rows within the server until so many have this status; then let the planner learn of them."""
+    with connected(url) as db, db.cursor() as cursor:
+        while missing := target - _count(cursor, "where status = %s", status):
+            copied = "select d, e, %s from jobs limit %s"
+            cursor.execute(f"insert into jobs (d, e, status) {copied}", (status, min(missing, MANY)))
+            db.commit()
+    analyze(url)
 
 
 def analyze(url: str) -> None:
@@ -81,5 +104,9 @@ def verify(url: str, keys: Sequence[int], shares: Sequence[Share]) -> None:
 def count(url: str) -> int:
     """How many rows there are, whatever their state."""
     with connected(url) as db, db.cursor() as cursor:
-        cursor.execute("select count(*) from jobs")
-        return int(cursor.fetchone()[0])
+        return _count(cursor)
+
+
+def _count(cursor: Any, where: str = "", *values: Any) -> int:
+    cursor.execute(f"select count(*) from jobs {where}", values)
+    return int(cursor.fetchone()[0])

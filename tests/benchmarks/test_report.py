@@ -60,6 +60,7 @@ def test_a_number_is_told_by_the_digits_that_count(value: float | None, said: st
         (Load(1, 2, 0.1, 0.3, Used(0.1, 0.8)), "fsync"),
         (Load(1, 2, 0.1, 0.3, Used(0.1, 0.0)), "waiting"),  # for a line, say
         (Load(2, 2, 0.2, 0.7, Used(0.4, 0.6)), "fsync"),
+        (Load(1, 2, 0.1, 1.2, Used(0.1, 0.8)), "CPU of others"),
     ],
 )
 def test_a_run_says_what_limits_it(load: Load, expected: str) -> None:
