@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 SEED ?=
 CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
+BENCH_ARGS ?=
 DB ?=
 
 BIN := $(VENV)/bin
@@ -47,8 +48,8 @@ tests: $(READY) servers ## pytest (PYTEST_ARGS=...)
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
-	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
+bench: $(READY) ## claimjobs beside the raw loops, every scenario, on Postgres and MySQL: ten minutes (BENCH_ARGS=--small)
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
 	@$(BIN)/python -m examples $(EXAMPLES_ARGS)

@@ -102,7 +102,7 @@ def generate(db: Connection, rows: Iterable[tuple[str, str]]) -> int:
 
 
 def _insert(db: Connection, rows: list[tuple[str, str]]) -> int:
-    _again(db, partial(_insert_and_commit, db, rows), Tally())
+    again(db, partial(_insert_and_commit, db, rows), Tally())
     return len(rows)
 
 
@@ -146,27 +146,31 @@ class Tally:
 def consume(
     db: Connection,
     number: int,
-    process: Callable[[list[Row]], None],
+    process: Callable[[list[Row]], object],
     *,
     letters: bool = True,
     more_to_come: Callable[[], bool] = lambda: False,
+    settled: Callable[[list[int]], object] = lambda _: None,
 ) -> Tally:
     """Claim, process, delete; return when nothing is left and nothing more is to come.
 
-    `letters` draws a random letter for each claim and takes jobs that begin with it.
+    `letters` draws a random letter for each claim and takes jobs that begin with it. `settled` is told the keys of
+    what is deleted.
     """
     tally = Tally()
     misses, patience = 0, len(string.ascii_lowercase) if letters else 1
     while misses < patience or more_to_come() or _anything_left(db):
-        found, jobs = _again(db, partial(claim, db, number, letters), tally)
+        found, jobs = again(db, partial(claim, db, number, letters), tally)
         misses = 0 if found else misses + 1
         tally.claims += 1
         tally.empty += not jobs
         if jobs:
             process(jobs)
-            _again(db, partial(_delete, db, [job[0] for job in jobs]), tally)
+            keys = [job[0] for job in jobs]
+            again(db, partial(_delete, db, keys), tally)
             tally.jobs += len(jobs)
             tally.last = time.monotonic()
+            settled(keys)
     return tally
 
 
@@ -225,17 +229,18 @@ def _among(db: Connection) -> str:
     return "= any(%s)" if isinstance(db, psycopg.Connection) else "in %s"
 
 
-def _again(db: Connection, transaction: Callable[[], Result], tally: Tally) -> Result:
+def again(db: Connection, transaction: Callable[[], Result], tally: Tally) -> Result:
     """Run a transaction until it meets no deadlock."""
     while True:
         try:
             return transaction()
         except (pymysql.Error, psycopg.Error) as error:
-            if _code(error) not in AGAIN:
+            if not is_deadlock(error):
                 raise
             db.rollback()
             tally.again += 1
 
 
-def _code(error: pymysql.Error | psycopg.Error) -> Any:
-    return error.sqlstate if isinstance(error, psycopg.Error) else error.args[0]
+def is_deadlock(error: pymysql.Error | psycopg.Error) -> bool:
+    """Whether this is an error after which a transaction is run again."""
+    return (error.sqlstate if isinstance(error, psycopg.Error) else error.args[0]) in AGAIN

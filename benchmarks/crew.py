@@ -7,11 +7,25 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
 from typing import Any, Generic, TypeVar
 
 Result = TypeVar("Result")
 
 SPAWN = multiprocessing.get_context("spawn")
+"""For the start lines and the memory that workers share."""
+
+_context: list[BaseContext] = [SPAWN]
+
+
+def warm(modules: Sequence[str]) -> None:
+    """From now on fork workers from a process that has imported these modules, and has no connection to anything.
+
+    A worker of Python alone takes half a second to start otherwise, and the ten of a run five seconds on two cores.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(modules))
+    _context[0] = context
 
 
 class CrewFailed(Exception):
@@ -23,7 +37,8 @@ class Worker(Generic[Result]):
 
     def __init__(self, work: Callable[..., Result], *arguments: Any, **options: Any) -> None:
         self.pipe, theirs = SPAWN.Pipe(duplex=False)
-        self._process = SPAWN.Process(target=_run, args=(theirs, work, arguments, options), daemon=True)
+        process: Any = _context[0].Process  # type: ignore[attr-defined]  # which each context has
+        self._process = process(target=_run, args=(theirs, work, arguments, options), daemon=True)
         self._process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import psutil
 
+from benchmarks import machine
 from benchmarks.crew import SPAWN, Worker, gather
+from benchmarks.meter import Load, Meter, Used, limit
 
 SECONDS_TO_START = 120.0
 
@@ -73,11 +75,29 @@ class Run:
     """Cores that the consumers kept busy, on average."""
     busy_cores: float
     """Cores that were busy, on average: the consumers, the server and everybody else."""
+    client_seconds: float = 0.0
+    """CPU of the consumers."""
+    server_seconds: float | None = None
+    """CPU of the server, where it is known."""
+    disk: float | None = None
+    """The share of the time in which somebody waited for the disk, where it is known."""
+    limit: str = ""
+    """What limited it, by what was measured."""
 
     @property
     def rate(self) -> float:
         """Jobs per second."""
         return self.jobs / self.seconds
+
+    @property
+    def client_cost(self) -> float:
+        """CPU seconds of the consumers for 1,000 jobs."""
+        return self.client_seconds * 1000 / self.jobs
+
+    @property
+    def server_cost(self) -> float | None:
+        """CPU seconds of the server for 1,000 jobs, where it is known."""
+        return None if self.server_seconds is None else self.server_seconds * 1000 / self.jobs
 
 
 def together(contestant: Contestant, url: str, consumers: int) -> list[Share]:
@@ -86,11 +106,14 @@ def together(contestant: Contestant, url: str, consumers: int) -> list[Share]:
     return gather([Worker(contestant.consume, url, number, line) for number in range(1, consumers + 1)])
 
 
-def run_of(contestant: str, shares: Sequence[Share]) -> Run:
-    """Add up what the consumers did."""
-    began = min(share.began.at for share in shares)
-    whole = max(share.ended.at for share in shares) - began
+def run_of(contestant: str, shares: Sequence[Share], meter: Meter | None = None) -> Run:
+    """Add up what the consumers did; `meter` has looked at the server meanwhile."""
+    began, ended = min(share.began.at for share in shares), max(share.ended.at for share in shares)
+    whole = ended - began
     busy = max(share.ended.busy for share in shares) - min(share.began.busy for share in shares)
+    client = sum(share.ended.own - share.began.own for share in shares)
+    used = meter.between(began, ended) if meter else Used()
+    load = Load(len(shares), machine.cores(), client / whole, busy / whole, used)
     return Run(
         contestant=contestant,
         consumers=len(shares),
@@ -99,8 +122,12 @@ def run_of(contestant: str, shares: Sequence[Share]) -> Run:
         claims=sum(share.claims for share in shares),
         empty=sum(share.empty for share in shares),
         again=sum(share.again for share in shares),
-        client_cores=sum(share.ended.own - share.began.own for share in shares) / whole,
+        client_cores=client / whole,
         busy_cores=busy / whole,
+        client_seconds=client,
+        server_seconds=None if used.server is None else used.server * whole,
+        disk=used.disk,
+        limit=limit(load),
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+from importlib import metadata
 from typing import Any
 
 import sqlalchemy as sa
@@ -24,6 +26,27 @@ def load() -> float:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def name() -> str:
+    """What this machine is."""
+    gigabytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{cores()} cores of {_model()}, {gigabytes:.0f} GB, {platform.system()} {platform.release()}"
+
+
+def _model() -> str:
+    """The processor, where the kernel says what it is."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.machine()
+
+
+def versions() -> dict[str, str]:
+    """Of what runs in the client."""
+    packages = ("claimjobs", "sqlalchemy", "psycopg", "pymysql")
+    return {"python": platform.python_version(), **{package: metadata.version(package) for package in packages}}
 
 
 def durability(backend: str, url: str) -> dict[str, str]:

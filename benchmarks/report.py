@@ -1,96 +1,124 @@
-"""Report: medians of the runs as one table, and everything as JSON."""
+"""Report: what was measured, as samples; their medians as one table."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.harness import Run
 
-HEADINGS = (
-    "consumers",
-    "contestant",
-    "jobs/s",
-    "min - max",
-    "of the first",
-    "of 1 consumer",
-    "empty claims",
-    "run again",
-    "clients' cores",
-    "busy cores",
-)
+NOT_KNOWN = "-"
+
+Value = float | str | None
 
 
 @dataclass(frozen=True)
-class Medians:
-    """What the runs of one contestant with one number of consumers come to."""
+class Sample:
+    """One measurement of one contestant."""
 
-    consumers: int
     contestant: str
-    rate: float
-    slowest: float
-    fastest: float
-    empty: float
-    """The share of claims that took nothing."""
-    again: float
-    client_cores: float
-    busy_cores: float
+    at: float
+    """What a scenario varies: how many consumers, how large a batch."""
+    value: float
+    also: Mapping[str, Value] = field(default_factory=dict)
+    """What else was seen of it, by its heading. None: not known."""
+    course: Sequence[float] = ()
+    """The value in each second, where a scenario follows it."""
 
 
-def medians(runs: Iterable[Run]) -> list[Medians]:
-    """In the order of the runs."""
-    groups: dict[tuple[int, str], list[Run]] = {}
-    for run in runs:
-        groups.setdefault((run.consumers, run.contestant), []).append(run)
-    return [_median(consumers, contestant, group) for (consumers, contestant), group in groups.items()]
+@dataclass(frozen=True)
+class Figure:
+    """What the samples of one contestant at one place come to."""
+
+    contestant: str
+    at: float
+    value: float
+    """The median."""
+    least: float
+    most: float
+    also: Mapping[str, Value]
+    """Medians of numbers; of words the most frequent."""
+    course: Sequence[float]
+    """Second by second the median."""
 
 
-def _median(consumers: int, contestant: str, runs: Sequence[Run]) -> Medians:
-    rates = [run.rate for run in runs]
-    return Medians(
-        consumers=consumers,
+def figures(samples: Iterable[Sample]) -> list[Figure]:
+    """In the order of the samples."""
+    groups: dict[tuple[float, str], list[Sample]] = {}
+    for sample in samples:
+        groups.setdefault((sample.at, sample.contestant), []).append(sample)
+    return [_figure(contestant, at, group) for (at, contestant), group in groups.items()]
+
+
+def _figure(contestant: str, at: float, group: Sequence[Sample]) -> Figure:
+    values = [sample.value for sample in group]
+    return Figure(
         contestant=contestant,
-        rate=median(rates),
-        slowest=min(rates),
-        fastest=max(rates),
-        empty=median(run.empty / run.claims for run in runs),
-        again=median(run.again for run in runs),
-        client_cores=median(run.client_cores for run in runs),
-        busy_cores=median(run.busy_cores for run in runs),
+        at=at,
+        value=median(values),
+        least=min(values),
+        most=max(values),
+        also={name: _middle([sample.also.get(name) for sample in group]) for name in group[0].also},
+        course=[median(second) for second in zip(*(sample.course for sample in group), strict=False)],
     )
 
 
-def table(runs: Iterable[Run]) -> str:
-    """One line a contestant and number of consumers.
+def _middle(values: Sequence[Value]) -> Value:
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    words = [value for value in known if isinstance(value, str)]
+    if words:
+        return Counter(words).most_common(1)[0][0]
+    return median(value for value in known if not isinstance(value, str))
 
-    `of the first` is the ratio to the first contestant with as many consumers, `of 1 consumer` to the contestant
-    itself with the fewest.
+
+# --- as a table ----------------------------------------------------------------------------------------------
+
+
+def lines(all_figures: Sequence[Figure], varies: str, unit: str) -> list[tuple[str, ...]]:
+    """The heading, then one line a figure.
+
+    `of the first` is the ratio to the first contestant at the same place, `of n ...` that to the contestant itself at
+    the first place where it was measured.
     """
-    lines = [HEADINGS, *_lines(medians(runs))]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
-    return "\n".join(_aligned(line, widths) for line in lines)
+    names = list(dict.fromkeys(name for figure in all_figures for name in figure.also))
+    first = {figure.at: figure for figure in reversed(all_figures)}
+    earliest = {figure.contestant: figure for figure in reversed(all_figures)}
+    heading = (varies, "contestant", unit, "min - max", "of the first", "of its first", *names)
+    return [heading, *(_line(figure, names, first, earliest) for figure in all_figures)]
 
 
-def _lines(all_medians: list[Medians]) -> Iterable[tuple[str, ...]]:
-    first = {m.consumers: m for m in reversed(all_medians)}
-    fewest = {m.contestant: m for m in reversed(all_medians)}
-    for m in all_medians:
-        yield (
-            str(m.consumers),
-            m.contestant,
-            f"{m.rate:,.0f}",
-            f"{m.slowest:,.0f} - {m.fastest:,.0f}",
-            f"{m.rate / first[m.consumers].rate:.2f}",
-            f"{m.rate / fewest[m.contestant].rate:.2f}",
-            f"{m.empty:.0%}",
-            f"{m.again:g}",
-            f"{m.client_cores:.1f}",
-            f"{m.busy_cores:.1f}",
-        )
+def _line(
+    figure: Figure, names: Sequence[str], first: Mapping[float, Figure], earliest: Mapping[str, Figure]
+) -> tuple[str, ...]:
+    return (
+        f"{figure.at:,g}",
+        figure.contestant,
+        said(figure.value),
+        f"{said(figure.least)} - {said(figure.most)}",
+        f"{figure.value / first[figure.at].value:.2f}",
+        f"{figure.value / earliest[figure.contestant].value:.2f}",
+        *(said(figure.also.get(name)) for name in names),
+    )
+
+
+def said(value: Value) -> str:
+    """A number with three digits that count, and all of a large one's."""
+    if value is None or isinstance(value, str):
+        return value or NOT_KNOWN
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def aligned(table_lines: Sequence[tuple[str, ...]]) -> str:
+    """Numbers to the right, names to the left."""
+    widths = [max(map(len, column)) for column in zip(*table_lines, strict=True)]
+    return "\n".join(_aligned(line, widths) for line in table_lines)
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
@@ -101,8 +129,30 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def write(path: Path, facts: dict[str, Any], runs: Sequence[Run]) -> None:
-    """Everything, for a machine to read."""
-    measured = {"runs": [{**asdict(run), "rate": run.rate} for run in runs]}
-    summary = {"medians": [asdict(m) for m in medians(runs)]}
-    path.write_text(json.dumps({**facts, **summary, **measured}, indent=2) + "\n")
+# --- of runs -------------------------------------------------------------------------------------------------
+
+
+def sample(run: Run, at: float | None = None) -> Sample:
+    """A drain as a sample, by the number of consumers where nothing else is said."""
+    server = run.server_cost
+    also: dict[str, Value] = {
+        "empty claims": f"{run.empty / run.claims:.0%}" if run.claims else None,
+        "run again": run.again,
+        "client ms/1,000": run.client_cost * 1000,
+        "server ms/1,000": None if server is None else server * 1000,
+        "busy cores": run.busy_cores,
+        "disk": run.disk,
+        "limit": run.limit or None,
+    }
+    return Sample(run.contestant, run.consumers if at is None else at, run.rate, also)
+
+
+def table(runs: Iterable[Run]) -> str:
+    """Drains, one line a contestant and number of consumers."""
+    return aligned(lines(figures(map(sample, runs)), "consumers", "jobs/s"))
+
+
+def write(path: Path, facts: Mapping[str, Any], runs: Sequence[Run]) -> None:
+    """Drains and what is known of them, for a machine to read."""
+    samples = [asdict(sample(run)) for run in runs]
+    path.write_text(json.dumps({**facts, "samples": samples}, indent=1) + "\n", encoding="utf-8")

@@ -58,8 +58,10 @@ class Process:
             outcome = f"did not end within {seconds:g} s" if code is None else f"ended with status {code}"
             raise Unavailable(f"`{' '.join(command.arguments)}` {outcome}. {self.log_tail()}")
 
-    def start(self, command: Command) -> None:
-        self._request(start=command.arguments, stdin=str(command.stdin) if command.stdin else None)
+    def start(self, command: Command) -> int:
+        """Start a command as the server's account; return its process id."""
+        started = self._request(start=command.arguments, stdin=str(command.stdin) if command.stdin else None)
+        return cast(int, started)
 
     def exit_code(self) -> int | None:
         """Of what was started last; None while it runs."""

@@ -71,7 +71,7 @@ class ProgramServer(Server):
         self._process.close()
 
     def _serve(self) -> None:
-        self._process.start(self._recipe.serve(self._place))
+        self.pid = self._process.start(self._recipe.serve(self._place))
         self.wait(START_SECONDS, watch=self._must_run)
 
     def _must_run(self) -> None:

@@ -21,6 +21,8 @@ class Server:
         self.url = url
         self.how = how
         self.version = ""
+        self.pid: int | None = None
+        """The process that all others of the server descend from, where it is one of this machine's that we know."""
 
     def kill(self) -> None:
         """End every process of the server with SIGKILL, as a crash would."""

@@ -1,0 +1,95 @@
+"""Order: jobs of ten priorities, by priority and key; how far out of it they are worked on. `--help`
+
+One consumer must see strict order. Of several each sees its own batches in order; a job is out of place where others
+began with later jobs first: by as many places as it stands behind where it should.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import article, raw, tables
+from benchmarks.article import BATCH
+from benchmarks.contestants import OURS, RAW, Opened, ours
+from benchmarks.crew import SPAWN, Worker, gather
+from benchmarks.harness import SECONDS_TO_START
+from benchmarks.raw import Keys
+from benchmarks.report import Sample
+
+if TYPE_CHECKING:
+    from servers import Server
+
+TITLE = "Order kept"
+VARIES = "consumers"
+UNIT = "jobs/s"
+SIZES = {"jobs": {"postgres": 60_000, "mysql": 20_000, "mariadb": 20_000}, "consumers": [1, 10], "repeat": 2}
+SMALL = {"jobs": 2_000, "repeat": 1}
+FULL = {"jobs": {"postgres": 200_000, "mysql": 60_000, "mariadb": 60_000}, "repeat": 5}
+
+PRIORITIES = 10
+CONTESTANTS: dict[str, tuple[Opened, dict[str, Any]]] = {
+    RAW: (raw.opened, {}),
+    OURS: (ours, {"order_by": ("priority", "id")}),
+}
+
+Begun = list[tuple[float, Keys]]
+"""Batches, and when the work on each began."""
+
+
+def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
+    """For each number of consumers: A B, A B, ..."""
+    rows = list(article.payload(sizes.jobs))
+    for consumers in sizes.consumers:
+        for _ in range(sizes.repeat):
+            for name in CONTESTANTS:
+                yield _drain(name, consumers, url=server.url, rows=rows)
+
+
+def _drain(name: str, consumers: int, *, url: str, rows: Sequence[tuple[str, str]]) -> Sample:
+    right = _filled(url, rows)
+    line = SPAWN.Barrier(consumers)
+    logs = gather([Worker(consume, url, number, line, name=name) for number in range(1, consumers + 1)])
+    batches = sorted((batch for _, log in logs for batch in log), key=lambda batch: batch[0])
+    seen = [key for _, keys in batches for key in keys]
+    if sorted(seen) != sorted(right):
+        raise tables.WrongCount(f"{len(seen)} jobs done, {len(right)} there")
+    seconds = max(last for last, _ in logs) - batches[0][0]
+    late = displacements(seen, right)
+    also = {"99 % out of place": quantiles(late, n=100)[98], "at most": max(late), "in flight": consumers * BATCH}
+    return Sample(name, consumers, len(rows) / seconds, also)
+
+
+def _filled(url: str, rows: Sequence[tuple[str, str]]) -> Keys:
+    """A table full of jobs with priorities; their keys in order."""
+    tables.clear(url)
+    tables.setup_claimjobs(url)
+    tables.fill(url, rows, priorities=PRIORITIES)
+    with article.connected(url) as db, db.cursor() as cursor:
+        cursor.execute("select id from jobs order by priority, id")
+        return [row[0] for row in cursor.fetchall()]
+
+
+def consume(url: str, number: int, line: Any, *, name: str) -> tuple[float, Begun]:
+    """When the last batch was settled, and what was begun when."""
+    opened, options = CONTESTANTS[name]
+    begun: Begun = []
+    with opened(url, number, **options) as loop:
+        line.wait(SECONDS_TO_START)
+        tally = loop(work=lambda keys: begun.append((time.monotonic(), keys)))
+    return tally.last, begun
+
+
+def displacements(seen: Keys, right: Keys) -> list[int]:
+    """By how many places each job stands behind where it should; 0 for one that came early."""
+    places = {key: place for place, key in enumerate(right)}
+    return [max(0, place - places[key]) for place, key in enumerate(seen)]
+
+
+if __name__ == "__main__":
+    from benchmarks.command import alone
+
+    alone("order")
