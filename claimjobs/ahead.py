@@ -45,3 +45,8 @@ class Claims:
         with self._guard:
             old = [ahead for ahead in self._waiting if time.monotonic() - ahead.since >= seconds]
         yield from filter(None, map(self.take, old))
+
+    def clear(self) -> None:
+        """Nobody gets any of them any more: they are handed back with all that their owner holds."""
+        with self._guard:
+            self._waiting.clear()

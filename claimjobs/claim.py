@@ -17,7 +17,9 @@ from claimjobs.backend import Backend
 from claimjobs.columns import CLAIMED
 from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
-from claimjobs.phases import Claimed, JobMaker, Look, Looks, at_most, check_keys, phases
+from claimjobs.phases import Claimed, Look, Looks, at_most, check_keys, phases
+from claimjobs.roles import Roles
+from claimjobs.rows import Reader
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, Walk
 from claimjobs.statements.mark import mark
@@ -28,6 +30,10 @@ HOLDS: Final = get_args(Hold)
 Lock = Literal["rows", "advisory"]
 """What keeps others from claiming the same job: the lock of its row, or an advisory lock on its key."""
 LOCKS: Final = get_args(Lock)
+
+
+TOLD: Final = 2
+"""Columns of every row of a claim in one statement that are not about a job."""
 
 
 class OwnerDead(Exception):
@@ -56,16 +62,14 @@ class TwoPhases:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         roles, dialect = backend.roles, backend.dialect
-        self._phases = phases(backend, selection)
+        self._phases = phases(backend, selection, known=list(as_claimed(roles, 0)))
         self._roles = roles
         self._mark = mark(roles, dialect, now, backend.owners)
         self.walk = self._phases.walk
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         # As they will be once they are marked; `owner_date` is the server's to say.
-        marked = self._roles.state.becomes(CLAIMED, sa.literal(me))
-        shown = {column.name: _value(told) for column, told in marked.items()}
-        claimed = self._phases(connection, look, shown)
+        claimed = self._phases(connection, look, as_claimed(self._roles, me))
         if claimed.jobs:
             self._mark_all(connection, me, claimed.jobs)
         return replace(claimed, owner=me)
@@ -96,11 +100,11 @@ class LockOnly:
 class OneStatement:
     """Find, lock and mark in a single statement, for a database that can return what it updates."""
 
-    is_one_statement = True
-
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._roles = backend.roles
-        self._job = JobMaker(backend.roles)
+        # Of a key that may name two rows it is known when they are marked, which must be undone then.
+        self.is_one_statement = backend.roles.key_index is None
+        self._rows = Reader(backend.roles, backend.dialect, known=list(as_claimed(backend.roles, 0)))
         self._backend, self._selection, self._now = backend, selection, now
         self.key_columns = len(backend.roles.key)
         self._claim = self._looks()
@@ -108,11 +112,11 @@ class OneStatement:
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         given = {**look.candidates, "claimjobs_size": look.size, "claimjobs_me": me}
-        rows = connection.execute(self._claim.begun(look), given).all()
-        found, alive = rows[0][:2]
+        rows = self.rows(connection.execute(self._claim.begun(look), given), TOLD)
+        found, alive = rows[0][:TOLD]
         if not alive:
             raise OwnerDead
-        return replace(self.claimed([row[2:] for row in rows], look.size, found), owner=me)
+        return self.claimed([row[TOLD:] for row in rows], me, look.size, found)
 
     def after(self, settle: sa.Delete | sa.Update) -> Looks[sa.Select[Any]]:
         """The same statement after one that settles the batch before; `claimed` reads what it returns of jobs."""
@@ -120,17 +124,22 @@ class OneStatement:
 
     def _looks(self, **options: Any) -> Looks[sa.Select[Any]]:
         roles, dialect, owners = self._backend.roles, self._backend.dialect, self._backend.owners
-        build = partial(claim, roles, dialect, now=self._now, owners=owners, **options)
+        build = partial(claim, roles, dialect, now=self._now, owners=owners, columns=self._rows.read, **options)
         return Looks(build, self._selection, dialect)
 
-    def claimed(self, rows: Sequence[Any], size: int, found: int) -> Claimed:
+    def rows(self, result: sa.CursorResult[Any], before: int) -> Sequence[Any]:
+        """All rows of its result, in which so many columns stand before a job's."""
+        return self._rows.all(result, before)
+
+    def claimed(self, rows: Sequence[Any], me: int, size: int, found: int) -> Claimed:
         """What the rows tell of the jobs: their columns, and their places; None in the only row of an empty claim."""
         taken = [row for row in rows if row[-1] is not None]
-        jobs = [self._job(row[:-1]) for row in taken]
+        marked = as_claimed(self._roles, me)
+        jobs = [self._rows.job(row, marked) for row in taken]
         check_keys(self._roles, jobs)
         company = self._roles.told("suspect", jobs[0], 0) if jobs else 0
         reach = taken[-1][-1] if len(taken) == at_most(size, company) else found
-        return Claimed(jobs, found, reach, suspects=bool(company))
+        return Claimed(jobs, found, reach, me, suspects=bool(company))
 
 
 def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold = "lease") -> Algorithm:
@@ -140,6 +149,7 @@ def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]
     return (OneStatement if backend.dialect.claims_in_one_statement else TwoPhases)(backend, selection, now)
 
 
-def _value(told: Any) -> Any:
-    """What a column will hold that is written like this."""
-    return told.value if isinstance(told, sa.BindParameter) else told
+def as_claimed(roles: Roles, me: int) -> dict[str, Any]:
+    """What the columns that tell a job's state will hold, by name, when it is claimed by `me`."""
+    told = roles.state.becomes(CLAIMED, sa.literal(me))
+    return {column.name: one.value if isinstance(one, sa.BindParameter) else one for column, one in told.items()}

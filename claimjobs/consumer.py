@@ -25,6 +25,7 @@ def consume(
     size: int = 100,
     where: Where = None,
     poll: float = 1.0,
+    prefetch: int = 0,
     on_batch: Callable[[Batch], None] = lambda _: None,
 ) -> None:
     """Handle batches until the queue is told to stop or to drain. `on_batch` is called after each settle.
@@ -34,7 +35,7 @@ def consume(
     free, and this consumer waits.
     """
     pause = FIRST_PAUSE
-    for batch in queue.batches(size, where, poll=poll):
+    for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
         if _settled(batch, handler):
             pause = FIRST_PAUSE
         else:

@@ -15,7 +15,7 @@ LONGEST: Final = 2.0
 
 
 class Cursor:
-    """A claim begins beyond the first job of the one before: what stood up to there was taken, or was in other hands.
+    """A claim begins beyond the last job of the one before: what stood up to there was taken, or was in other hands.
 
     What is gone stays in an index for a while; for hours, where another session holds a snapshot open. A claim from
     the head walks over all of that, a claim from the cursor over what went since the last one.
@@ -38,7 +38,7 @@ class Cursor:
         if look.after is None:
             self._head_at = time.monotonic() + min(SHARE * took, LONGEST)
         is_full = len(claimed.jobs) == look.size
-        self._place = self._walk.place(claimed.jobs[0]) if is_full and self._walk is not None else None
+        self._place = self._walk.place(claimed.jobs[-1]) if is_full and self._walk is not None else None
 
     def look_back(self) -> None:
         """Jobs have appeared before the cursor, as far as this process knows: look from the head next."""

@@ -17,7 +17,7 @@ from claimjobs.batch import Grip
 from claimjobs.claim import Algorithm, OwnerDead
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
-from claimjobs.errors import ClaimjobsError, CrossedFork
+from claimjobs.errors import ClaimjobsError, CrossedFork, KeyNotUnique
 from claimjobs.heart import Heart
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
@@ -130,7 +130,7 @@ class Hand:
         work = lambda c: turn(c, self.owner.id, look, owner=owner, outcomes=outcomes)  # noqa: E731
         try:
             refused, claimed = self._connector.transaction(work, doubts=doubts, alone=turn.is_one_statement(outcomes))
-        except (OwnerDead, SomeAreLost):
+        except (OwnerDead, SomeAreLost, KeyNotUnique):
             return self._settler.settle(self._connector, owner, outcomes, doubts), NOTHING
         except sa.exc.DBAPIError as error:
             if self._connector.is_passing(error):
@@ -225,6 +225,7 @@ class Hand:
             self._connector.close()
 
     def _hand_back(self) -> None:
+        self.ahead.clear()
         me = self.owner.id
         keys = self._connector.transaction(partial(_held, backend=self._backend, me=me), patience=1)
         if keys:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -14,13 +13,13 @@ from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
 from claimjobs.roles import Roles
+from claimjobs.rows import AS_IT_IS, Reader
 from claimjobs.statements.find import Selection, Walk, find, how_many, walk_of
 from claimjobs.statements.lock import find_and_lock, lock
 
 Statement = TypeVar("Statement")
 After = Mapping[str, Any] | None
 """The parameters of a place in the order, beyond which a claim begins to look; None: at the head."""
-AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -86,11 +85,11 @@ class Phases(Protocol):
 class FindThenLock:
     """Two statements, for any database with SKIP LOCKED: the candidates' keys go to the client and back."""
 
-    def __init__(self, backend: Backend, selection: Selection) -> None:
+    def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
         self._roles = roles = backend.roles
         self._find = Looks(lambda some: find(roles, some), selection, backend.dialect)
-        self._lock = lock(roles, backend.dialect, selection)
-        self._job = JobMaker(roles)
+        self._rows = Reader(roles, backend.dialect, known)
+        self._lock = lock(roles, backend.dialect, selection, self._rows.read)
         self.walk = self._find.walk
 
     def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
@@ -105,7 +104,8 @@ class FindThenLock:
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
         given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        jobs = [self._job(row, marked) for row in connection.execute(self._lock, given)]
+        rows = self._rows.all(connection.execute(self._lock, given))
+        jobs = [self._rows.job(row, marked) for row in rows]
         check_keys(self._roles, jobs)
         return jobs
 
@@ -117,30 +117,40 @@ class FindAndLock:
     held in vain, until the transaction ends.
     """
 
-    def __init__(self, backend: Backend, selection: Selection) -> None:
+    def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
         roles, dialect = backend.roles, backend.dialect
         self._roles = roles
-        self._take = Looks(lambda some: find_and_lock(roles, dialect, some), selection, dialect)
+        self._rows = Reader(roles, dialect, known)
+        self._take = Looks(lambda some: find_and_lock(roles, dialect, some, self._rows.read), selection, dialect)
         self._count = Looks(lambda some: how_many(roles, some), selection, dialect)
-        self._job = JobMaker(roles)
         self.walk = self._take.walk
 
     def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
         given = {**look.candidates, "claimjobs_size": look.size}
-        rows = connection.execute(self._take.begun(look), given).all()
-        taken, wanted = _alike(rows, look.size)
-        jobs = [self._job(row[:-2], marked) for row in taken]
+        rows = self._rows.all(connection.execute(self._take.begun(look), given))
+        jobs, wanted = self._alike([self._rows.job(row, marked) for row in rows], look.size)
         check_keys(self._roles, jobs)
         if len(rows) == look.size:
-            reach = taken[-1][-1]
+            reach = rows[len(jobs) - 1][-1]
             return Claimed(jobs, reach, reach, suspects=wanted < look.size)
         found = max(connection.execute(self._count.begun(look), look.candidates).scalar_one(), len(rows))
         return Claimed(jobs, found, found, suspects=wanted < look.size)
 
+    def _alike(self, jobs: list[Job], size: int) -> tuple[list[Job], int]:
+        """Those of the locked jobs that are taken, and how many can be: such as are as suspect as the first."""
+        if self._roles.suspect is None or not jobs:
+            return jobs, size
+        company = [self._roles.told("suspect", job, 0) for job in jobs]
+        wanted = at_most(size, company[0])
+        return [job for job, one in zip(jobs, company, strict=True) if one == company[0]][:wanted], wanted
 
-def phases(backend: Backend, selection: Selection) -> Phases:
-    """The shortest way through both phases that the database is capable of."""
-    return (FindAndLock if backend.dialect.finds_and_locks_at_once else FindThenLock)(backend, selection)
+
+def phases(backend: Backend, selection: Selection, known: Sequence[str] = ()) -> Phases:
+    """The shortest way through both phases that the database is capable of.
+
+    `known`: columns that are not read, because what will be written into them is known.
+    """
+    return (FindAndLock if backend.dialect.finds_and_locks_at_once else FindThenLock)(backend, selection, known)
 
 
 class JobMaker:
@@ -169,13 +179,6 @@ def alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
     company = rows[0][-1]
     keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == company]
     return keys, at_most(size, company)
-
-
-def _alike(rows: Sequence[Sequence[Any]], size: int) -> tuple[Sequence[Sequence[Any]], int]:
-    """Those of the locked jobs, with how suspect each is and its place, that are taken; and how many that can be."""
-    company = rows[0][-2] if rows else 0
-    wanted = at_most(size, company)
-    return [row for row in rows if row[-2] == company][:wanted], wanted
 
 
 def at_most(size: int, company: int) -> int:

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self
@@ -34,7 +34,7 @@ from claimjobs.instants import age_of
 from claimjobs.liveness import Liveness
 from claimjobs.phases import NOTHING
 from claimjobs.purge import Kept, Purge
-from claimjobs.relay import Relay
+from claimjobs.relay import Prefetch, Relay
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.roles import Roles
@@ -180,25 +180,46 @@ class Queue:
         return self._works.batch(*self._works.claim(size, where))
 
     def batches(
-        self, size: int = 100, where: Where = None, *, drain: bool = False, poll: float = 1.0, idle: float | None = None
-    ) -> Iterator[Batch]:
+        self,
+        size: int = 100,
+        where: Where = None,
+        *,
+        drain: bool = False,
+        poll: float = 1.0,
+        idle: float | None = None,
+        prefetch: int = 0,
+    ) -> Generator[Batch, None, None]:
         """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
 
         Leaving a batch settles it, and in the same transaction claims the next one, which is released if nobody asks
         for it. Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also
         when there was no batch for so many seconds. Without work it looks again after a pause that grows to `poll`
         seconds.
+
+        `prefetch` is for handlers that take longer than a claim: so many batches are claimed while one is worked on,
+        in a thread, and are in hand until they are asked for or the loop ends; each is settled by itself.
+
+        One consumer sees its jobs in order, but for those that appear before what it claimed last (enqueued with a
+        higher priority, run again, due at last): every claim begins where the last one did, and looks from the head
+        of the queue after ten times as long as that took last, and after 2 seconds at most.
         Raises BatchNotSettled when a batch is left open.
         """
         _check_size(size)
-        return self._batches(size, where, drain, poll=poll, idle=math.inf if idle is None else idle)
+        if prefetch < 0:
+            raise ValueError(f"prefetch={prefetch}: give a number of batches, 0 or more")
+        wanted = lambda: not self.stopping  # noqa: E731
+        relay: Relay | Prefetch = Relay(self._works, size, where, wanted)
+        if prefetch:
+            relay = Prefetch(self._works, size, where, wanted, count=prefetch)
+        return self._batches(relay, drain, poll=poll, idle=math.inf if idle is None else idle)
 
-    def _batches(self, size: int, where: Where, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
-        relay = Relay(self._works, size, where, wanted=lambda: not self.stopping)
+    def _batches(
+        self, relay: Relay | Prefetch, drain: bool, *, poll: float, idle: float
+    ) -> Generator[Batch, None, None]:
         with contextlib.closing(relay):
             yield from self._relayed(relay, drain, poll=poll, idle=idle)
 
-    def _relayed(self, relay: Relay, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
+    def _relayed(self, relay: Relay | Prefetch, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
         pause, ends = SHORTEST_POLL, time.monotonic() + idle
         while not self.stopping:
             batch = self._claim_unless_stopped(relay)
@@ -213,7 +234,7 @@ class Queue:
                 self.wait(min(pause, poll, max(left, SHORTEST_POLL)) * random.uniform(0.5, 1.0))  # noqa: S311
                 pause = min(pause * 2, poll)
 
-    def _claim_unless_stopped(self, relay: Relay) -> Batch:
+    def _claim_unless_stopped(self, relay: Relay | Prefetch) -> Batch:
         """A batch; an empty one where the database cannot be reached and nobody wants to wait for it any more."""
         try:
             return relay()

@@ -1,8 +1,10 @@
-"""Relay: the batches of one loop, of which each takes the next one along."""
+"""Relay: the batches of one loop, of which each takes the next one along, or is worked on while that is fetched."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from claimjobs.ahead import Ahead
@@ -59,3 +61,36 @@ class Relay:
     def _take(self) -> tuple[Hand | None, Claimed | None]:
         taken, self._next = self._next, None
         return (None, None) if taken is None else (taken[0], taken[0].ahead.take(taken[1]))
+
+
+class Prefetch:
+    """The same, where batches are claimed while the one before is worked on, in a thread; each is settled by itself.
+
+    They are in hand from then on: an owner that dies loses them all, and so does one whose handler hangs.
+    """
+
+    def __init__(self, works: Works, size: int, where: Where, wanted: Callable[[], bool], *, count: int) -> None:
+        """`count`: how many batches to have in hand beside the one that is worked on."""
+        self._works = works
+        self._claim = partial(works.claim, size, where)
+        self._wanted = wanted
+        self._count = count
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="claimjobs prefetch")
+        self._next: deque[Future[tuple[Claimed, Grip]]] = deque()
+
+    def __call__(self) -> Batch:
+        """The batch that was claimed first, or one that is claimed now. It may be empty."""
+        claimed, grip = self._next.popleft().result() if self._next else self._claim()
+        if not claimed.jobs:  # that was some time ago
+            claimed, grip = self._claim()
+        while claimed.jobs and len(self._next) < self._count and self._wanted():
+            self._next.append(self._thread.submit(self._claim))
+        return self._works.batch(claimed, grip)
+
+    def close(self) -> None:
+        """Release what nobody asked for."""
+        self._thread.shutdown(cancel_futures=True)
+        for claim in self._next:
+            if not claim.cancelled() and not claim.exception():
+                self._works.batch(*claim.result()).settle()
+        self._next.clear()

@@ -5,7 +5,6 @@ That is one commit a batch; and, where the database can, one statement and one r
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import sqlalchemy as sa
@@ -22,8 +21,8 @@ TOLD: Final = 3
 class Turn(Protocol):
     """A way to settle outcomes of jobs held by `owner`, and to claim for `me`, in the caller's transaction.
 
-    Returns the keys that were not the owner's any more, and what was claimed. Raises SomeAreLost or OwnerDead, after
-    which the transaction must be rolled back, and the outcomes settled by themselves.
+    Returns the keys that were not the owner's any more, and what was claimed. Raises SomeAreLost, OwnerDead or
+    KeyNotUnique, after which the transaction must be rolled back, and the outcomes settled by themselves.
     """
 
     algorithm: Algorithm
@@ -65,7 +64,7 @@ class AtOnce(OneAfterTheOther):
         self._told = TOLD + keys
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
-        return outcomes.all_done and len(outcomes.done) <= MANY
+        return self._one.is_one_statement and outcomes.all_done and len(outcomes.done) <= MANY
 
     def __call__(
         self, connection: sa.Connection, me: int, look: Look, *, owner: int, outcomes: Outcomes
@@ -76,13 +75,13 @@ class AtOnce(OneAfterTheOther):
             return self._settler.guarded(connection, owner, outcomes), NOTHING
         settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done), "claimjobs_me": me}
         given = {**look.candidates, "claimjobs_size": look.size, **settles}
-        rows = connection.execute(self._turn.begun(look), given).all()
+        rows = self._one.rows(connection.execute(self._turn.begun(look), given), self._told)
         found, alive, settled, *arrays = rows[0][: self._told]
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if not alive:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
         jobs = [row[self._told :] for row in rows]
-        return lost, replace(self._one.claimed(jobs, look.size, found), owner=me)
+        return lost, self._one.claimed(jobs, me, look.size, found)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:

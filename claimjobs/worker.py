@@ -52,6 +52,7 @@ class Plan:
     per: Per | None = None
     size: int = 100
     poll: float = 1.0
+    prefetch: int = 0
     liveness: Liveness = field(default_factory=Liveness)
     retry: Retry = field(default_factory=Retry)
     commit_every: int = 10
@@ -98,6 +99,7 @@ def run_consumer(plan: Plan, tells: bool, pipe: Connection) -> None:
             handler,
             size=plan.size,
             poll=plan.poll,
+            prefetch=plan.prefetch,
             on_batch=lambda batch: lifeline.send(Progress(queue.report, len(batch), queue.owner_id)),
         )
 

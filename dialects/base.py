@@ -10,7 +10,7 @@ import contextlib
 import operator
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
@@ -216,6 +216,15 @@ class Dialect:
     def key_column(self, name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
         """A column of a key whose values come from another table."""
         return sa.Column(name, type_, primary_key=True, autoincrement=False)
+
+    def lean(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+        """A column in the form that costs a driver least to read. `from_lean` makes a value of it."""
+        return column
+
+    def from_lean(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
+        """What makes of a lean value what the driver would have given. None: it is the same."""
+        del column
+        return None
 
     def stored(self, rows: sa.Select[Any], name: str) -> sa.FromClause:
         """Rows that a statement computes once, before what reads them."""

@@ -31,6 +31,11 @@ class Proxy:
         host, port = self._listening.getsockname()
         return self._target.set(host=host, port=port).render_as_string(hide_password=False)
 
+    @property
+    def round_trips(self) -> int:
+        """How often a client has said something and then waited for its server's answer, on all lines."""
+        return sum(line.round_trips for line in self._lines)
+
     def stall(self) -> None:
         """All lines that there are carry nothing more."""
         for line in self._lines:
@@ -63,6 +68,7 @@ class Proxy:
 class _Line:
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.stalled = threading.Event()
+        self.round_trips = 0
         self._ends = (client, server)
         self._thread = threading.Thread(target=self._forward, name="proxied line", daemon=True)
         self._thread.start()
@@ -80,9 +86,12 @@ class _Line:
         with selectors.DefaultSelector() as ready, contextlib.suppress(OSError):
             ready.register(client, selectors.EVENT_READ, server)
             ready.register(server, selectors.EVENT_READ, client)
+            speaks: object = server
             while not self.stalled.is_set():
                 for key, _ in ready.select():
                     said = key.fileobj.recv(65_536)  # type: ignore[union-attr]
+                    self.round_trips += key.fileobj is client and speaks is not client
+                    speaks = key.fileobj
                     if self.stalled.is_set():
                         return  # what came last is lost; both ends stay open
                     if not said:

@@ -43,6 +43,14 @@ PATIENCE = 86_400.0
     help="Stop when no consumer had a job for so long.",
 )
 @click.option(
+    "--prefetch",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="BATCHES",
+    help="Claim so many batches while one is worked on: for a function that takes long.",
+)
+@click.option(
     "--lease",
     type=click.FloatRange(2),
     default=Liveness.lease,
@@ -82,6 +90,7 @@ def start_processing(
     duration: float | None,
     drain: bool,
     idle: float | None,
+    prefetch: int,
     lease: float,
     max_batch_time: float,
     attempts: int,
@@ -118,6 +127,7 @@ def start_processing(
             handler=handler,
             per=per,
             size=batch_size,
+            prefetch=prefetch,
             liveness=Liveness(lease=lease, max_batch_time=max_batch_time, patience=PATIENCE),
             retry=Retry(attempts=attempts),
         )

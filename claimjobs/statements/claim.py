@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -9,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import PLACE, SUSPECT, Selection, numbered, same_key
+from claimjobs.statements.find import PLACE, SUSPECT, Selection, lean, numbered, same_key
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 
@@ -30,9 +31,11 @@ def claim(
     *,
     now: sa.ColumnElement[Any],
     owners: sa.Table,
+    columns: Sequence[sa.Column[Any]],
     settled: sa.CTE | None = None,
 ) -> sa.Select[Any]:
-    """Find `limit` candidates, lock the first `size` that are free, make them claimed by `me`, return them in order.
+    """Find `limit` candidates, lock the first `size` that are free, make them claimed by `me`, return them in order:
+    these columns of them.
 
     If the first candidate is a suspect only its like are taken, half as many at most as they were (see
     claimjobs.claim). If `me` was declared dead nothing is taken.
@@ -45,10 +48,11 @@ def claim(
     """
     candidate = dialect.stored(numbered(roles, _after(settled, selection)), "candidate")
     locked = _locked(roles, dialect, candidate, ready=sa.and_(selection.ready, alive(owners)))
-    claimed = _claimed(roles, dialect, locked, now)
+    claimed = _claimed(roles, dialect, locked, now=now, columns=columns)
     facts: list[Any] = [sa.func.count().label(FOUND), alive(owners).label(ALIVE), *_reached(roles, settled)]
     told = sa.select(*facts).select_from(candidate).subquery("told")
-    return sa.select(*told.c, *claimed.c).select_from(told.outerjoin(claimed, sa.true())).order_by(claimed.c[PLACE])
+    jobs = (*lean(columns, dialect, claimed), claimed.c[PLACE])
+    return sa.select(*told.c, *jobs).select_from(told.outerjoin(claimed, sa.true())).order_by(claimed.c[PLACE])
 
 
 def _after(settled: sa.CTE | None, selection: Selection) -> Selection:
@@ -89,7 +93,7 @@ def _at_most(kind: sa.ScalarSelect[Any]) -> sa.ColumnElement[Any]:
     return sa.case((kind > 0, sa.func.least(size, sa.func.greatest(kind // 2, 1))), else_=size)
 
 
-def _claimed(roles: Roles, dialect: Dialect, locked: sa.CTE, now: Any) -> sa.CTE:
+def _claimed(roles: Roles, dialect: Dialect, locked: sa.CTE, *, now: Any, columns: Sequence[Any]) -> sa.CTE:
     rows = dialect.few(locked, locked.c[PLACE])
     update = sa.update(roles.table).values(ownership(roles, now)).where(same_key(roles, rows))
-    return update.returning(*roles.table.columns, rows.c[PLACE]).cte("claimed")
+    return update.returning(*columns, rows.c[PLACE]).cte("claimed")

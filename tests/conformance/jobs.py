@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs import Job
+from tests.backends import Backend
 
 
 def jobs(count: int, **columns: Any) -> list[dict[str, Any]]:
@@ -37,3 +38,10 @@ def counted(engine: sa.Engine) -> Iterator[list[str]]:
     finally:
         for event, listener in listeners.items():
             sa.event.remove(engine, event, listener)
+
+
+def way_of_a_claim(backend: Backend) -> list[str]:
+    """The statements of a claim by lease, as `counted` shows them."""
+    if backend.has("one statement"):
+        return ["WITH", "COMMIT"]
+    return ["SELECT", *([] if backend.has("lock of what is found") else ["SELECT"]), "UPDATE", "COMMIT"]
