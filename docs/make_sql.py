@@ -14,12 +14,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.claim import as_claimed
 from claimjobs.ddl import ddl
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
@@ -29,8 +31,8 @@ from claimjobs.schema import DEFAULT_TABLE, article_table, owner_table
 from claimjobs.setup import tables_for
 from claimjobs.statements import dead, owners, produce, purge, settle
 from claimjobs.statements.claim import claim
-from claimjobs.statements.find import Selection, find
-from claimjobs.statements.lock import lock
+from claimjobs.statements.find import Selection, find, how_many, walk_of
+from claimjobs.statements.lock import find_and_lock, lock
 from claimjobs.statements.mark import mark
 from tests.backends import Backend, Servers
 from tests.conformance.owners import declare_dead, hand_of, still
@@ -46,7 +48,15 @@ EXPLAIN: Final = {"postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN FORMAT=TR
 
 TITLES: Final = {
     "claim": "Claim: find, lock and mark in one statement",
+    "claim beyond": "Claim: the same, beyond the last job of the claim before",
+    "turn": "From one batch to the next: settle what is done, and claim, in one statement",
+    "turn at head": "From one batch to the next: the same, from the head",
     "find": "Claim, phase 1: find candidates",
+    "find beyond": "Claim, phase 1: the same, beyond the last job of the claim before",
+    "take": "Claim, both phases: find candidates, and lock those that are free",
+    "take beyond": "Claim, both phases: the same, beyond the last job of the claim before",
+    "count": "Claim: how many candidates there were, where a claim fell short",
+    "count beyond": "Claim: the same, beyond the last job of the claim before",
     "lock": "Claim, phase 2: lock those that are free",
     "mark": "Claim, phase 2: make them ours",
     "done": "Settle: done",
@@ -58,6 +68,7 @@ TITLES: Final = {
     "suspects": "Settle: an error that names no job",
     "enqueue": "Enqueue",
     "settings": "An owner's new connection: its settings",
+    "isolation": "An owner's new connection: its isolation, also for a single statement",
     "register": "An owner registers",
     "hold": "An owner takes its session lock",
     "locked": "An owner notes on which run of the server it holds that",
@@ -81,6 +92,8 @@ TITLES: Final = {
 }
 NOTES: Final = {
     "lock": "`:candidates` is what phase 1 found.",
+    "turn": "`:meant` is how many jobs are settled. If fewer were ours, it tells which.",
+    "take": "The derived table is a plain read. Only `jobs` is locked, and only until the batch is full.",
     "retried": "One WHEN a failed job; here one job.",
     "dead": "One WHEN a dead job; here one job.",
     "suspects": "One WHEN a job; here two jobs. `:company` is how many they were.",
@@ -101,13 +114,14 @@ NOTES_FOR: Final = {
 OURS: Final = "claimjobs_"
 """What the names of parameters begin with that a column of the user's might have; left out here."""
 GIVEN: Final = (
-    *("me", "size", "limit", "keys", "candidates", "d", "e"),
+    *("me", "size", "limit", "keys", "candidates", "meant", "after_0", "after_1", "d", "e"),
     *("host", "pid", "claims", "lease", "since", "company", "until"),
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
 CLAUSES: Final = (
-    r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|FOR NO KEY UPDATE|RETURNING|VALUES|locked AS|claimed AS)\b"
+    r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|FOR NO KEY UPDATE|RETURNING|VALUES|"
+    r"candidate AS|locked AS|claimed AS)\b"
 )
 
 HEAD: Final = f"""\
@@ -120,9 +134,9 @@ The table is the one that `claimjobs setup-tables` makes, with {ROWS:,} waiting 
 parameter that changes from run to run; `:keys` stands for a list of them.
 In truth they are called `claimjobs_keys` and so on, as no column is. Constants (`'unclaimed'`) are sent
 as parameters as well, and are shown as their values here. Every transaction is READ COMMITTED, whatever the
-server's default. A claim is one transaction; a settle is another one; so is a reclaim, from locking the owner's row
-to deleting it. What a new connection asks about its server (versions, whose session this is, since when the server
-runs) is not shown.
+server's default. A claim is one transaction; so is a settle; from one batch of a loop to the
+next they are one together. So is a reclaim, from locking the owner's row to deleting it. What a new connection asks
+about its server (versions, whose session this is, since when the server runs) is not shown.
 
 The row locks were counted just before the commit: on MySQL in `performance_schema.data_locks`, on the others by
 a second session that tried to lock every row with SKIP LOCKED.
@@ -134,7 +148,7 @@ What a table of your own changes: its name, its columns in place of `d` and `e`,
 
 ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 
-UNPLANNED: Final = ("settings", "register", "hold", "locked", "leave", "lead", "end session", "holder")
+UNPLANNED: Final = ("settings", "isolation", "register", "hold", "locked", "leave", "lead", "end session", "holder")
 """Nothing is to be learned from a plan of these, or there is none."""
 
 # --- without a server ----------------------------------------------------------------------------------------
@@ -178,9 +192,10 @@ def _clean_up(roles: Roles, dialect: Dialect) -> dict[str, Any]:
 def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
-    [setting] = dialect.settings(Liveness().lock_timeout)
+    names = ("settings", "isolation")
+    settings = dict(zip(names, map(sa.text, dialect.settings(Liveness().lock_timeout)), strict=False))
     return {
-        "settings": sa.text(setting),
+        **settings,
         "register": owners.register(ours).values(row),
         "hold": sa.select(dialect.hold(ME)),
         "locked": owners.locked(ours),
@@ -206,13 +221,26 @@ def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
 
 
 def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
+    walk = walk_of(selection)
+    assert walk is not None  # noqa: S101 - the default order can be entered anywhere
+    beyond = walk.begun(selection, dialect)
+    columns = [column for column in roles.table.columns if column.name not in as_claimed(roles, 0)]
     if dialect.claims_in_one_statement:
-        return {"claim": claim(roles, dialect, selection, now=now, owners=owner_table())}
-    return {
-        "find": find(roles, selection),
-        "lock": lock(roles, dialect, selection),
-        "mark": mark(roles, dialect, now, owner_table()),
-    }
+        one = partial(claim, roles, dialect, now=now, owners=owner_table(), columns=columns)
+        done = settle.delete(settle.Reach(roles, dialect, roles.mine)).cte("settled")
+        return {
+            "claim": one(selection),
+            "claim beyond": one(beyond),
+            "turn": one(beyond, settled=done),
+            "turn at head": one(selection, settled=done),
+        }
+    marks = {"mark": mark(roles, dialect, now, owner_table())}
+    if dialect.finds_and_locks_at_once:
+        take = partial(find_and_lock, roles, dialect, columns=columns)
+        counts = {"count": how_many(roles, selection), "count beyond": how_many(roles, beyond)}
+        return {"take": take(selection), "take beyond": take(beyond), **counts, **marks}
+    finds = {"find": find(roles, selection), "find beyond": find(roles, beyond)}
+    return {**finds, "lock": lock(roles, dialect, selection, columns), **marks}
 
 
 def _dialect(family: str) -> Dialect:
@@ -297,7 +325,7 @@ class Listener:
         return re.sub(r"\{(\d+,\d+),[\d,]+,(\d+)\}", r"{\1,...,\2}", plan)
 
     def _on_commit(self, _connection: Any) -> None:
-        if self._last in ("claim", "mark", "done", "kept", "released", "retried", "dead", "suspects"):
+        if self._last in ("claim", "turn", "mark", "done", "kept", "released", "retried", "dead", "suspects"):
             self.sent.locks.setdefault(self._last, self._locks())
 
     def _locks(self) -> str:
@@ -344,6 +372,7 @@ def look(backend: Backend) -> Sent:
         backend.analyze()
         for outcome in ("done", "release", "retry", "dead", "lost"):
             _work(queue, outcome, backend)
+        _go_on(queue)
         _live(queue)
         _reclaim(queue, backend)
         _bury(queue)
@@ -357,6 +386,21 @@ def look(backend: Backend) -> Sent:
     if missing := listener.not_sent():
         raise SystemExit(f"{backend.family}: on the page, but never sent: {', '.join(missing)}")
     return listener.sent
+
+
+def _go_on(queue: Queue) -> None:
+    """From batch to batch, from the head and from beyond; and a claim that falls short of what is wanted."""
+    for count, batch in enumerate(queue.batches(SIZE, where=None)):
+        with batch:
+            batch.done()
+        hand_of(queue).look_back() if count == 1 else None
+        if count == 3:
+            break
+    with queue.claim(SIZE) as batch:
+        batch.done()
+    for _ in ("beyond", "from the head"):
+        with queue.claim(ROWS) as batch:
+            batch.release()
 
 
 def _live(queue: Queue) -> None:

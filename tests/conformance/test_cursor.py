@@ -1,0 +1,197 @@
+"""Where claims begin: beyond what the last one took, and back at the head in time."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.claim import Algorithm
+from claimjobs.cursor import LONGEST, SHARE, Cursor
+from claimjobs.phases import Claimed, Look
+from claimjobs.statements.find import Selection, walk_of
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import JOBS, hand_of, still
+
+
+def begins(queue: Queue) -> list[bool]:
+    """Whether each claim from now on begins at the head."""
+    seen: list[bool] = []
+    search = hand_of(queue)._search
+    looks = search.look
+
+    def look(size: int, algorithm: Algorithm) -> Look:
+        found = looks(size, algorithm)
+        seen.append(found.after is None)
+        return found
+
+    search.look = look  # type: ignore[method-assign]
+    return seen
+
+
+def never_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the last look from the head had taken for ever."""
+    monkeypatch.setattr("claimjobs.cursor.SHARE", 1e9)
+    monkeypatch.setattr("claimjobs.cursor.LONGEST", 1e9)
+
+
+def taken(queue: Queue, size: int) -> list[str]:
+    with queue.claim(size) as batch:
+        batch.done()
+    return names(batch)
+
+
+def test_claims_go_on_where_the_last_one_ended(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    never_back(monkeypatch)
+    queue = still(backend.queue())
+    queue.enqueue(jobs(10))
+    seen = begins(queue)
+    assert [taken(queue, 3) for _ in range(3)] == [
+        ["0000", "0001", "0002"],
+        ["0003", "0004", "0005"],
+        ["0006", "0007", "0008"],
+    ]
+    assert seen == [True, False, False]
+
+
+def test_what_stands_before_is_found_when_a_claim_falls_short(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    never_back(monkeypatch)
+    queue, other = still(backend.queue()), backend.queue()
+    queue.enqueue(jobs(6))
+    assert taken(queue, 4) == ["0000", "0001", "0002", "0003"]
+    other.enqueue({"d": "urgent", "e": "", "priority": -1})
+    assert taken(queue, 4) == ["0004", "0005"]
+    assert taken(queue, 4) == ["urgent"]
+
+
+def test_an_empty_queue_is_called_so_by_a_look_from_the_head(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    never_back(monkeypatch)
+    queue, other = still(backend.queue()), backend.queue()
+    queue.enqueue(jobs(3))
+    assert taken(queue, 3) == ["0000", "0001", "0002"]
+    other.enqueue({"d": "urgent", "e": "", "priority": -1})
+    assert taken(queue, 3) == ["urgent"]
+    assert taken(queue, 3) == []
+
+
+@pytest.mark.parametrize("kind", ["a smaller key", "a higher priority", "due at last", "handed back"])
+def test_a_busy_consumer_finds_what_stands_before_within_its_bound(backend: Backend, kind: str) -> None:
+    """The bound is 2 s: here it is shown that the look comes by itself, while there is enough to do elsewhere."""
+    queue, other = backend.queue(), backend.queue()
+    other.enqueue([{"id": 100 + n, **job} for n, job in enumerate(jobs(50))])
+    if kind == "due at last":
+        backend.run("UPDATE jobs SET run_at = '2100-01-01' WHERE id = 100")
+    if kind == "handed back":
+        backend.run("UPDATE jobs SET status = 'claimed', owner_id = 42 WHERE id = 100")
+    assert taken(queue, 2)
+    late: dict[str, Any] = {"d": "late", "e": ""}
+    if kind == "a smaller key":
+        other.enqueue({"id": 1, **late})
+    elif kind == "a higher priority":
+        other.enqueue({"priority": -1, **late})
+    else:
+        backend.run(
+            "UPDATE jobs SET d = 'late', status = 'unclaimed', owner_id = NULL, run_at = '2020-01-01' WHERE id = 100"
+        )
+
+    more = itertools.count(1_000)
+
+    def comes() -> bool:
+        found = taken(queue, 1)
+        if found != ["late"]:
+            other.enqueue({"id": next(more), **jobs(1)[0]})  # so that the queue never runs dry
+        return found == ["late"]
+
+    backend.wait_for(comes, "what stands before is found")
+
+
+@pytest.mark.parametrize("knows", ["enqueue", "release", "retry"])
+def test_what_this_process_put_before_is_found_at_once(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, knows: str
+) -> None:
+    never_back(monkeypatch)
+    queue = still(backend.queue())
+    queue.enqueue(jobs(9))
+    if knows == "enqueue":
+        assert taken(queue, 3) == ["0000", "0001", "0002"]
+        queue.enqueue({"d": "0000", "e": "", "priority": -1})
+    else:
+        with queue.claim(3) as batch:
+            batch.done(*batch.jobs[1:])
+            if knows == "release":
+                batch.release(batch[0])
+            else:
+                batch.fail(batch[0], "again", retry_in=0)
+    assert taken(queue, 1) == ["0000"]
+
+
+def test_another_predicate_begins_at_the_head(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    never_back(monkeypatch)
+    queue = still(backend.queue())
+    queue.enqueue(jobs(6))
+    with queue.claim(2, where=sa.text("d >= '0002'")) as batch:
+        batch.done()
+    assert taken(queue, 2) == ["0000", "0001"]
+
+
+ORDERS = {
+    "default": (None, True),
+    "falling": (["-priority", sa.desc("id")], False),  # a piece of text is no column
+    "all falling": ([JOBS.c.priority.desc(), JOBS.c.id.desc()], None),
+    "mixed": ("-priority", False),
+    "may be NULL": ("owner_date", False),
+    "an expression": (sa.func.length(JOBS.c.d), False),
+    "text": ("d", True),
+    "none": ((), False),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_order_is_kept_whether_or_not_it_can_be_entered(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    never_back(monkeypatch)
+    order_by, enters = ORDERS[order]
+    queue = still(backend.queue(JOBS, order_by=order_by))
+    queue.enqueue({**job, "priority": n % 3} for n, job in enumerate(jobs(20)))
+    wanted = names_in_order(backend, queue)
+    seen = begins(queue)
+    got = [name for _ in range(5) for name in taken(queue, 4)]
+    assert (got == wanted) if order != "none" else (sorted(got) == sorted(wanted))
+    if enters is not None:
+        assert seen == [True] + [not enters] * 4
+
+
+def names_in_order(backend: Backend, queue: Queue) -> list[str]:
+    with backend.engine.connect() as connection:
+        order = queue._works.selection(None).order
+        return list(connection.scalars(sa.select(queue.table.c.d).order_by(*order)))
+
+
+def test_floats_and_enums_are_no_places() -> None:
+    table = sa.Table(
+        "t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("f", sa.Float, nullable=False)
+    )
+    assert walk_of(Selection(sa.true(), [table.c.id])) is not None
+    assert walk_of(Selection(sa.true(), [table.c.f, table.c.id])) is None
+
+
+def test_the_share_and_the_bound_of_looks_from_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+    cursor = Cursor(walk_of(Selection(sa.true(), [table.c.id])))
+    job: Any = {"id": 7}
+    for took, pause in ((0.01, SHARE * 0.01), (5.0, LONGEST)):
+        cursor.learn(Claimed([job], 1, 1), Look(1, 1), took)
+        assert cursor.begin() == {"claimjobs_after_0": 7}
+        now += pause - 0.001
+        assert cursor.begin() is not None
+        now += 0.002
+        assert cursor.begin() is None
