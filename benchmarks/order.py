@@ -16,9 +16,11 @@ from benchmarks import article, raw, tables
 from benchmarks.article import BATCH
 from benchmarks.contestants import OURS, RAW, Opened, ours
 from benchmarks.crew import SPAWN, Worker, gather
+from benchmarks.goals import Found, Goal
 from benchmarks.harness import SECONDS_TO_START
 from benchmarks.raw import Keys
 from benchmarks.report import Sample
+from benchmarks.scenario import Plot
 
 if TYPE_CHECKING:
     from servers import Server
@@ -26,11 +28,14 @@ if TYPE_CHECKING:
 TITLE = "Order kept"
 VARIES = "consumers"
 UNIT = "jobs/s"
+PLOT: Plot = None
 SIZES = {"jobs": {"postgres": 60_000, "mysql": 20_000, "mariadb": 20_000}, "consumers": [1, 10], "repeat": 2}
 SMALL = {"jobs": 2_000, "repeat": 1}
 FULL = {"jobs": {"postgres": 200_000, "mysql": 60_000, "mariadb": 60_000}, "repeat": 5}
 
 PRIORITIES = 10
+AT_MOST = "at most"
+IN_FLIGHT = "in flight"
 CONTESTANTS: dict[str, tuple[Opened, dict[str, Any]]] = {
     RAW: (raw.opened, {}),
     OURS: (ours, {"order_by": ("priority", "id")}),
@@ -59,7 +64,7 @@ def _drain(name: str, consumers: int, *, url: str, rows: Sequence[tuple[str, str
         raise tables.WrongCount(f"{len(seen)} jobs done, {len(right)} there")
     seconds = max(last for last, _ in logs) - batches[0][0]
     late = displacements(seen, right)
-    also = {"99 % out of place": quantiles(late, n=100)[98], "at most": max(late), "in flight": consumers * BATCH}
+    also = {"99 % out of place": quantiles(late, n=100)[98], AT_MOST: max(late), IN_FLIGHT: consumers * BATCH}
     return Sample(name, consumers, len(rows) / seconds, also)
 
 
@@ -87,6 +92,21 @@ def displacements(seen: Keys, right: Keys) -> list[int]:
     """By how many places each job stands behind where it should; 0 for one that came early."""
     places = {key: place for place, key in enumerate(right)}
     return [max(0, place - places[key]) for place, key in enumerate(seen)]
+
+
+def goals(found: Found, _backend: str) -> Iterator[Goal]:
+    """Point 2."""
+    ratios = [found.value(OURS, consumers) / found.value(RAW, consumers) for consumers in found.places(OURS)]
+    yield Goal(2, "drain by priority, of the raw loop", min(ratios), 0.9)
+    yield Goal(2, "places out of order, one consumer", found.also(OURS, 1, AT_MOST), 0, False)
+    in_flight = found.also(OURS, 10, IN_FLIGHT)
+    yield Goal(
+        2,
+        "places out of order, 10 consumers, of what is in flight",
+        found.also(OURS, 10, AT_MOST) / in_flight,
+        1,
+        False,
+    )
 
 
 if __name__ == "__main__":

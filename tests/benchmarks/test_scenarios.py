@@ -23,7 +23,7 @@ TINY: dict[str, dict[str, Any]] = {
     "order": {"jobs": 300, "consumers": [1]},
     "held_snapshot": {"seconds": 2, "raw_seconds": 1, "without": 1, "begins": 0, "waiting": 1_000, "last": 1},
     "backlog": {"waiting": [1_000], "turns": 3},
-    "round_trip": {"jobs": 300, "delay_ms": 1},
+    "round_trip": {"jobs": 300, "delays_ms": [1]},
     "slow_handlers": {"milliseconds": [1], "batch": [100], "batches": [3]},
     "client": {"jobs": 300, "repeat": 1},
 }
