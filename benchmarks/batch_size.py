@@ -24,10 +24,10 @@ VARIES = "batch size"
 UNIT = "jobs/s"
 PLOT: Plot = "logarithmic"
 SIZES = {
-    "jobs": {"postgres": 60_000, "mysql": 20_000, "mariadb": 20_000},
+    "jobs": {"postgres": 40_000, "mysql": 15_000, "mariadb": 15_000},
     "batch": [10, 100, 500, 1000],
     "consumers": 2,
-    "repeat": 2,
+    "repeat": 1,
 }
 SMALL = {"jobs": 2_000, "batch": [10, 500], "repeat": 1}
 FULL = {"jobs": {"postgres": 200_000, "mysql": 60_000, "mariadb": 60_000}, "repeat": 5}

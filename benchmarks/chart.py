@@ -92,7 +92,8 @@ class _Axis:
         self._values = sorted(set(values))
         self._begin, self._end = begin, end
         self._upright = end < begin
-        self._last = _above(self._values[-1]) if self._upright else self._values[-1]
+        self._step = _above(self._values[-1] / 5) if self._upright else 10.0
+        self._last = _multiple_above(self._values[-1], self._step) if self._upright else self._values[-1]
 
     def __call__(self, value: float) -> float:
         first, last = self._scale(self._values[0]), self._scale(self._last)
@@ -103,8 +104,11 @@ class _Axis:
         """The values that are named: round ones, or each that there is, where they are few."""
         if not self._upright and len(self._values) <= FEW:
             return self._values
-        step = _above(self._last / 5) if self._upright else 10.0
-        return [step * number for number in range(int(self._last / step + 1e-9) + 1)]
+        return [self._step * number for number in range(int(self._last / self._step + 1e-9) + 1)]
+
+
+def _multiple_above(value: float, step: float) -> float:
+    return step * max(1, math.ceil(value / step - 1e-9))
 
 
 def _above(value: float) -> float:

@@ -30,7 +30,7 @@ VARIES = "consumers"
 UNIT = "jobs/s"
 PLOT: Plot = "lines"
 SIZES = {
-    "jobs": {"postgres": 60_000, "mysql": 20_000, "mariadb": 20_000},
+    "jobs": {"postgres": 40_000, "mysql": 15_000, "mariadb": 15_000},
     "consumers": [1, 2, 4, 8, 10],
     "repeat": 3,
     "held": False,

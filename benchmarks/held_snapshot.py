@@ -33,7 +33,7 @@ TITLE = "Held snapshot"
 VARIES = "snapshots held"
 UNIT = "jobs/s in the end"
 PLOT: Plot = "course"
-SIZES = {"seconds": 60, "raw_seconds": 30, "without": 15, "begins": 10, "last": 10, "consumers": 2, "waiting": 20_000}
+SIZES = {"seconds": 60, "raw_seconds": 30, "without": 12, "begins": 10, "last": 10, "consumers": 2, "waiting": 20_000}
 SMALL = {"seconds": 4, "raw_seconds": 4, "without": 3, "begins": 1, "last": 2, "waiting": 5_000}
 FULL = {"raw_seconds": 60, "without": 60}
 

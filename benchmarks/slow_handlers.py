@@ -28,7 +28,7 @@ TITLE = "Slow handlers"
 VARIES = "ms a job"
 UNIT = "times the handler's"
 PLOT: Plot = None
-SIZES = {"milliseconds": [1, 10, 100], "batch": [100, 20, 5], "batches": [20, 10, 5], "repeat": 1}
+SIZES = {"milliseconds": [1, 10, 100], "batch": [100, 20, 5], "batches": [15, 8, 4], "repeat": 1}
 SMALL = {"milliseconds": [1, 10], "batch": [100, 5], "batches": [3, 3]}
 FULL = {"batch": [100, 100, 100], "repeat": 3}
 

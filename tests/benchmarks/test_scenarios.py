@@ -85,8 +85,9 @@ def test_sizes_are_options_of_the_same_names(name: str) -> None:
         assert isinstance(for_server(sizes_of(module), family), argparse.Namespace)
 
 
-def test_a_job_is_out_of_place_by_what_others_began_first() -> None:
-    assert order.displacements([1, 2, 5, 6, 3, 4], [1, 2, 3, 4, 5, 6]) == [0, 0, 0, 0, 2, 2]
+def test_a_job_passes_over_what_nobody_has_begun_with() -> None:
+    assert order.passed_over([1, 2, 5, 6, 3, 4], [1, 2, 3, 4, 5, 6]) == [0, 0, 2, 2, 0, 0]
+    assert order.passed_over([3, 2, 1], [1, 2, 3]) == [2, 1, 0]
 
 
 def test_a_line_counts_what_waits_for_an_answer(database: Backend) -> None:
