@@ -104,7 +104,7 @@ def _record(name: str, server: Server, sizes: Mapping[str, Any], before: float) 
 def _told(module: Scenario, server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
     """The samples, each shown on stderr as it comes."""
     for sample in module.measure(server, sizes):
-        what = f"{server.backend}: {sample.at:,g} {module.VARIES}, {sample.contestant}"
+        what = f"{server.backend}: {sample.at:,.10g} {module.VARIES}, {sample.contestant}"
         print(f"{what}: {report.said(sample.value)} {module.UNIT}", file=sys.stderr, flush=True)
         yield sample
 

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from benchmarks import article, raw, report, tables
-from benchmarks.contestants import OURS, OURS_HELD, RAW, Opened, ours
+from benchmarks import article, report, tables
+from benchmarks.contestants import LOOPS, OURS
 from benchmarks.crew import Worker, gather
 
 if TYPE_CHECKING:
@@ -28,11 +28,6 @@ WAITING = "waiting for the server"
 ELSEWHERE = "Python and the rest"
 LAYERS = {"psycopg": "driver", "pymysql": "driver", "sqlalchemy": "SQLAlchemy", "claimjobs": "claimjobs"}
 """Folders of modules, and what their time counts for."""
-CONTESTANTS: dict[str, tuple[Opened, dict[str, Any]]] = {
-    RAW: (raw.opened, {}),
-    OURS: (ours, {}),
-    OURS_HELD: (ours, {"hold": "transaction"}),
-}
 HOT = 12
 """So many functions are named."""
 
@@ -77,7 +72,7 @@ def _name(frame: FrameType) -> str:
 
 def consume(url: str, *, name: str) -> Profile:
     """Empty the table, and sample what takes the time."""
-    opened, options = CONTESTANTS[name]
+    opened, options = LOOPS[name]
     profile = Profile()
     with opened(url, 1, **options) as loop:
         signal.signal(signal.SIGPROF, profile.take)
@@ -92,7 +87,7 @@ def consume(url: str, *, name: str) -> Profile:
 def profiles(server: Server, jobs: int) -> Iterator[tuple[str, Profile]]:
     """One consumer of each contestant, one after the other."""
     rows = list(article.payload(jobs))
-    for name in CONTESTANTS:
+    for name in LOOPS:
         tables.clear(server.url)
         tables.setup_claimjobs(server.url)
         tables.fill(server.url, rows)

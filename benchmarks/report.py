@@ -100,7 +100,7 @@ def _line(
     figure: Figure, names: Sequence[str], first: Mapping[float, Figure], earliest: Mapping[str, Figure]
 ) -> tuple[str, ...]:
     return (
-        f"{figure.at:,g}",
+        f"{figure.at:,.10g}",
         figure.contestant,
         said(figure.value),
         f"{said(figure.least)} - {said(figure.most)}",
