@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 from benchmarks import article, raw, tables
 from benchmarks.article import BATCH
 from benchmarks.contestants import OURS, RAW, Opened, ours
+from benchmarks.goals import Found, Goal
 from benchmarks.report import Sample
+from benchmarks.scenario import Plot
 
 if TYPE_CHECKING:
     from servers import Server
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 TITLE = "Backlog and history"
 VARIES = "waiting jobs"
 UNIT = "ms a turn"
+PLOT: Plot = "logarithmic"
 SIZES = {"waiting": [1_000, 100_000, 1_000_000], "turns": 40, "repeat": 3}
 SMALL = {"waiting": [1_000, 10_000], "turns": 5, "repeat": 1}
 FULL = {"waiting": [1_000, 100_000, 1_000_000, 10_000_000], "repeat": 5}
@@ -60,6 +63,14 @@ def timed(opened: Opened, url: str, turns: int) -> list[float]:
     with opened(url, 1) as loop:
         loop(work=lambda _: moments.append(time.perf_counter()), over=lambda: len(moments) > turns)
     return [(two - one) * 1000 for one, two in pairwise(moments)]
+
+
+def goals(found: Found, _backend: str) -> Iterator[Goal]:
+    """Point 4: against the fewest waiting jobs, without done ones."""
+    least = found.value(OURS, min(found.places(OURS)))
+    for name, what in ((OURS, "waiting"), (f"{OURS}, {KEPT}", "waiting and as many done")):
+        worst = max(found.value(name, at) for at in found.places(name))
+        yield Goal(4, f"a turn with the most jobs {what}, of one with few", worst / least, 1.2, False)
 
 
 if __name__ == "__main__":

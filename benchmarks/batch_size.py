@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from benchmarks import article, report
-from benchmarks.contestants import of_batches
+from benchmarks.contestants import OURS, RAW, of_batches
 from benchmarks.drain import drain
+from benchmarks.goals import Found, Goal
 from benchmarks.report import Sample
+from benchmarks.scenario import Plot
 
 if TYPE_CHECKING:
     from servers import Server
@@ -20,11 +22,12 @@ if TYPE_CHECKING:
 TITLE = "Drain, by batch size"
 VARIES = "batch size"
 UNIT = "jobs/s"
+PLOT: Plot = "logarithmic"
 SIZES = {
-    "jobs": {"postgres": 60_000, "mysql": 20_000, "mariadb": 20_000},
+    "jobs": {"postgres": 40_000, "mysql": 15_000, "mariadb": 15_000},
     "batch": [10, 100, 500, 1000],
     "consumers": 2,
-    "repeat": 2,
+    "repeat": 1,
 }
 SMALL = {"jobs": 2_000, "batch": [10, 500], "repeat": 1}
 FULL = {"jobs": {"postgres": 200_000, "mysql": 60_000, "mariadb": 60_000}, "repeat": 5}
@@ -41,6 +44,12 @@ def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
             for contestant in of_batches(size):
                 run = drain(contestant, sizes.consumers, url=server.url, rows=some, pid=server.pid)
                 yield report.sample(run, at=size)
+
+
+def goals(found: Found, _backend: str) -> Iterator[Goal]:
+    """Point 1, at other sizes of a batch."""
+    ratios = [found.value(OURS, size) / found.value(RAW, size) for size in found.places(OURS)]
+    yield Goal(1, "drain at any batch size, of the raw loop", min(ratios), 0.9)
 
 
 if __name__ == "__main__":

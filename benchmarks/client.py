@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import psutil
 
 from benchmarks import article, tables
+from benchmarks.goals import Found, Goal
 from benchmarks.report import Sample
+from benchmarks.scenario import Plot
 
 if TYPE_CHECKING:
     from servers import Server
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 TITLE = "The client itself"
 VARIES = "at most"
 UNIT = "s, MB"
+PLOT: Plot = None
 SIZES = {"jobs": 5_000, "repeat": 10}
 SMALL = {"jobs": 1_000, "repeat": 2}
 FULL = {"repeat": 30}
@@ -35,6 +38,9 @@ STARTS = {
     "from claimjobs import Queue, s": [sys.executable, "-c", "from claimjobs import Queue"],
     "claimjobs --help, s": [COMMAND, "--help"],
 }
+IN_PYTHON = "a consumer in Python, MB"
+IN_COMMAND = "a consumer of start-processing, MB"
+HELD_TO = ("import claimjobs, s", "claimjobs --help, s", IN_PYTHON, IN_COMMAND)
 CONSUMER = """
 import os
 from claimjobs import Queue
@@ -53,8 +59,8 @@ def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
     for _ in range(sizes.repeat):
         for name, command in STARTS.items():
             yield Sample(name, SECONDS, _seconds(command))
-    yield Sample("a consumer in Python, MB", MEGABYTES, _own_peak(_filled(server.url, sizes.jobs)))
-    yield Sample("a consumer of start-processing, MB", MEGABYTES, _peak_of_child(_filled(server.url, sizes.jobs)))
+    yield Sample(IN_PYTHON, MEGABYTES, _own_peak(_filled(server.url, sizes.jobs)))
+    yield Sample(IN_COMMAND, MEGABYTES, _peak_of_child(_filled(server.url, sizes.jobs)))
 
 
 def _seconds(command: Sequence[str]) -> float:
@@ -96,6 +102,13 @@ def _resident(process: psutil.Process) -> int:
         return int(process.memory_info().rss)
     except psutil.NoSuchProcess:
         return 0
+
+
+def goals(found: Found, _backend: str) -> Iterator[Goal]:
+    """Point 8."""
+    for name in HELD_TO:
+        [bound] = found.places(name)
+        yield Goal(8, name, found.value(name, bound), bound, False)
 
 
 if __name__ == "__main__":

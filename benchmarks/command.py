@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import crew, machine, report, scenario
+from benchmarks import crew, machine, profiled, report, scenario
 from benchmarks.report import Sample
 from benchmarks.scenario import Record, Scenario, named
 from servers import Server, start
-from servers.sources import BACKENDS
+from servers.sources import BACKENDS, Backend
 
+JOBS_TO_PROFILE = 60_000
 WARM = ("benchmarks.contestants", "claimjobs.cli", "psycopg", "pymysql")
 """What workers have imported when they start, so that 600 starts of them take no minutes."""
 
@@ -28,7 +29,11 @@ def all_of_them() -> None:
     parser = _parser("benchmarks", "Every scenario on every server, one after the other; ten minutes.")
     parser.add_argument("--only", nargs="+", choices=scenario.NAMES, help="not all of them", default=scenario.NAMES)
     parser.add_argument("--repeat", type=int, metavar="N", help="runs of each contestant, where a scenario repeats")
+    parser.add_argument("--profile", action="store_true", help="instead: where a consumer's time goes")
     options = parser.parse_args()
+    if options.profile:
+        show_profiles(options.backend, JOBS_TO_PROFILE)
+        return
     run(options.only, options, {"repeat": options.repeat} if options.repeat else {})
 
 
@@ -41,6 +46,24 @@ def alone(name: str) -> None:
     options = parser.parse_args()
     given = {size: getattr(options, size) for size in module.SIZES}
     run([name], options, {size: value for size, value in given.items() if value is not None})
+
+
+def profile() -> None:
+    """`python -m benchmarks.profiled`"""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiled", description=profiled.__doc__)
+    parser.add_argument("--backend", nargs="+", choices=BACKENDS, default=["postgres", "mysql"])
+    parser.add_argument("--jobs", type=int, default=JOBS_TO_PROFILE)
+    options = parser.parse_args()
+    show_profiles(options.backend, options.jobs)
+
+
+def show_profiles(backends: Sequence[Backend], jobs: int) -> None:
+    """Where the time of one consumer of each contestant goes, on each of the servers."""
+    print("\n".join(machine.remarks(machine.load())), end="\n\n")
+    for backend in backends:
+        with start(backend) as server:
+            print(f"{server.backend} {server.version}, one consumer, {jobs:,} jobs")
+            print(profiled.text(dict(profiled.profiles(server, jobs))), end="\n\n", flush=True)
 
 
 def run(names: Sequence[str], options: argparse.Namespace, given: Mapping[str, Any]) -> None:
@@ -81,7 +104,7 @@ def _record(name: str, server: Server, sizes: Mapping[str, Any], before: float) 
 def _told(module: Scenario, server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
     """The samples, each shown on stderr as it comes."""
     for sample in module.measure(server, sizes):
-        what = f"{server.backend}: {sample.at:,g} {module.VARIES}, {sample.contestant}"
+        what = f"{server.backend}: {sample.at:,.10g} {module.VARIES}, {sample.contestant}"
         print(f"{what}: {report.said(sample.value)} {module.UNIT}", file=sys.stderr, flush=True)
         yield sample
 

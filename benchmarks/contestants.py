@@ -122,13 +122,17 @@ OURS = "claimjobs"
 OURS_HELD = "claimjobs, hold=transaction"
 
 
+LOOPS: dict[str, tuple[Opened, dict[str, Any]]] = {
+    RAW: (raw.opened, {}),
+    OURS: (ours, {}),
+    OURS_HELD: (ours, {"hold": "transaction"}),
+}
+"""By name how each is opened, and with which options."""
+
+
 def of_batches(size: int = BATCH) -> list[Contestant]:
     """The raw loop, and claimjobs by lease and by transaction."""
-    return [
-        contestant(RAW, raw.opened, size=size),
-        contestant(OURS, ours, size=size),
-        contestant(OURS_HELD, ours, size=size, hold="transaction"),
-    ]
+    return [contestant(name, opened, size=size, **options) for name, (opened, options) in LOOPS.items()]
 
 
 def raw_held(size: int = BATCH) -> Contestant:

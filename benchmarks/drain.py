@@ -12,10 +12,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks import article, report
-from benchmarks.contestants import of_batches, of_the_article, raw_held
+from benchmarks.contestants import OURS, OURS_HELD, RAW, of_batches, of_the_article, raw_held
+from benchmarks.goals import CONSUMERS, Found, Goal
 from benchmarks.harness import Contestant, Run, interleaved, run_of, together
 from benchmarks.meter import Meter
 from benchmarks.report import Sample
+from benchmarks.scenario import Plot
 from benchmarks.tables import WrongCount, clear, fill, setup_claimjobs, verify
 
 if TYPE_CHECKING:
@@ -26,8 +28,9 @@ __all__ = ["WrongCount", "clear", "contestants", "drain", "fill", "setup_claimjo
 TITLE = "Drain, by consumers"
 VARIES = "consumers"
 UNIT = "jobs/s"
+PLOT: Plot = "lines"
 SIZES = {
-    "jobs": {"postgres": 60_000, "mysql": 20_000, "mariadb": 20_000},
+    "jobs": {"postgres": 40_000, "mysql": 15_000, "mariadb": 15_000},
     "consumers": [1, 2, 4, 8, 10],
     "repeat": 3,
     "held": False,
@@ -45,6 +48,20 @@ def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
     rows = list(article.payload(sizes.jobs))
     run = partial(drain, url=server.url, rows=rows, pid=server.pid)
     return map(report.sample, interleaved(list(_chosen(sizes)), sizes.consumers, sizes.repeat, run))
+
+
+def goals(found: Found, _backend: str) -> Iterator[Goal]:
+    """Points 1 and 8: the worst of all numbers of consumers counts."""
+    yield Goal(1, "drain, of the raw loop", min(found.value(OURS, n) / found.value(RAW, n) for n in CONSUMERS), 0.9)
+    held = min(found.value(OURS_HELD, n) / found.value(OURS, n) for n in CONSUMERS)
+    yield Goal(1, "hold=transaction, of the lease", held, 1.2)
+    best = max(found.value(OURS, n) for n in found.places(OURS))
+    yield Goal(1, "10 consumers, of the best number", found.value(OURS, 10) / best, 0.9)
+    yield Goal(8, "client CPU for 1,000 jobs, of the raw loop", max(_cost(found, n) for n in CONSUMERS), 1.3, False)
+
+
+def _cost(found: Found, consumers: int) -> float:
+    return found.also(OURS, consumers, report.CLIENT) / found.also(RAW, consumers, report.CLIENT)
 
 
 def _chosen(sizes: argparse.Namespace) -> Iterator[Contestant]:

@@ -1,13 +1,14 @@
 """Order: jobs of ten priorities, by priority and key; how far out of it they are worked on. `--help`
 
-One consumer must see strict order. Of several each sees its own batches in order; a job is out of place where others
-began with later jobs first: by as many places as it stands behind where it should.
+One consumer must see strict order. Of several each sees its own batches in order; a job is early where earlier ones
+are yet to be begun with: they must be in flight, in the hands of the other consumers, a batch each.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,11 @@ from benchmarks import article, raw, tables
 from benchmarks.article import BATCH
 from benchmarks.contestants import OURS, RAW, Opened, ours
 from benchmarks.crew import SPAWN, Worker, gather
+from benchmarks.goals import Found, Goal
 from benchmarks.harness import SECONDS_TO_START
 from benchmarks.raw import Keys
 from benchmarks.report import Sample
+from benchmarks.scenario import Plot
 
 if TYPE_CHECKING:
     from servers import Server
@@ -26,11 +29,14 @@ if TYPE_CHECKING:
 TITLE = "Order kept"
 VARIES = "consumers"
 UNIT = "jobs/s"
-SIZES = {"jobs": {"postgres": 60_000, "mysql": 20_000, "mariadb": 20_000}, "consumers": [1, 10], "repeat": 2}
+PLOT: Plot = None
+SIZES = {"jobs": {"postgres": 40_000, "mysql": 15_000, "mariadb": 15_000}, "consumers": [1, 10], "repeat": 2}
 SMALL = {"jobs": 2_000, "repeat": 1}
 FULL = {"jobs": {"postgres": 200_000, "mysql": 60_000, "mariadb": 60_000}, "repeat": 5}
 
 PRIORITIES = 10
+AT_MOST = "at most"
+IN_FLIGHT = "in flight"
 CONTESTANTS: dict[str, tuple[Opened, dict[str, Any]]] = {
     RAW: (raw.opened, {}),
     OURS: (ours, {"order_by": ("priority", "id")}),
@@ -58,8 +64,8 @@ def _drain(name: str, consumers: int, *, url: str, rows: Sequence[tuple[str, str
     if sorted(seen) != sorted(right):
         raise tables.WrongCount(f"{len(seen)} jobs done, {len(right)} there")
     seconds = max(last for last, _ in logs) - batches[0][0]
-    late = displacements(seen, right)
-    also = {"99 % out of place": quantiles(late, n=100)[98], "at most": max(late), "in flight": consumers * BATCH}
+    early = passed_over(seen, right)
+    also = {"99 % pass over": quantiles(early, n=100)[98], AT_MOST: max(early), IN_FLIGHT: consumers * BATCH}
     return Sample(name, consumers, len(rows) / seconds, also)
 
 
@@ -83,10 +89,31 @@ def consume(url: str, number: int, line: Any, *, name: str) -> tuple[float, Begu
     return tally.last, begun
 
 
-def displacements(seen: Keys, right: Keys) -> list[int]:
-    """By how many places each job stands behind where it should; 0 for one that came early."""
+def passed_over(seen: Keys, right: Keys) -> list[int]:
+    """Of each job, when it is begun with: how many earlier ones nobody has begun with yet."""
     places = {key: place for place, key in enumerate(right)}
-    return [max(0, place - places[key]) for place, key in enumerate(seen)]
+    begun: list[int] = []
+    counts = []
+    for place in (places[key] for key in seen):
+        before = bisect_left(begun, place)
+        begun.insert(before, place)
+        counts.append(place - before)
+    return counts
+
+
+def goals(found: Found, _backend: str) -> Iterator[Goal]:
+    """Point 2."""
+    ratios = [found.value(OURS, consumers) / found.value(RAW, consumers) for consumers in found.places(OURS)]
+    yield Goal(2, "drain by priority, of the raw loop", min(ratios), 0.9)
+    yield Goal(2, "earlier jobs passed over, one consumer", found.also(OURS, 1, AT_MOST), 0, False)
+    in_flight = found.also(OURS, 10, IN_FLIGHT)
+    yield Goal(
+        2,
+        "earlier jobs passed over, 10 consumers, of what is in flight",
+        found.also(OURS, 10, AT_MOST) / in_flight,
+        1,
+        False,
+    )
 
 
 if __name__ == "__main__":

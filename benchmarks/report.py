@@ -13,6 +13,8 @@ from typing import Any
 from benchmarks.harness import Run
 
 NOT_KNOWN = "-"
+CLIENT = "client ms/1,000"
+"""Milliseconds of CPU for 1,000 jobs."""
 
 Value = float | str | None
 
@@ -98,7 +100,7 @@ def _line(
     figure: Figure, names: Sequence[str], first: Mapping[float, Figure], earliest: Mapping[str, Figure]
 ) -> tuple[str, ...]:
     return (
-        f"{figure.at:,g}",
+        f"{figure.at:,.10g}",
         figure.contestant,
         said(figure.value),
         f"{said(figure.least)} - {said(figure.most)}",
@@ -138,7 +140,7 @@ def sample(run: Run, at: float | None = None) -> Sample:
     also: dict[str, Value] = {
         "empty claims": f"{run.empty / run.claims:.0%}" if run.claims else None,
         "run again": run.again,
-        "client ms/1,000": run.client_cost * 1000,
+        CLIENT: run.client_cost * 1000,
         "server ms/1,000": None if server is None else server * 1000,
         "busy cores": run.busy_cores,
         "disk": run.disk,

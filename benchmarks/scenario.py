@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 from benchmarks import report
+from benchmarks.chart import Chart, Line
+from benchmarks.goals import Found, Goal
 from benchmarks.report import Figure, Sample
 
 if TYPE_CHECKING:
@@ -29,6 +32,10 @@ NAMES = (
 """The modules of `benchmarks` that are scenarios, in the order in which they run and are shown."""
 
 
+Plot = Literal["lines", "logarithmic", "course", None]
+"""Values over what is varied; the same over a logarithmic axis; the course of each sample; nothing."""
+
+
 class Scenario(Protocol):
     """A module that measures one thing. Add one: write this, and put its name among `NAMES`."""
 
@@ -45,8 +52,14 @@ class Scenario(Protocol):
     FULL: Mapping[str, Any]
     """What is more, where time does not matter."""
 
+    PLOT: Plot
+    """What is drawn of it."""
+
     def measure(self, server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
         """Measure on this server, sample by sample."""
+
+    def goals(self, found: Found, backend: str) -> Iterator[Goal]:
+        """What was to be reached. Raises KeyError where not all of it was measured."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +82,25 @@ class Record:
     def figures(self) -> list[Figure]:
         return report.figures(self.samples)
 
+    @property
+    def goals(self) -> list[Goal]:
+        """What was to be reached; nothing of a run that left out what they need."""
+        with suppress(KeyError):
+            return list(self.module.goals(Found(self.figures), self.backend))
+        return []
+
+    def chart(self) -> Chart:
+        """As a panel of a picture."""
+        draw = _courses if self.module.PLOT == "course" else _lines
+        along = "seconds" if self.module.PLOT == "course" else self.module.VARIES
+        logarithmic = self.module.PLOT == "logarithmic"
+        return Chart(f"{self.module.TITLE}: {self.title}", along, self.module.UNIT, draw(self.figures), logarithmic)
+
+    @property
+    def title(self) -> str:
+        """The server's name and version."""
+        return self.server.partition(" (")[0]
+
     def lines(self) -> list[tuple[str, ...]]:
         """As lines of a table, the heading first."""
         return report.lines(self.figures, self.module.VARIES, self.module.UNIT)
@@ -78,6 +110,16 @@ class Record:
         folder.mkdir(parents=True, exist_ok=True)
         text = json.dumps(asdict(self), indent=1) + "\n"
         (folder / f"{self.scenario}-{self.backend}.json").write_text(text, encoding="utf-8")
+
+
+def _lines(figures: Sequence[Figure]) -> list[Line]:
+    names = dict.fromkeys(figure.contestant for figure in figures)
+    return [Line(name, [(f.at, f.value) for f in figures if f.contestant == name]) for name in names]
+
+
+def _courses(figures: Sequence[Figure]) -> list[Line]:
+    """Of what is compared, not of what it is compared with: those stand at 0."""
+    return [Line(figure.contestant, list(enumerate(figure.course, 1))) for figure in figures if figure.at]
 
 
 def named(name: str) -> Scenario:

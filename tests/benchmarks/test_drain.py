@@ -17,10 +17,12 @@ ME = 7
 
 @pytest.mark.parametrize("name", CONTESTANTS)
 def test_a_contestant_drains_the_table(database: Backend, name: str) -> None:
-    run = drain.drain(CONTESTANTS[name], 2, url=database.url, rows=ROWS, pid=database.server.pid)
+    pid = database.server.pid
+    run = drain.drain(CONTESTANTS[name], 2, url=database.url, rows=ROWS, pid=pid)
     assert (run.contestant, run.consumers, run.jobs) == (name, 2, len(ROWS))
     assert run.claims > run.empty
     assert run.limit
+    assert (run.server_cost is None) == (pid is None)
     assert name in report.table([run])
 
 

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import meter, report
 from benchmarks.meter import Load, Look, Meter, Used, limit
 from benchmarks.report import Sample
+from tests.backends import Backend
 
 
 def test_a_figure_is_the_median_of_its_samples() -> None:
@@ -88,6 +89,12 @@ def test_the_cpu_of_a_tree_is_that_of_its_children_too() -> None:
 def _burn(seconds: float) -> None:
     while time.process_time() < seconds:
         pass
+
+
+def test_the_cpu_of_a_server_is_seen(database: Backend) -> None:
+    if (pid := database.server.pid) is None:
+        pytest.skip("the server is no process of this machine that we started")
+    assert meter.cpu_of_tree(pid) > 0
 
 
 def test_a_process_that_is_no_more_has_used_nothing() -> None:
