@@ -1,0 +1,143 @@
+"""Driver: one process of a system under test, in that system's own environment.
+
+`python -m benchmarks.peers.driver SYSTEM fill|work ORDER`, the order as JSON. The standard library alone: this runs
+where nothing of the project is installed. What `race` and a worker say to each other is a line each, all JSON from
+here: `{"ready": true}`; then `go`; `{"handled": 17}` every some milliseconds; then `stop`;
+`{"numbers": [...], "cpu": seconds}`. driver.mjs says the same for systems that need Node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, TextIO
+from urllib.parse import SplitResult, urlsplit
+
+SECONDS_A_LINE = 0.01
+SECONDS_TO_END = 10.0
+DIGITS = 8
+"""Of the job's number, at the end of its first string."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be done."""
+
+    url: str
+    """As SQLAlchemy writes it."""
+    rows: str
+    """A file with two strings a line, as many lines as jobs or more."""
+    jobs: int
+    batch: int
+    workers: int
+    """How many processes work at the same time."""
+    number: int
+    """Which of them this is, from 0."""
+
+    @property
+    def dsn(self) -> str:
+        """As libpq and asyncpg write it."""
+        return self.url.replace("postgresql+psycopg:", "postgresql:", 1)
+
+    @property
+    def parts(self) -> SplitResult:
+        return urlsplit(self.url)
+
+    @property
+    def is_postgres(self) -> bool:
+        return self.url.startswith("postgresql")
+
+    def read(self) -> Iterator[tuple[str, str]]:
+        """The jobs: two strings each."""
+        with Path(self.rows).open() as file:
+            for line in islice(file, self.jobs):
+                d, e = line.split()
+                yield d, e
+
+    def chunks(self, size: int = 1_000) -> Iterator[list[tuple[str, str]]]:
+        """The same, some at a time."""
+        rows = self.read()
+        while chunk := list(islice(rows, size)):
+            yield chunk
+
+
+class Line:
+    """The start line, and what a worker tells from then on."""
+
+    def __init__(self, told: TextIO) -> None:
+        self.stop = threading.Event()
+        self.did: Callable[[str], None]
+        """What a handler calls, with the first string of its job."""
+        self._done: list[str] = []
+        self.did = self._done.append
+        self._told = told
+        self._began = 0.0
+        self._on_stop: list[Callable[[], object]] = []
+
+    def ready(self) -> None:
+        """Wait for the start. Call it with all modules imported and all connections open, where that can be had."""
+        self._tell(ready=True)
+        if not sys.stdin.readline():
+            os._exit(1)  # nobody is there any more
+        self._began = time.process_time()
+        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._report, daemon=True).start()
+
+    def on_stop(self, call: Callable[[], object]) -> None:
+        """Call this, in a thread of its own, when the time has come to end."""
+        self._on_stop.append(call)
+
+    def finish(self) -> None:
+        """Tell what was done."""
+        numbers = [int(d[-DIGITS:]) for d in self._done]
+        self._tell(numbers=numbers, cpu=time.process_time() - self._began)
+
+    def _listen(self) -> None:
+        if not sys.stdin.readline():
+            os._exit(1)
+        self.stop.set()
+        for call in self._on_stop:
+            call()
+
+    def _report(self) -> None:
+        told = 0
+        while not self.stop.wait(SECONDS_A_LINE):
+            if (handled := len(self._done)) != told:
+                self._tell(handled=handled)
+                told = handled
+
+    def _tell(self, **what: Any) -> None:
+        print(json.dumps(what), file=self._told, flush=True)
+
+
+def main() -> None:
+    system, action, order = sys.argv[1:]
+    told = _take_stdout()
+    module = import_module(f"benchmarks.peers.systems.{system}")
+    if action == "fill":
+        module.fill(Order(**json.loads(order)))
+        return
+    line = Line(told)
+    module.work(Order(**json.loads(order)), line)
+    line.finish()
+    told.close()
+    os._exit(0)  # threads that a system leaves behind are none of our business
+
+
+def _take_stdout() -> TextIO:
+    """What a system prints goes to standard error."""
+    told = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return told
+
+
+if __name__ == "__main__":
+    main()
