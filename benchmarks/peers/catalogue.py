@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 POSTGRES = "postgres"
 MYSQL = "mysql"
@@ -34,8 +34,8 @@ class Peer:
     npm: tuple[str, ...] = ()
     python: tuple[int, int] = PYTHON
     """The oldest Python that it can have."""
-    variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of its processes."""
+    alone: bool = False
+    """Whether one process is told of all workers, and starts what it needs for them."""
 
     @property
     def name(self) -> str:
@@ -73,6 +73,96 @@ PEERS = (
         left="select count(*) from pgqueuer",
         done="its row is deleted, and a row of its log written",
         batch=100,
+    ),
+    Peer(
+        module="pgmq",
+        title="pgmq",
+        packages=("pgmq==1.1.4", PSYCOPG),
+        jobs={POSTGRES: 60_000},
+        left="select count(*) from pgmq.q_bench",
+        done="its row is deleted",
+        batch=500,
+    ),
+    Peer(
+        module="graphile_worker",
+        title="graphile-worker",
+        npm=("graphile-worker@0.18.0",),
+        jobs={POSTGRES: 60_000},
+        left="select count(*) from graphile_worker._private_jobs",
+        done="its row is deleted",
+        batch=500,
+    ),
+    Peer(
+        module="pg_boss",
+        title="pg-boss",
+        npm=("pg-boss@12.35.0",),  # 12.38.0 asks for a release of rrule-temporal that is not in the registry
+        jobs={POSTGRES: 20_000},
+        left="select count(*) from pgboss.job where state < 'completed'",
+        done="its row says 'completed'",
+        batch=500,
+    ),
+    Peer(
+        module="procrastinate",
+        title="procrastinate",
+        packages=("procrastinate==3.10.0", PSYCOPG),
+        jobs={POSTGRES: 3_000},
+        left="select count(*) from procrastinate_jobs",
+        done="its row is deleted, and rows of its events written",
+    ),
+    Peer(
+        module="chancy",
+        title="chancy",
+        packages=("chancy==0.26.0", PSYCOPG),
+        jobs={POSTGRES: 20_000},
+        left="select count(*) from chancy_jobs where state <> 'succeeded'",
+        done="its row says 'succeeded'",
+        batch=100,
+    ),
+    Peer(
+        module="dj_queue",
+        title="dj_queue",
+        packages=("dj-queue==0.14.2", "Django==6.1.3", PSYCOPG, PYMYSQL),
+        python=(3, 12),
+        jobs={POSTGRES: 3_000, MYSQL: 2_000},
+        left="select count(*) from dj_queue_jobs",
+        done="its row is deleted",
+        batch=100,
+    ),
+    Peer(
+        module="dbworker",
+        title="dbworker",
+        packages=("dbworker==0.1.3", "SQLAlchemy==2.1.9", PSYCOPG, PYMYSQL),
+        python=(3, 12),
+        jobs={POSTGRES: 600, MYSQL: 600},
+        left="select (select count(*) from jobs)"
+        " - (select count(*) from bench_work where execution_status = 'finished')",
+        done="a row says 'finished'",
+        alone=True,
+    ),
+    Peer(
+        module="huey",
+        title="huey (SqlHuey)",
+        packages=("huey==3.5.4", "peewee==4.5.3", "psycopg2-binary==2.9.13", PYMYSQL),
+        jobs={POSTGRES: 1_500, MYSQL: 1_500},
+        left="select count(*) from task",
+        done="its row is deleted, before the handler is called",
+    ),
+    Peer(
+        module="celery",
+        title="Celery (SQLAlchemy transport)",
+        packages=("celery==5.7.0", "kombu==5.7.0", "SQLAlchemy==2.1.9", PSYCOPG, PYMYSQL),
+        jobs={POSTGRES: 1_500, MYSQL: 1_500},
+        left="select count(*) from kombu_message where visible",
+        done="its row is marked invisible, before the handler is called",
+    ),
+    Peer(
+        module="django_tasks_db",
+        title="django-tasks-db",
+        packages=("django-tasks-db==0.13.0", "Django==6.1.3", PSYCOPG, PYMYSQL),
+        python=(3, 12),
+        jobs={POSTGRES: 1_000, MYSQL: 1_000},
+        left="select count(*) from django_tasks_database_dbtaskresult where status in ('READY', 'RUNNING')",
+        done="its row says 'SUCCESSFUL'",
     ),
 )
 

