@@ -6,6 +6,7 @@ PYTEST_ARGS ?=
 SEED ?=
 CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
+PEERS_ARGS ?=
 DB ?=
 
 BIN := $(VENV)/bin
@@ -13,10 +14,10 @@ READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests chaos bench examples model servers clean
+.PHONY: help test demo lint format types layers tests chaos bench bench-peers examples model servers clean
 
 help: ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 test: lint types layers tests ## everything that CI checks: lint, types, layers, all tests (PYTEST_ARGS=...)
 
@@ -49,6 +50,9 @@ chaos: model ## the model, then faults under load on Postgres and MySQL, and the
 
 bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
 	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
+
+bench-peers: $(READY) ## jobs/s beside twelve other job queues, installed in environments of their own, on Postgres and MySQL (PEERS_ARGS=...)
+	@$(BIN)/python -m benchmarks.peers $(PEERS_ARGS)
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
 	@$(BIN)/python -m examples $(EXAMPLES_ARGS)

@@ -102,6 +102,16 @@ PEERS = (
         batch=500,
     ),
     Peer(
+        module="oban",
+        title="oban",
+        packages=("oban==0.7.0", "uvloop==0.23.0", PSYCOPG),
+        python=(3, 12),
+        jobs={POSTGRES: 15_000},
+        left="select count(*) from oban_jobs where state <> 'completed'",
+        done="its row says 'completed'",
+        batch=200,
+    ),
+    Peer(
         module="procrastinate",
         title="procrastinate",
         packages=("procrastinate==3.10.0", PSYCOPG),
