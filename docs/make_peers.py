@@ -21,8 +21,8 @@ RESULTS: Final = PAGE.with_suffix(".json")
 HEAD: Final = """\
 # Beside other job queues
 
-Made by `python -m docs.make_peers` from [benchmarks-peers.json](benchmarks-peers.json), which `make bench-peers` writes,
-and from the files in `benchmarks/peers/systems`; do not edit. The tests fail when this page is stale.
+Made by `python -m docs.make_peers` from [benchmarks-peers.json](benchmarks-peers.json), which `make bench-peers`
+writes, and from the files in `benchmarks/peers/systems`; do not edit. The tests fail when this page is stale.
 
 A full queue is emptied by 1, 2 or 4 workers, a process each. A job is two strings of 64 characters, its handler does
 nothing. Each system has its best documented settings, its best batch size, and a new database in its turn; claimjobs

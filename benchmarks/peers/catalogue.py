@@ -51,7 +51,7 @@ class Peer:
 CLAIMJOBS = Peer(
     module="claimjobs",
     title="claimjobs",
-    jobs={POSTGRES: 60_000, MYSQL: 40_000},
+    jobs={POSTGRES: 100_000, MYSQL: 40_000},
     left="select count(*) from jobs",
     done="its row is deleted",
 )
@@ -60,7 +60,7 @@ PEERS = (
     Peer(
         module="article",
         title="article's loop",
-        jobs={POSTGRES: 60_000, MYSQL: 40_000},
+        jobs={POSTGRES: 80_000, MYSQL: 40_000},
         left="select count(*) from jobs",
         done="its row is deleted",
         batch=100,
@@ -78,7 +78,7 @@ PEERS = (
         module="pgmq",
         title="pgmq",
         packages=("pgmq==1.1.4", PSYCOPG),
-        jobs={POSTGRES: 60_000},
+        jobs={POSTGRES: 100_000},
         left="select count(*) from pgmq.q_bench",
         done="its row is deleted",
         batch=500,
@@ -87,7 +87,7 @@ PEERS = (
         module="graphile_worker",
         title="graphile-worker",
         npm=("graphile-worker@0.18.0",),
-        jobs={POSTGRES: 60_000},
+        jobs={POSTGRES: 100_000},
         left="select count(*) from graphile_worker._private_jobs",
         done="its row is deleted",
         batch=500,
@@ -96,7 +96,7 @@ PEERS = (
         module="pg_boss",
         title="pg-boss",
         npm=("pg-boss@12.35.0",),  # 12.38.0 asks for a release of rrule-temporal that is not in the registry
-        jobs={POSTGRES: 20_000},
+        jobs={POSTGRES: 40_000},
         left="select count(*) from pgboss.job where state < 'completed'",
         done="its row says 'completed'",
         batch=500,
@@ -106,7 +106,7 @@ PEERS = (
         title="oban",
         packages=("oban==0.7.0", "uvloop==0.23.0", PSYCOPG),
         python=(3, 12),
-        jobs={POSTGRES: 15_000},
+        jobs={POSTGRES: 12_000},
         left="select count(*) from oban_jobs where state <> 'completed'",
         done="its row says 'completed'",
         batch=200,
@@ -115,7 +115,7 @@ PEERS = (
         module="procrastinate",
         title="procrastinate",
         packages=("procrastinate==3.10.0", PSYCOPG),
-        jobs={POSTGRES: 3_000},
+        jobs={POSTGRES: 2_500},
         left="select count(*) from procrastinate_jobs",
         done="its row is deleted, and rows of its events written",
     ),
@@ -123,7 +123,7 @@ PEERS = (
         module="chancy",
         title="chancy",
         packages=("chancy==0.26.0", PSYCOPG),
-        jobs={POSTGRES: 20_000},
+        jobs={POSTGRES: 25_000},
         left="select count(*) from chancy_jobs where state <> 'succeeded'",
         done="its row says 'succeeded'",
         batch=100,
@@ -133,7 +133,7 @@ PEERS = (
         title="dj_queue",
         packages=("dj-queue==0.14.2", "Django==6.1.3", PSYCOPG, PYMYSQL),
         python=(3, 12),
-        jobs={POSTGRES: 3_000, MYSQL: 2_000},
+        jobs={POSTGRES: 3_500, MYSQL: 2_500},
         left="select count(*) from dj_queue_jobs",
         done="its row is deleted",
         batch=100,
@@ -143,7 +143,7 @@ PEERS = (
         title="dbworker",
         packages=("dbworker==0.1.3", "SQLAlchemy==2.1.9", PSYCOPG, PYMYSQL),
         python=(3, 12),
-        jobs={POSTGRES: 600, MYSQL: 600},
+        jobs={POSTGRES: 400, MYSQL: 400},
         left="select (select count(*) from jobs)"
         " - (select count(*) from bench_work where execution_status = 'finished')",
         done="a row says 'finished'",
@@ -153,7 +153,7 @@ PEERS = (
         module="huey",
         title="huey (SqlHuey)",
         packages=("huey==3.5.4", "peewee==4.5.3", "psycopg2-binary==2.9.13", PYMYSQL),
-        jobs={POSTGRES: 1_500, MYSQL: 1_500},
+        jobs={POSTGRES: 1_000, MYSQL: 1_000},
         left="select count(*) from task",
         done="its row is deleted, before the handler is called",
     ),
@@ -161,7 +161,7 @@ PEERS = (
         module="celery",
         title="Celery (SQLAlchemy transport)",
         packages=("celery==5.7.0", "kombu==5.7.0", "SQLAlchemy==2.1.9", PSYCOPG, PYMYSQL),
-        jobs={POSTGRES: 1_500, MYSQL: 1_500},
+        jobs={POSTGRES: 1_000, MYSQL: 1_000},
         left="select count(*) from kombu_message where visible",
         done="its row is marked invisible, before the handler is called",
     ),
@@ -170,7 +170,7 @@ PEERS = (
         title="django-tasks-db",
         packages=("django-tasks-db==0.13.0", "Django==6.1.3", PSYCOPG, PYMYSQL),
         python=(3, 12),
-        jobs={POSTGRES: 1_000, MYSQL: 1_000},
+        jobs={POSTGRES: 800, MYSQL: 800},
         left="select count(*) from django_tasks_database_dbtaskresult where status in ('READY', 'RUNNING')",
         done="its row says 'SUCCESSFUL'",
     ),
@@ -179,5 +179,5 @@ PEERS = (
 
 def claimjobs_at(batch: int) -> Peer:
     """claimjobs, with batches of this size. Few jobs at once cost a transaction each: a run has fewer of them."""
-    share = min(1.0, max(batch, 5) / 50)
+    share = min(1.0, max(batch, 3) / 100)
     return replace(CLAIMJOBS, batch=batch, jobs={on: int(jobs * share) for on, jobs in CLAIMJOBS.jobs.items()})

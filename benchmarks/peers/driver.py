@@ -1,6 +1,6 @@
 """Driver: one process of a system under test, in that system's own environment.
 
-`python -m benchmarks.peers.driver SYSTEM fill|work ORDER`, the order as JSON. The standard library alone: this runs
+`python -m benchmarks.peers.driver MODULE fill|work ORDER`, the order as JSON. The standard library alone: this runs
 where nothing of the project is installed. What `race` and a worker say to each other is a line each, all JSON from
 here: `{"ready": true}`; then `go`; `{"handled": 17}` every some milliseconds; then `stop`;
 `{"numbers": [...]}`. driver.mjs says the same for systems that need Node.
@@ -141,9 +141,9 @@ class Line:
 
 
 def main() -> None:
-    system, action, order = sys.argv[1:]
+    name, action, order = sys.argv[1:]
     told = _take_stdout()
-    module = import_module(f"benchmarks.peers.systems.{system}")
+    module = import_module(name)
     if action == "fill":
         module.fill(Order(**json.loads(order)))
         return

@@ -16,6 +16,7 @@ from benchmarks.peers.catalogue import Peer
 from servers import cache
 
 SYSTEMS = Path(__file__).with_name("systems")
+PACKAGE = "benchmarks.peers.systems"
 REPOSITORY = Path(__file__).parents[2]
 NEWEST = 14
 INSTALL_SECONDS = 600
@@ -36,7 +37,7 @@ class Environment:
     def command(self, peer: Peer, action: str, order: str) -> list[str]:
         if peer.npm:
             return [*self._node(peer), action, order]
-        return [str(self.python), "-m", "benchmarks.peers.driver", peer.module, action, order]
+        return [str(self.python), "-m", "benchmarks.peers.driver", f"{PACKAGE}.{peer.module}", action, order]
 
     def _node(self, peer: Peer) -> list[str]:
         """Node looks for packages beside the file that asks for them: so our files are taken there."""
@@ -128,4 +129,4 @@ def _run(*command: str, variables: dict[str, str] | None = None, folder: Path | 
 def _reason(said: str) -> str:
     """The line that says it."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "rror" in line), lines[-1] if lines else "nothing was said")
+    return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "nothing was said")

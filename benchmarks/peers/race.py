@@ -15,9 +15,10 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -78,17 +79,18 @@ def run(peer: Peer, environment: Environment, order: Order) -> Outcome:
             if (left := _left(watcher, peer)) != order.jobs:
                 raise RunFailed(f"{left} jobs were in the queue at the start, not {order.jobs}")
             with workers(peer, environment, order, Path(logs)) as crew:
-                return _race(peer, order, crew, watcher)
+                return clocked(peer, order, crew, partial(_left, watcher, peer))
 
 
-def _race(peer: Peer, order: Order, crew: Sequence[Worker], watcher: sa.Connection) -> Outcome:
+def clocked(peer: Peer, order: Order, crew: Sequence[Worker], left: Callable[[], int]) -> Outcome:
+    """Let the workers empty the queue; `left` counts what is not done. Raises RunFailed."""
     _await(crew, "ready", SECONDS_TO_START)
     cpu = sum(worker.cpu() for worker in crew)
     began = now()
     for worker in crew:
         worker.say("go")
     _await_handled(crew, order.jobs)
-    _await_done(peer, watcher)
+    _await_done(left)
     ended = now()
     cpu = sum(worker.cpu() for worker in crew) - cpu
     for worker in crew:
@@ -121,11 +123,17 @@ def verify(jobs: int, numbers: Sequence[Sequence[int]]) -> None:
 
 def fresh(url: str) -> str:
     """An empty database, in place of the one of the run before; its URL."""
+    drop(url)
+    with _connected(url) as connection:
+        connection.exec_driver_sql(f"create database {DATABASE}")
+    return sa.make_url(url).set(database=DATABASE).render_as_string(hide_password=False)
+
+
+def drop(url: str) -> None:
+    """The database of the run before, if there is one."""
     force = " with (force)" if article.is_postgres(url) else ""
     with _connected(url) as connection:
         connection.exec_driver_sql(f"drop database if exists {DATABASE}{force}")
-        connection.exec_driver_sql(f"create database {DATABASE}")
-    return sa.make_url(url).set(database=DATABASE).render_as_string(hide_password=False)
 
 
 def _connected(url: str) -> sa.Connection:
@@ -144,11 +152,11 @@ def _left(connection: sa.Connection, peer: Peer) -> int:
     return int(connection.exec_driver_sql(peer.left).scalar_one())
 
 
-def _await_done(peer: Peer, watcher: sa.Connection) -> None:
+def _await_done(left: Callable[[], int]) -> None:
     deadline = time.monotonic() + SECONDS_TO_END
-    while left := _left(watcher, peer):
+    while count := left():
         if time.monotonic() > deadline:
-            raise RunFailed(f"all handlers were called, but {left} jobs are not done")
+            raise RunFailed(f"all handlers were called, but {count} jobs are not done")
         time.sleep(SECONDS_A_LOOK)
 
 
