@@ -51,7 +51,7 @@ chaos: model ## the model, then faults under load on Postgres and MySQL, and the
 bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
 	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
 
-bench-peers: $(READY) ## jobs/s beside twelve other job queues, installed in environments of their own, on Postgres and MySQL (PEERS_ARGS=...)
+bench-peers: $(READY) ## jobs/s beside other job queues, each in an environment of its own, on Postgres and MySQL; 20 minutes (PEERS_ARGS=...)
 	@$(BIN)/python -m benchmarks.peers $(PEERS_ARGS)
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)

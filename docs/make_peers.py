@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.peers.catalogue import CLAIMJOBS, PEERS, Peer
+from benchmarks.peers.catalogue import CLAIMJOBS, MYSQL, PEERS, POSTGRES, Peer
 from benchmarks.peers.environments import SYSTEMS
 
 PAGE: Final = Path(__file__).with_name("benchmarks-peers.md")
 RESULTS: Final = PAGE.with_suffix(".json")
+TITLES: Final = {POSTGRES: "Postgres", MYSQL: "MySQL"}
 
 HEAD: Final = """\
 # Beside other job queues
@@ -44,8 +45,8 @@ def _facts(results: dict[str, Any]) -> Iterator[str]:
 
 
 def _server(name: str, found: dict[str, Any]) -> Iterator[str]:
-    yield f"\n## On {name}\n"
-    yield from found["heading"]
+    yield f"\n## On {TITLES[name]}\n"
+    yield from (f"- {line}" for line in found["heading"])
     yield ""
     yield from _table(found["medians"])
     for absence in found["not_run"]:
@@ -62,7 +63,7 @@ def _table(medians: list[dict[str, Any]]) -> Iterator[str]:
         own = {line["workers"]: line for line in medians if line["contestant"] == name}
         rates = [f"{own[n]['rate']:,.0f}" if n in own else "-" for n in workers]
         ratios = [_ratio(own[n]["ratio"]) if n in own else "-" for n in workers]
-        yield f"| {_title(name)} | {next(iter(own.values()))['batch']} | {' | '.join([*rates, *ratios])} |"
+        yield f"| {_title(name)} | {next(iter(own.values()))['batch']:,} | {' | '.join([*rates, *ratios])} |"
 
 
 def _title(contestant: str) -> str:
@@ -75,7 +76,7 @@ def _ratio(ratio: float | None) -> str:
 
 def _system(peer: Peer) -> str:
     pinned = ", ".join((*peer.npm, *peer.packages)) or "of this repository"
-    done = "" if peer is CLAIMJOBS else f" At its best batch size here: {peer.batch}."
+    done = "" if peer is CLAIMJOBS else f" At its best batch size here: {peer.batch:,}."
     return f"\n### {peer.title}\n\n`{pinned}`. A job that is done: {peer.done}.{done}\n\n{settings(peer)}"
 
 

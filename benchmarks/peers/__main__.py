@@ -13,7 +13,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,6 +63,11 @@ def _chosen(options: argparse.Namespace) -> list[Peer]:
     return [peer for peer in PEERS if not options.only or peer.module in options.only]
 
 
+def _sized(options: argparse.Namespace) -> list[Peer]:
+    """The chosen ones, at the batch sizes that are asked for, or at their best."""
+    return [replace(peer, batch=size) for peer in _chosen(options) for size in options.batch or [peer.batch]]
+
+
 def environments(peers: Sequence[Peer]) -> tuple[dict[str, Environment], dict[str, str]]:
     """Of each system, made where they are not there yet; and why some have none."""
     here, missing = {}, {}
@@ -88,7 +93,7 @@ def _on(
     backend: Backend, options: argparse.Namespace, here: dict[str, Environment], missing: dict[str, str]
 ) -> dict[str, Any]:
     """All runs on one server; tells the table, returns everything."""
-    racing = contestants(backend, [peer for peer in _chosen(options) if peer.module in here])
+    racing = contestants(backend, [peer for peer in _sized(options) if peer.module in here])
     jobs = {peer.name: max(FEWEST_JOBS, round(peer.jobs[backend] * options.scale)) for peer in racing}
     tally = Tally(absences=dict(missing))
     with start(backend) as server, tempfile.TemporaryDirectory(prefix="claimjobs-peers-") as folder:
@@ -97,6 +102,7 @@ def _on(
         order = partial(Order, url=server.url, rows=str(rows), number=0)
         for peer, workers in turns(racing, options.workers, options.repeat):
             _run(tally, peer, here[peer.module], order(jobs=jobs[peer.name], batch=peer.batch, workers=workers))
+        race.drop(server.url)
         heading = _heading(server, options)
     print(*heading, "", report.table(tally.outcomes, tally.told()), "", sep="\n", flush=True)
     return {"heading": heading, **report.as_json(tally.outcomes, tally.told())}
@@ -148,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--backend", nargs="+", choices=(POSTGRES, MYSQL), default=[POSTGRES, MYSQL])
     parser.add_argument("--only", nargs="+", choices=[peer.module for peer in PEERS], help="not all of them")
+    parser.add_argument("--batch", type=_numbers, metavar="N,N,...", help="not the best sizes that are known: find out")
     parser.add_argument("--workers", type=_numbers, default=[1, 2, 4], metavar="N,N,...", help="processes at once")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each contestant")
     parser.add_argument("--scale", type=float, default=1.0, help="so many times the jobs of each run")

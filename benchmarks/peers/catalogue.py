@@ -72,7 +72,7 @@ PEERS = (
         jobs={POSTGRES: 40_000},
         left="select count(*) from pgqueuer",
         done="its row is deleted, and a row of its log written",
-        batch=100,
+        batch=500,
     ),
     Peer(
         module="pgmq",
@@ -81,7 +81,7 @@ PEERS = (
         jobs={POSTGRES: 100_000},
         left="select count(*) from pgmq.q_bench",
         done="its row is deleted",
-        batch=500,
+        batch=1_000,
     ),
     Peer(
         module="graphile_worker",
@@ -99,7 +99,7 @@ PEERS = (
         jobs={POSTGRES: 40_000},
         left="select count(*) from pgboss.job where state < 'completed'",
         done="its row says 'completed'",
-        batch=500,
+        batch=1_000,
     ),
     Peer(
         module="oban",
@@ -109,7 +109,7 @@ PEERS = (
         jobs={POSTGRES: 12_000},
         left="select count(*) from oban_jobs where state <> 'completed'",
         done="its row says 'completed'",
-        batch=200,
+        batch=500,
     ),
     Peer(
         module="procrastinate",
@@ -126,7 +126,7 @@ PEERS = (
         jobs={POSTGRES: 25_000},
         left="select count(*) from chancy_jobs where state <> 'succeeded'",
         done="its row says 'succeeded'",
-        batch=100,
+        batch=500,
     ),
     Peer(
         module="dj_queue",

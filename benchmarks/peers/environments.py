@@ -129,4 +129,6 @@ def _run(*command: str, variables: dict[str, str] | None = None, folder: Path | 
 def _reason(said: str) -> str:
     """The line that says it."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "nothing was said")
+    return next(
+        (line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "nothing was said"
+    )

@@ -100,7 +100,7 @@ def _cells(line: Medians) -> tuple[str, ...]:
     return (
         str(line.workers),
         line.contestant,
-        str(line.batch),
+        f"{line.batch:,}",
         f"{line.jobs:,}",
         f"{line.rate:,.0f}",
         f"{line.slowest:,.0f} - {line.fastest:,.0f}",

@@ -4,7 +4,7 @@ https://tkte.ch/chancy/
 
 - `Chancy.Executor.Async`: for asyncio jobs, "without the high overhead of new processes or threads", the fastest of its
   executors.
-- `concurrency`: how many jobs a worker takes at once.
+- `concurrency`: how many jobs a worker takes at once. 500 was fastest here, of 20, 100, 500; its default is 100.
 - `eager_polling=True`: "immediately poll for new jobs after a job completes, rather than waiting for the polling
   interval", which is 5 s.
 - `send_outgoing_interval = 0.05`: what is done is written in batches, by default each second, which would add up to

@@ -2,7 +2,7 @@
 
 https://oban.pro/docs/py
 
-- A queue's limit is how many jobs it runs, and so fetches, at once. 200 was fastest here, of 20, 100, 200, 500.
+- A queue's limit is how many jobs it runs, and so fetches, at once. 500 was fastest here, of 20, 100, 200, 500.
 - What is done is written when the next jobs are fetched; bulk writing of it is in the licensed Oban Pro only.
 - uvloop, as its own `oban start` has it. The pool has its default size.
 - A job that is done stays in the table for a day; nothing deletes it at once.

@@ -4,6 +4,7 @@ pg-boss with `work()`, `batchSize`, and `burstWhenBatchFull`: fetch again at onc
 https://pgboss.io/api/workers
 
 - Without a burst a worker looks every 2 s, at most every 0.5 s, which decides the speed alone.
+- `batchSize`: 1,000 was fastest here, of 100, 500, 1,000.
 - A batch that its handler returns from is completed in one statement.
 - `supervise: false, schedule: false`: no maintenance and no cron in the workers' processes.
 - Jobs are enqueued with `insert`, a thousand in a statement.
