@@ -7,6 +7,7 @@ SEED ?=
 CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
 BENCH_ARGS ?=
+PEERS_ARGS ?=
 DB ?=
 
 BIN := $(VENV)/bin
@@ -14,10 +15,10 @@ READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests chaos bench examples model servers clean
+.PHONY: help test demo lint format types layers tests chaos bench bench-peers examples model servers clean
 
 help: ## these lines
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 test: lint types layers tests ## everything that CI checks: lint, types, layers, all tests (PYTEST_ARGS=...)
 
@@ -50,6 +51,9 @@ chaos: model ## the model, then faults under load on Postgres and MySQL, and the
 
 bench: $(READY) ## claimjobs beside the raw loops, every scenario, on Postgres and MySQL: ten minutes (BENCH_ARGS=--small)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-peers: $(READY) ## jobs/s beside other job queues, each in an environment of its own, on Postgres and MySQL; 20 minutes (PEERS_ARGS=...)
+	@$(BIN)/python -m benchmarks.peers $(PEERS_ARGS)
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
 	@$(BIN)/python -m examples $(EXAMPLES_ARGS)
