@@ -47,8 +47,9 @@ tests: $(READY) servers ## pytest (PYTEST_ARGS=...)
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, on MySQL and Postgres
+bench: $(READY) ## jobs/s of claimjobs and of the article's loop, 1, 4 and 10 consumers, and rows/s, on MySQL and Postgres
 	@for db in mysql postgres; do $(BIN)/python -m benchmarks.drain --backend $$db || exit; done
+	@for db in mysql postgres; do $(BIN)/python -m benchmarks.enqueue --backend $$db || exit; done
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
 	@$(BIN)/python -m examples $(EXAMPLES_ARGS)
