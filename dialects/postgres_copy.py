@@ -134,11 +134,12 @@ def copy(connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: 
 
 
 def _explained(connection: sa.Connection, error: Any, statement: str) -> BaseException:
-    """The error as SQLAlchemy raises it, and does with the connection, where it runs a statement itself."""
+    """The error as SQLAlchemy raises it where it runs a statement itself.
+
+    A broken connection it takes for invalid when the savepoint around the copy is undone.
+    """
     dialect = connection.dialect
     gone = dialect.is_disconnect(error, connection.connection, None)
-    if gone:
-        connection.invalidate(error)
     options: dict[str, Any] = {"connection_invalidated": gone, "dialect": dialect}
     told: BaseException = sa.exc.DBAPIError.instance(statement, None, error, psycopg.Error, **options)
     return told

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import mysql, postgresql
 
 from claimjobs import Queue, job_table
 from claimjobs.bulk import FEW
@@ -242,7 +242,7 @@ def test_chunks_of_many_and_of_few_and_of_several_shapes_keep_their_order(backen
 
 
 def test_long_rows_come_in_although_no_statement_holds_them_all(backend: Backend) -> None:
-    table = things(sa.Text().with_variant(sa.dialects.mysql.LONGTEXT(), "mysql", "mariadb"))
+    table = things(sa.Text().with_variant(mysql.LONGTEXT(), "mysql", "mariadb"))
     queue = queue_of(backend, table)
     assert queue.enqueue({"value": chr(0x2603 + n) * 10_000} for n in range(MANY)) == MANY
     assert [value for value, *_ in as_stored(backend, table)] == [chr(0x2603 + n) * 10_000 for n in range(MANY)]
@@ -335,24 +335,29 @@ def test_a_lock_that_is_not_to_be_had_in_time_is_no_rows_fault(backend: Backend)
 def test_a_connection_that_breaks_meanwhile_is_told_and_not_used_again(backend: Backend) -> None:
     queue = backend.queue()
     rows = [{"id": n, **job} for n, job in enumerate(jobs(MANY), 1)]
-    errors: list[sa.exc.DBAPIError] = []
+    errors: list[Any] = []
 
-    def enqueue() -> None:
+    def enqueue(mine: sa.Connection) -> None:
         with pytest.raises(sa.exc.DBAPIError) as error:
-            queue.enqueue(rows)
+            queue.enqueue(rows, mine)
         errors.append(error.value)
 
-    thread = threading.Thread(target=enqueue)
-    with backend.engine.connect() as other:
+    with backend.engine.connect() as other, backend.engine.connect() as mine:
+        session = mine.execute(sa.select(own_session(backend))).scalar_one()
         queue.enqueue(rows[-1], other)
+        thread = threading.Thread(target=enqueue, args=[mine])
         thread.start()
         backend.wait_for(backend.someone_waits_for_a_lock, "the rows wait for a key")
-        backend.end_sessions()
-        other.invalidate()
-    thread.join(30)
-    [error] = errors
-    assert error.connection_invalidated
+        other.execute(backend.dialect.end_session(session))
+        thread.join(30)
+        assert errors[0].connection_invalidated
+        assert mine.invalidated
+        other.rollback()
     assert queue.enqueue(rows) == MANY
+
+
+def own_session(backend: Backend) -> sa.ColumnElement[int]:
+    return sa.func.connection_id() if backend.has("joined rows") else sa.func.pg_backend_pid()
 
 
 def test_what_a_source_raises_while_many_rows_are_read_is_its_own(backend: Backend) -> None:
@@ -371,12 +376,14 @@ def test_what_a_source_raises_while_many_rows_are_read_is_its_own(backend: Backe
 # --- how they come in ------------------------------------------------------------------------------------------
 
 
-def test_many_rows_are_a_statement_for_each_thousand(backend: Backend) -> None:
+def test_many_rows_are_a_statement_for_each_thousand_or_for_each_megabyte(backend: Backend) -> None:
     backend.requires("joined rows")
-    queue = backend.queue()
-    before = statements(backend)
-    queue.enqueue(jobs(3_000))
-    assert statements(backend) - before == 3
+    queue = queue_of(backend, things(mysql.LONGTEXT()))
+    queue.check()
+    for value, wanted in (("short", 3), ("long" * 500, 6)):
+        before = statements(backend)
+        queue.enqueue({"value": value} for _ in range(3_000))
+        assert statements(backend) - before == wanted
 
 
 def statements(backend: Backend) -> int:
