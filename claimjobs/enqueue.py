@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.bulk import FEW, Prepared, Row, prepared
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadRow
 from claimjobs.roles import Roles
@@ -14,8 +16,6 @@ from claimjobs.savepoint import savepoint
 from claimjobs.statements.produce import produce
 from claimjobs.translate import reason
 
-Row = Mapping[str, Any]
-Numbered = tuple[int, Row]
 OnBad = Callable[[BadRow], None]
 
 AT_ONCE = 1_000
@@ -23,6 +23,29 @@ AT_ONCE = 1_000
 
 UNSENDABLE = (TypeError, ValueError, OverflowError)
 """What drivers raise for a value that they cannot send at all."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one shape, and the number of each."""
+
+    numbers: Sequence[int]
+    rows: Sequence[Row]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[int, Row]]:
+        return zip(self.numbers, self.rows, strict=True)
+
+    def part(self, places: slice) -> Chunk:
+        """Some of them, next to each other."""
+        return Chunk(self.numbers[places], self.rows[places])
+
+    def only(self, wanted: Callable[[Row], bool]) -> Chunk:
+        """Those that are wanted."""
+        kept = [(number, row) for number, row in self if wanted(row)]
+        return Chunk([number for number, _ in kept], [row for _, row in kept])
 
 
 def enqueue(
@@ -41,20 +64,38 @@ def enqueue(
     that does not fit, and all others are inserted.
     """
     several = [rows] if isinstance(rows, Mapping) else rows
-    insert = (inserting or Insert)(connection, roles, dialect, on_bad or _give_up)
-    return sum(insert(chunk) for chunk in _chunks(_checked(several, roles, on_bad or _give_up)))
+    tell = on_bad or _give_up
+    insert = (inserting or Insert)(connection, roles, dialect, tell)
+    return sum(map(insert, _chunks(several, roles, tell)))
 
 
 def _give_up(bad: BadRow) -> None:
     raise bad
 
 
-def _checked(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Numbered]:
-    for number, row in enumerate(rows, 1):
-        if misfit := _misfit(row, roles):
-            on_bad(BadRow(number, misfit, row))
-        else:
-            yield number, row
+def _chunks(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Chunk]:
+    """Rows in their order, cut where their shape changes: one statement inserts rows of one shape."""
+    numbers: list[int] = []
+    alike: list[Row] = []
+    shape: frozenset[str] = frozenset()
+    try:
+        for number, row in enumerate(rows, 1):
+            same = (type(row) is dict or isinstance(row, Mapping)) and row.keys() == shape
+            if not same and (misfit := _misfit(row, roles)):
+                on_bad(BadRow(number, misfit, row))
+                continue
+            if alike and (not same or len(alike) == AT_ONCE):
+                yield Chunk(numbers, alike)
+                numbers, alike = [], []
+            shape = shape if same else frozenset(row)
+            numbers.append(number)
+            alike.append(row)
+    except BadRow:
+        if alike:  # rows before a bad one are tried before it is told: one of them may be the first
+            yield Chunk(numbers, alike)
+        raise
+    if alike:
+        yield Chunk(numbers, alike)
 
 
 def _misfit(row: Any, roles: Roles) -> str | None:
@@ -67,23 +108,6 @@ def _misfit(row: Any, roles: Roles) -> str | None:
     return None
 
 
-def _chunks(numbered: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    """Rows in their order, cut where their shape changes: one statement inserts rows of one shape."""
-    chunk: list[Numbered] = []
-    try:
-        for item in numbered:
-            if chunk and (len(chunk) == AT_ONCE or item[1].keys() != chunk[0][1].keys()):
-                yield chunk
-                chunk = []
-            chunk.append(item)
-    except BadRow:
-        if chunk:  # rows before a bad one are tried before it is told: one of them may be the first
-            yield chunk
-        raise
-    if chunk:
-        yield chunk
-
-
 class Insert:
     """Inserts chunks; finds the rows that a refused chunk was refused for."""
 
@@ -92,32 +116,44 @@ class Insert:
         self._statement = produce(roles)
         self._dialect = dialect
         self._on_bad = on_bad
+        self._prepared: dict[frozenset[str], Prepared | None] = {}
 
-    def __call__(self, chunk: list[Numbered]) -> int:
+    def __call__(self, chunk: Chunk) -> int:
         """Insert a chunk; how many rows came in."""
         came = self._try(chunk)
         return came if isinstance(came, int) else self._refused(chunk, came)
 
-    def _try(self, chunk: list[Numbered]) -> int | Exception:
+    def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
         try:
             with savepoint(self._connection):
-                return self._insert([dict(row) for _, row in chunk])
+                return self._insert(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
                 raise
             return error
 
-    def _insert(self, rows: list[dict[str, Any]]) -> int:
-        self._connection.execute(self._statement, rows)
+    def _insert(self, rows: Sequence[Row]) -> int:
+        if statement := self._prepare(rows):
+            statement.run(self._connection, rows, self._dialect.joins_rows)
+        else:
+            self._connection.execute(self._statement, [dict(row) for row in rows])
         return len(rows)
 
-    def _refused(self, chunk: list[Numbered], refusal: Exception) -> int:
+    def _prepare(self, rows: Sequence[Row]) -> Prepared | None:
+        if len(rows) < FEW:
+            return None
+        shape = frozenset(rows[0])
+        if shape not in self._prepared:
+            self._prepared[shape] = prepared(self._connection, self._statement, rows[0])
+        return self._prepared[shape]
+
+    def _refused(self, chunk: Chunk, refusal: Exception) -> int:
         """Of a chunk that was refused insert the halves; one row that is refused is bad."""
         if len(chunk) > 1:
             half = len(chunk) // 2
-            return self(chunk[:half]) + self(chunk[half:])
-        bad = BadRow(chunk[0][0], reason(refusal), chunk[0][1])
+            return self(chunk.part(slice(half))) + self(chunk.part(slice(half, None)))
+        bad = BadRow(chunk.numbers[0], reason(refusal), chunk.rows[0])
         bad.__cause__ = refusal
         self._on_bad(bad)
         return 0

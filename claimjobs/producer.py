@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from claimjobs.enqueue import Row
+from claimjobs.bulk import Row
 from claimjobs.queue import Queue
 
 LENGTH = 64

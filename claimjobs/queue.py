@@ -20,13 +20,15 @@ from claimjobs import stats as statistics
 from claimjobs.assign import Assignment
 from claimjobs.backend import TableLike
 from claimjobs.batch import Batch, Grip
+from claimjobs.bulk import Row
 from claimjobs.choices import Choices
 from claimjobs.claim import Hold, Lock
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, engine_of
+from claimjobs.copying import CopyInsert
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
-from claimjobs.enqueue import Insert, OnBad, Row, enqueue
+from claimjobs.enqueue import Insert, OnBad, enqueue
 from claimjobs.errors import BadSize, BatchNotSettled, ServerUnreachable
 from claimjobs.graveyard import Graveyard
 from claimjobs.hand import Hand
@@ -146,7 +148,8 @@ class Queue:
         any conflict of the caller's transaction.
         """
         backend = self._works.backend
-        inserting = partial(UniqueInsert, unique=self._unique_keys.of(unique)) if unique else Insert
+        plain = CopyInsert if backend.dialect.copies else Insert
+        inserting = partial(UniqueInsert, unique=self._unique_keys.of(unique)) if unique else plain
         insert = partial(enqueue, roles=backend.source, dialect=backend.dialect, inserting=inserting)
         if unique and connection is None:
             again = ThroughConflicts(backend.dialect, self._chosen.liveness.patience, self.report)

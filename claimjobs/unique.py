@@ -10,9 +10,10 @@ from typing import Any, Final
 import sqlalchemy as sa
 import tenacity
 
+from claimjobs.bulk import Row
 from claimjobs.connector import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.dialects import Dialect
-from claimjobs.enqueue import Insert, Numbered, OnBad, Row
+from claimjobs.enqueue import Chunk, Insert, OnBad
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
 from claimjobs.instants import in_utc
 from claimjobs.report import Report
@@ -93,50 +94,58 @@ class UniqueInsert(Insert):
         if dialect.skips_duplicates:
             self._statement = statements.produce_new(roles, dialect, columns)
 
-    def __call__(self, chunk: list[Numbered]) -> int:
-        distinct = list(self._distinct(chunk))
+    def __call__(self, chunk: Chunk) -> int:
+        distinct = self._distinct(self._complete(chunk))
         return super().__call__(distinct) if distinct else 0
 
-    def _insert(self, rows: list[dict[str, Any]]) -> int:
+    def _insert(self, rows: Sequence[Row]) -> int:
         if not self._dialect.skips_duplicates:
             return super()._insert(rows)
-        return len(self._connection.execute(self._statement, rows).all())
+        return len(self._connection.execute(self._statement, [dict(row) for row in rows]).all())
 
-    def _distinct(self, chunk: list[Numbered]) -> Iterator[Numbered]:
+    def _complete(self, chunk: Chunk) -> Chunk:
+        """Nothing, where the rows lack a column of the unique key."""
+        missing = [name for name in self._names if chunk and name not in chunk.rows[0]]
+        for number, row in chunk if missing else ():
+            self._on_bad(BadRow(number, f"column {missing[0]!r} is missing, by which jobs are unique", row))
+        return Chunk([], []) if missing else chunk
+
+    def _distinct(self, chunk: Chunk) -> Chunk:
         """The first row of each unique key. What only the database takes for equal is left to it."""
         seen: set[Values] = set()
-        for number, row in chunk:
-            missing = [name for name in self._names if name not in row]
-            values = None if missing else self._values(row)
-            if missing:
-                self._on_bad(BadRow(number, f"column {missing[0]!r} is missing, by which jobs are unique", row))
-            elif values not in seen:
-                yield number, row
+
+        def is_first(row: Row) -> bool:
+            values = self._values(row)
+            known = values in seen
             if values is not None:
                 seen.add(values)
+            return not known
+
+        return chunk.only(is_first)
 
     # --- where INSERT cannot leave out duplicates ------------------------------------------------------
 
-    def _refused(self, chunk: list[Numbered], refusal: Exception) -> int:
+    def _refused(self, chunk: Chunk, refusal: Exception) -> int:
         """A chunk that was refused for a duplicate, without the rows that are there."""
         if self._dialect.error_code(refusal) not in self._dialect.duplicate:
             return super()._refused(chunk, refusal)
         rest = self._new(chunk) if len(chunk) > 1 else self._single(chunk)
         return self(rest) if len(rest) < len(chunk) else super()._refused(chunk, refusal)
 
-    def _new(self, chunk: list[Numbered]) -> list[Numbered]:
+    def _new(self, chunk: Chunk) -> Chunk:
         """The rows that are not there, as far as Python can tell. Rows that are there are locked, so that they stay.
 
         Only those: to look for others with a lock would lock the gaps where somebody else is about to insert them.
         """
-        seen = self._read(self._there, [self._given(row) for _, row in chunk if self._values(row) is not None])
+        seen = self._read(self._there, [self._given(row) for row in chunk.rows if self._values(row) is not None])
         sure = {_comparable(values) for values in self._read(self._still_there, seen)}
-        return [(number, row) for number, row in chunk if self._values(row) not in sure]
+        return chunk.only(lambda row: self._values(row) not in sure)
 
-    def _single(self, chunk: list[Numbered]) -> list[Numbered]:
+    def _single(self, chunk: Chunk) -> Chunk:
         """One row, if the unique key is not the one that it was refused for: the database compares."""
-        [(_, row)] = chunk
-        return [] if self._values(row) and self._read(self._still_there, [self._given(row)]) else chunk
+        [row] = chunk.rows
+        there = self._values(row) and self._read(self._still_there, [self._given(row)])
+        return chunk.only(lambda _: not there)
 
     def _read(self, statement: sa.Select[Any], values: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         keys = [each if len(each) > 1 else each[0] for each in values]

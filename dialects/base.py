@@ -10,7 +10,7 @@ import contextlib
 import operator
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
@@ -43,6 +43,12 @@ class Dialect:
 
     skips_duplicates: ClassVar[bool] = False
     """INSERT can leave out the rows of which a given unique key is there already, and those alone."""
+
+    copies: ClassVar[bool] = False
+    """Rows can be sent as data, with no statement around them: `copyable` and `copy`."""
+
+    joins_rows: ClassVar[int] = 0
+    """Up to so many bytes rows are best inserted by one statement that holds them all; 0: as the driver does it."""
 
     isolation: ClassVar[str] = "READ COMMITTED"
     """The isolation level of every claim and settle: each statement sees what was committed before it."""
@@ -299,6 +305,19 @@ class Dialect:
 
         What another transaction has inserted and not committed is waited for.
         """
+        raise NotImplementedError
+
+    def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Callable[[Iterable[Any]], bool]]:
+        """The columns, by their keys, that `copy` writes as an INSERT does; each with which of their values it does.
+
+        The values are as the column's type writes them. Needs `copies`.
+        """
+        raise NotImplementedError
+
+    def copy(
+        self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        """Send rows, as values of these columns, into the transaction of `connection`: all of them, or an error."""
         raise NotImplementedError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
@@ -33,6 +33,7 @@ class Postgres(Dialect):
     finds_and_locks_at_once: ClassVar[bool] = True
     returns_what_it_writes: ClassVar[bool] = True
     skips_duplicates: ClassVar[bool] = True
+    copies: ClassVar[bool] = True
 
     transient: ClassVar[dict[Any, str]] = {
         "40P01": "deadlock",
@@ -145,6 +146,21 @@ class Postgres(Dialect):
         written = {column.name: value for column, value in values.items()}
         return insert.on_conflict_do_update(index_elements=table.primary_key, set_=written, where=guard)
 
+    def copyable(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, Callable[[Iterable[Any]], bool]]:
+        # Other drivers have other ways, or none.
+        if connection.dialect.driver != "psycopg" or connection.dialect.is_async:
+            return {}
+        from claimjobs.dialects import postgres_copy  # noqa: PLC0415 - psycopg is slow to import
+
+        return postgres_copy.copyable(connection, table, _PREPARER.format_table(table))
+
+    def copy(
+        self, connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: Iterable[Sequence[Any]]
+    ) -> None:
+        from claimjobs.dialects import postgres_copy  # noqa: PLC0415
+
+        postgres_copy.copy(connection, table, keys, rows)
+
     # --- sessions ------------------------------------------------------------------------------------------
 
     def settings(self, lock_timeout: float) -> Sequence[str]:
@@ -220,6 +236,7 @@ class PortablePostgres(Postgres):
     finds_and_locks_at_once: ClassVar[bool] = False
     returns_what_it_writes: ClassVar[bool] = False
     skips_duplicates: ClassVar[bool] = False
+    copies: ClassVar[bool] = False
     among = Dialect.among
 
 

@@ -138,7 +138,8 @@ server's default. A claim is one transaction; so is a settle; from one batch of 
 next they are one together. So is a reclaim, from locking the owner's row to deleting it. What a new connection asks
 about its server (versions, whose session this is, since when the server runs) is not shown.
 
-The row locks were counted just before the commit: on MySQL in `performance_schema.data_locks`, on the others by
+The row locks were counted just before the commit, of a statement that is sent without BEGIN and COMMIT within a
+transaction of its own: on MySQL in `performance_schema.data_locks`, on the others by
 a second session that tried to lock every row with SKIP LOCKED.
 
 What a table of your own changes: its name, its columns in place of `d` and `e`, its key in place of `id`, your
@@ -150,6 +151,9 @@ ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 
 UNPLANNED: Final = ("settings", "isolation", "register", "hold", "locked", "leave", "lead", "end session", "holder")
 """Nothing is to be learned from a plan of these, or there is none."""
+
+ALONE: Final = ("claim", "turn")
+"""Statements that are sent without BEGIN and COMMIT."""
 
 # --- without a server ----------------------------------------------------------------------------------------
 
@@ -317,6 +321,8 @@ class Listener:
         # Once: MySQL reads a single row already to explain, and would wait for the lock that it explains.
         if not many and name not in UNPLANNED and name not in self.sent.plans:
             self.sent.plans[name] = self._plan(statement, values)
+            if name in ALONE:
+                self.sent.locks[name] = self._locks_of(statement, values)
 
     def _plan(self, statement: str, values: Any) -> str:
         with self._asking.connect() as connection:
@@ -325,8 +331,14 @@ class Listener:
         return re.sub(r"\{(\d+,\d+),[\d,]+,(\d+)\}", r"{\1,...,\2}", plan)
 
     def _on_commit(self, _connection: Any) -> None:
-        if self._last in ("claim", "turn", "mark", "done", "kept", "released", "retried", "dead", "suspects"):
+        if self._last in ("mark", "done", "kept", "released", "retried", "dead", "suspects"):
             self.sent.locks.setdefault(self._last, self._locks())
+
+    def _locks_of(self, statement: str, values: Any) -> str:
+        """Of one that is a transaction by itself: when it is over nothing is locked any more."""
+        with self._asking.connect() as connection:
+            connection.exec_driver_sql(statement, values)
+            return self._locks()  # and it is rolled back
 
     def _locks(self) -> str:
         if self._backend.family != "mysql":

@@ -60,6 +60,9 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "skips duplicates": ("an INSERT that leaves duplicates out", frozenset({"postgres"})),
     "current reads": ("locking reads beyond a transaction's snapshot", frozenset({"mysql", "mariadb"})),
     "native uuid": ("a UUID type of its own", frozenset({"postgres", "postgres-portable", "mariadb"})),
+    "copies": ("rows sent as data", frozenset({"postgres"})),
+    "joined rows": ("an INSERT of many rows", frozenset({"mysql", "mariadb"})),
+    "arrays": ("columns of arrays", frozenset({"postgres", "postgres-portable"})),
 }
 """What `backend.requires` knows, and the backends that have it."""
 
