@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 import tenacity
@@ -88,7 +88,12 @@ class Connector:
         `doubts` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
         there is no further try.
         """
-        result: Result = self._again(patience, unless)(self._once, work, doubts, alone)
+        try:  # nearly always that is all, and what tries again costs as much as half a claim
+            result = self._once(work, doubts, alone)
+        except Exception as error:
+            if not self.is_passing(error):
+                raise
+            result = self._again(patience, unless)(_Resumed(self._once, error), work, doubts, alone)
         self._recovered()
         return result
 
@@ -239,6 +244,20 @@ class Connector:
         if trouble is not None:
             seconds = time.monotonic() - trouble.since
             log.warning("%s: over after %.1f s and %d more tries", trouble.kind, seconds, trouble.tries)
+
+
+class _Resumed:
+    """A function that has failed once already, with this error."""
+
+    def __init__(self, function: Callable[..., Any], error: Exception) -> None:
+        self._function = function
+        self._error: Exception | None = error
+
+    def __call__(self, *given: Any) -> Any:
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return self._function(*given)
 
 
 class _Unless(tenacity.stop.stop_base):

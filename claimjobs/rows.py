@@ -7,6 +7,7 @@ is most of what a client spends on a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -17,29 +18,38 @@ from claimjobs.job import Job
 from claimjobs.roles import Roles
 
 Convert = Callable[[Any], Any] | None
+Makers = Mapping[str, tuple[int, Convert]]
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
 
 
 class Row(Mapping[str, Any]):
     """A row of a table: its columns by name, in the table's order."""
 
-    __slots__ = ("_given", "_known", "_makers")
+    __slots__ = ("_given", "_known", "_made", "_makers")
 
-    def __init__(self, makers: Mapping[str, tuple[int, Convert]], given: Sequence[Any], known: dict[str, Any]) -> None:
-        """`makers`: where in `given` each column stands, and what makes its value; `known`: values that are made."""
+    def __init__(
+        self, makers: Mapping[str, tuple[int, Convert]], given: Sequence[Any], known: Mapping[str, Any]
+    ) -> None:
+        """`makers`: where in `given` each column stands, and what makes its value; `known`: values that are known."""
         self._makers = makers
         self._given = given
         self._known = known
+        self._made: dict[str, Any] | None = None
 
     def __getitem__(self, name: str) -> Any:
         if name in self._known:
             return self._known[name]
         place, convert = self._makers[name]
-        value = self._given[place]
-        if convert is not None and value is not None:
-            value = convert(value)
-        self._known[name] = value  # also so that a value that can be changed stays the same one
-        return value
+        return self._given[place] if convert is None else self._make(name, place, convert)
+
+    def _make(self, name: str, place: int, convert: Callable[[Any], Any]) -> Any:
+        """Once: a value that can be changed stays the same one."""
+        if self._made is None:
+            self._made = {}
+        if name not in self._made:
+            given = self._given[place]
+            self._made[name] = None if given is None else convert(given)
+        return self._made[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._makers)
@@ -59,7 +69,7 @@ class Reader:
         self.read = [column for column in roles.table.columns if column.name not in self._known]
         self.width = len(self.read)
         self._makers: dict[str, tuple[int, Convert]] = {}
-        self._keys: list[tuple[int, Convert]] = []
+        self._key: Callable[[Sequence[Any]], Any] = tuple
 
     def all(self, result: sa.CursorResult[Any], before: int = 0) -> Sequence[Any]:
         """All rows of a result, in which so many columns stand before those of the table."""
@@ -69,8 +79,7 @@ class Reader:
 
     def job(self, given: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS) -> Job:
         """The job of a row, cut to `columns`; with `marked` values of columns that are known or were changed since."""
-        parts = [given[place] if make is None else make(given[place]) for place, make in self._keys]
-        return Job(parts[0] if len(parts) == 1 else tuple(parts), Row(self._makers, given, dict(marked)))
+        return Job(self._key(given), Row(self._makers, given, marked))
 
     def _learn(self, result: sa.CursorResult[Any], before: int) -> None:
         assert result.cursor is not None  # noqa: S101 - it returns rows
@@ -81,7 +90,7 @@ class Reader:
         for column in self._roles.table.columns:
             place = places.get(column.name, -1)
             makers[column.name] = place, None if place < 0 else self._maker(column, here, described[place][1])
-        self._keys = [makers[column.name] for column in self._roles.key]
+        self._key = _key_reader([makers[column.name] for column in self._roles.key])
         self._makers = makers
 
     def _maker(self, column: sa.Column[Any], here: sa.Dialect, code: Any) -> Convert:
@@ -91,3 +100,15 @@ class Reader:
         if lean is None or type_ is None:
             return lean or type_
         return lambda given: type_(lean(given))
+
+
+def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:
+    """What reads a key out of a row: its value, or a tuple where it has several columns."""
+    if len(makers) > 1 or makers[0][1] is not None:
+        readers = [_reader(*maker) for maker in makers]
+        return readers[0] if len(readers) == 1 else lambda given: tuple(read(given) for read in readers)
+    return itemgetter(makers[0][0])
+
+
+def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
+    return itemgetter(place) if make is None else lambda given: make(given[place])
