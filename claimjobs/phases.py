@@ -122,27 +122,30 @@ class FindAndLock:
         self._roles = roles
         self._rows = Reader(roles, dialect, known)
         self._take = Looks(lambda some: find_and_lock(roles, dialect, some, self._rows.read), selection, dialect)
+        self._suspect = None if roles.suspect is None else self._rows.read.index(roles.suspect)
         self._count = Looks(lambda some: how_many(roles, some), selection, dialect)
         self.walk = self._take.walk
 
     def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
         given = {**look.candidates, "claimjobs_size": look.size}
         rows = self._rows.all(connection.execute(self._take.begun(look), given))
-        jobs, wanted = self._alike([self._rows.job(row, marked) for row in rows], look.size)
+        taken, wanted = self._alike(rows, look.size)
+        jobs = [self._rows.job(row, marked) for row in taken]
         check_keys(self._roles, jobs)
         if len(rows) == look.size:
-            reach = rows[len(jobs) - 1][-1]
+            reach = taken[-1][-1]
             return Claimed(jobs, reach, reach, suspects=wanted < look.size)
         found = max(connection.execute(self._count.begun(look), look.candidates).scalar_one(), len(rows))
         return Claimed(jobs, found, found, suspects=wanted < look.size)
 
-    def _alike(self, jobs: list[Job], size: int) -> tuple[list[Job], int]:
+    def _alike(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], int]:
         """Those of the locked jobs that are taken, and how many can be: such as are as suspect as the first."""
-        if self._roles.suspect is None or not jobs:
-            return jobs, size
-        company = [self._roles.told("suspect", job, 0) for job in jobs]
-        wanted = at_most(size, company[0])
-        return [job for job, one in zip(jobs, company, strict=True) if one == company[0]][:wanted], wanted
+        place = self._suspect
+        if place is None or not any(row[place] for row in rows):
+            return rows, size
+        company = rows[0][place] or 0
+        wanted = at_most(size, company)
+        return [row for row in rows if (row[place] or 0) == company][:wanted], wanted
 
 
 def phases(backend: Backend, selection: Selection, known: Sequence[str] = ()) -> Phases:
