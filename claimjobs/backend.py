@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs import fit
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
@@ -67,6 +68,7 @@ def look_at(
             return leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
         roles = replace(roles, key_index=key_index(connection, roles))
+        fit.check(connection, roles)
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
         leases = by_lease and roles.assignee is None
         return leased(connection, backend, mapped=given is not None) if leases else backend
@@ -75,6 +77,7 @@ def look_at(
 def leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
     """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
+    fit.check_owner(connection, backend.roles)
     return replace(backend, owners=_owners(connection), by_lease=True)
 
 

@@ -20,9 +20,6 @@ from claimjobs.settle import Outcomes
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-LONGEST_ERROR = 2_000
-"""Characters of an error that are kept; the rest of a long one is rarely read."""
-
 
 class Grip:
     """What keeps the jobs of a batch in hand, as far as a batch needs to know. This one is for claims held by lease.
@@ -175,7 +172,7 @@ class Batch:
         self._check_failure(is_last)
         self._take_back([job])
         [key] = self._decide([job])
-        self._outcomes.errors[key] = _text(error)
+        self._outcomes.errors[key] = self._roles.kept_of(_plain(error))
         if is_last:
             self._outcomes.dead.append(key)
         else:
@@ -207,7 +204,7 @@ class Batch:
         jobs = self.undecided
         self._take_back(jobs)
         for key, job in zip(self._decide(jobs), jobs, strict=True):
-            self._outcomes.errors[key] = _text(error)
+            self._outcomes.errors[key] = self._roles.kept_of(_plain(error))
             self._outcomes.suspects[key] = self._retry.wait(self._roles.told("attempts", claim_of(job), 0))
 
     def _can_fail(self) -> bool:
@@ -320,8 +317,7 @@ class Batch:
         return f"<Batch of {len(self)} jobs, {state}>"
 
 
-def _text(error: BaseException | str) -> str:
+def _plain(error: BaseException | str) -> str:
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     # Postgres holds no NUL, and nothing sends half a surrogate pair: neither may keep a batch from being settled.
-    text = text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
-    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…"
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -143,6 +143,39 @@ class StateMissing(UnfitTable):
         )
 
 
+class StatesClash(UnfitTable):
+    """Two states are told by the same value, and nothing else tells them apart."""
+
+    def __init__(self, table: str, column: str, states: tuple[str, str], value: Any) -> None:
+        first, second = states
+        super().__init__(
+            f"{first!r} and {second!r} are both {value!r} in column {column!r} of table {table!r}, so that nothing "
+            f"tells them apart: choose another value for one of them, or leave {second!r} out of the states"
+        )
+
+
+class StateUnfit(UnfitTable):
+    """A status column cannot hold the value that is to mean a state: no row would ever be in it."""
+
+    def __init__(self, table: str, column: str, meant: tuple[str, Any], holds: str) -> None:
+        state, value = meant
+        super().__init__(
+            f"column {column!r} of table {table!r} cannot hold {value!r}, which is to mean {state!r}: it {holds}; "
+            f"check the value, as in Columns(states={{{state!r}: ...}}) or --state {state}=VALUE"
+        )
+
+
+class ColumnUnfit(UnfitTable):
+    """A column cannot hold what its role has written into it."""
+
+    def __init__(self, table: str, role: str, found: tuple[str, str], needed: tuple[str, str]) -> None:
+        (column, type_), (what, step) = found, needed
+        super().__init__(
+            f"column {column!r} of table {table!r} is {type_}, and as {role} it must be {what}: name another one, "
+            f"as in Columns({role}=...) or --column {role}=NAME; to add one: {step}"
+        )
+
+
 class NoAssignee(UnfitTable):
     """An assignment was asked for, and no column holds the worker."""
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
-from claimjobs.errors import ColumnMissing, KeyNotIndexed, NoPrimaryKey, NotInTable, StateMissing
+from claimjobs.errors import ColumnMissing, KeyNotIndexed, NoPrimaryKey, NotInTable, StateMissing, StatesClash
 from claimjobs.state import Column, State
 
 REQUIRED: Final = ("status", "owner_id")
 """What a table must have that comes without a map of its columns."""
 OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee")
 ALL: Final = (*REQUIRED, *OPTIONAL)
+LONGEST_ERROR: Final = 2_000
+"""Characters of an error that are kept; the rest of a long one is rarely read."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,12 @@ class Roles:
                 raise ColumnMissing(self.name, "status", purpose)
             raise StateMissing(self.name, self.status.name, state, purpose)
 
+    def kept_of(self, error: str) -> str:
+        """As much of an error as its column holds."""
+        holds = None if self.last_error is None else getattr(self.last_error.type, "length", None)
+        longest = min(holds or LONGEST_ERROR, LONGEST_ERROR)
+        return error if len(error) <= longest else error[: longest - 1] + "…"
+
     @property
     def can_retry(self) -> bool:
         """Whether a failed job can wait and run again."""
@@ -118,7 +127,8 @@ class Roles:
 def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> Roles:
     """The roles of a table's columns: by the map, or by their own names.
 
-    Raises ColumnMissing for a column that the map names and the table has not; NoPrimaryKey where no key is.
+    Raises ColumnMissing for a column that the map names and the table has not; NoPrimaryKey where no key is;
+    StateMissing or StatesClash where the values do not tell the states.
     """
     given = columns or Columns()
     found = {role: _column(table, role, given.names.get(role)) for role in ALL}
@@ -183,11 +193,14 @@ def _is_boolean(column: Column) -> bool:
 
 
 def _check(table: sa.Table, state: State) -> None:
-    """No two states that nothing tells apart."""
-    distinct = {UNCLAIMED, DONE, DEAD} & state.values.keys()
-    values = [state.values[one] for one in distinct]
-    if len({repr(value) for value in values}) < len(values):
-        raise StateMissing(table.fullname, str(state.column), "done", "telling it from another state")
+    """No two states that nothing tells apart. Raises StatesClash.
+
+    A claimed one may look like another: its owner tells.
+    """
+    distinct = [one for one in (UNCLAIMED, DONE, DEAD) if one in state.values]
+    for first, second in combinations(distinct, 2):
+        if state.column is not None and state.values[first] == state.values[second]:
+            raise StatesClash(table.fullname, state.column.name, (first, second), state.values[first])
 
 
 def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) -> str | None:
