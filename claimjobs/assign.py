@@ -19,7 +19,7 @@ from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive
 from claimjobs.job import Job
-from claimjobs.roles import Roles
+from claimjobs.roles import Roles, quote_of
 from claimjobs.state import Column
 from claimjobs.statements import assign as statements
 from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING
@@ -155,7 +155,7 @@ class Assigner:
         """Insert a row whose key and whose worker are both new."""
         for name in values:
             if name not in self._roles.columns:
-                raise ColumnMissing(self._roles.name, name, "this pair")
+                raise ColumnMissing(self._roles.name, name, "this pair", self._roles.quote)
         self._check(values.get(_assignee(self._roles).name))
         self._need_unique_key()
         return self._settled(partial(self._insert, values=values), statements.of_either(self._roles, values), {})
@@ -225,7 +225,7 @@ def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | 
     for index in inspector.get_indexes(table.name, schema=table.schema):
         if index["unique"] and set(index["column_names"]) == names and _is_whole(index):
             return index["name"]
-    raise NotExclusive(table.fullname, [column.name for column in columns])
+    raise NotExclusive(table.fullname, [column.name for column in columns], quote_of(connection))
 
 
 def _is_whole(index: Any) -> bool:

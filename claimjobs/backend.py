@@ -12,7 +12,7 @@ from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
-from claimjobs.roles import Roles, check_lease, key_index, roles_of
+from claimjobs.roles import Roles, check_lease, key_index, quote_of, roles_of
 from claimjobs.schema import claims_table, owner_table
 from claimjobs.side_car import SideCar
 from claimjobs.tables import collated, map_of, resolve
@@ -67,7 +67,7 @@ def look_at(
             backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
             return leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
-        roles = replace(roles, key_index=key_index(connection, roles))
+        roles = replace(roles, key_index=key_index(connection, roles), quote=quote_of(connection))
         fit.check(connection, roles)
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
         leases = by_lease and roles.assignee is None
@@ -87,7 +87,7 @@ def source_roles(connection: sa.Connection, table: sa.Table, columns: Columns | 
     Raises NoPrimaryKey, or KeyNotIndexed where nothing keeps two rows from having the same key.
     """
     roles = roles_of(table, (columns or Columns()).beside_claims)
-    return replace(roles, key_index=key_index(connection, roles, unique=True))
+    return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
 
 
 def _claims(connection: sa.Connection, source: Roles, side_car: SideCar) -> Roles:

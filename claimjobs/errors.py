@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+
+Quote = Callable[[str], str]
+"""How a database has a name written in a statement: an `order`, or a name with capitals, needs quotes of its own."""
+
+
+def _unique_index(table: str, columns: Sequence[str], quote: Quote) -> str:
+    name = "_".join((table.rpartition(".")[2], *columns))
+    return f"CREATE UNIQUE INDEX {quote(name)} ON {_quoted(table, quote)} ({', '.join(map(quote, columns))})"
+
+
+def _quoted(table: str, quote: Quote) -> str:
+    return ".".join(map(quote, table.split(".")))
 
 
 class ClaimjobsError(Exception):
@@ -93,12 +106,12 @@ class ColumnMissing(UnfitTable):
         "assignee": "INTEGER UNIQUE",
     }
 
-    def __init__(self, table: str, column: str, purpose: str) -> None:
+    def __init__(self, table: str, column: str, purpose: str, quote: Quote = str) -> None:
         # A type for an instant, and UTC by default, have another name in every database.
         step = (
             f"run `claimjobs setup-tables --table {table}`, which shows the statement that adds it"
             if column in ("owner_date", "run_at")
-            else f"ALTER TABLE {table} ADD COLUMN {column} {self.TYPES.get(column, '...')}"
+            else f"ALTER TABLE {_quoted(table, quote)} ADD COLUMN {quote(column)} {self.TYPES.get(column, '...')}"
         )
         super().__init__(f"table {table!r} has no column {column!r}, which {purpose} needs: {step}")
         self.table = table
@@ -189,21 +202,20 @@ class NoAssignee(UnfitTable):
 class NotExclusive(UnfitTable):
     """Nothing in the database keeps a value from standing in two rows."""
 
-    def __init__(self, table: str, columns: list[str]) -> None:
+    def __init__(self, table: str, columns: list[str], quote: Quote = str) -> None:
         super().__init__(
             f"{', '.join(columns)} of table {table!r} has no unique index of its own, so that one worker could have "
-            f"two rows, or one row two workers: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_{'_'.join(columns)} "
-            f"ON {table} ({', '.join(columns)})"
+            f"two rows, or one row two workers: {_unique_index(table, columns, quote)}"
         )
 
 
 class KeyNotIndexed(UnfitTable):
     """The columns that name a row are not at the head of an index: each claim would read, or lock, the whole table."""
 
-    def __init__(self, table: str, columns: list[str]) -> None:
+    def __init__(self, table: str, columns: list[str], quote: Quote = str) -> None:
         super().__init__(
             f"no index of table {table!r} begins with its key, {', '.join(columns)}: "
-            f"CREATE UNIQUE INDEX ... ON {table} ({', '.join(columns)})"
+            f"{_unique_index(table, columns, quote)}"
         )
 
 
@@ -220,12 +232,10 @@ class KeyNotUnique(UnfitTable):
 class NotUnique(UnfitTable):
     """Rows are to be enqueued by a unique key that the table does not have."""
 
-    def __init__(self, table: str, columns: tuple[str, ...]) -> None:
-        names = ", ".join(columns)
-        index = "_".join((table.rpartition(".")[2], *columns))
+    def __init__(self, table: str, columns: tuple[str, ...], quote: Quote = str) -> None:
         super().__init__(
-            f"table {table!r} has no unique index over {names}, so nothing keeps a second such job out: "
-            f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
+            f"table {table!r} has no unique index over {', '.join(columns)}, so nothing keeps a second such job out: "
+            f"{_unique_index(table, columns, quote)}"
         )
 
 

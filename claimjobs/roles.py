@@ -11,7 +11,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
-from claimjobs.errors import ColumnMissing, KeyNotIndexed, NoPrimaryKey, NotInTable, StateMissing, StatesClash
+from claimjobs.errors import (
+    ColumnMissing,
+    KeyNotIndexed,
+    NoPrimaryKey,
+    NotInTable,
+    Quote,
+    StateMissing,
+    StatesClash,
+)
 from claimjobs.state import Column, State
 
 REQUIRED: Final = ("status", "owner_id")
@@ -40,6 +48,8 @@ class Roles:
     assignee: Column | None
     key_index: str | None = None
     """The index through which a row is found by its key; None: the primary key."""
+    quote: Quote = str
+    """How the database has a name written in a statement."""
 
     @cached_property
     def name(self) -> str:
@@ -92,14 +102,14 @@ class Roles:
         """The column of an optional role, or ColumnMissing that says what it is wanted for."""
         column: Column | None = getattr(self, role)
         if column is None:
-            raise ColumnMissing(self.name, role, purpose)
+            raise ColumnMissing(self.name, role, purpose, self.quote)
         return column
 
     def need_state(self, state: str, purpose: str) -> None:
         """Raises ColumnMissing or StateMissing where a row cannot say that it is in this state."""
         if state not in self.state.can:
             if self.status is None:
-                raise ColumnMissing(self.name, "status", purpose)
+                raise ColumnMissing(self.name, "status", purpose, self.quote)
             raise StateMissing(self.name, self.status.name, state, purpose)
 
     def kept_of(self, error: str) -> str:
@@ -131,7 +141,7 @@ def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | N
     StateMissing or StatesClash where the values do not tell the states.
     """
     given = columns or Columns()
-    found = {role: _column(table, role, given.names.get(role)) for role in ALL}
+    found: dict[str, Any] = {role: _column(table, role, given.names.get(role)) for role in ALL}
     key = _key(table, given)
     state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
     _check(table, state)
@@ -217,7 +227,13 @@ def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) 
         columns = index["column_names"] if unique else index["column_names"][: len(names)]
         if set(columns) == names and index["name"] and is_whole(index) and (index["unique"] or not unique):
             return index["name"]
-    raise KeyNotIndexed(table.fullname, [column.name for column in roles.key])
+    raise KeyNotIndexed(table.fullname, [column.name for column in roles.key], quote_of(connection))
+
+
+def quote_of(connection: sa.Connection) -> Quote:
+    """How this connection's database has a name written."""
+    quote: Quote = connection.dialect.identifier_preparer.quote
+    return quote
 
 
 def is_whole(index: Any) -> bool:

@@ -232,7 +232,7 @@ def test_a_key_that_names_two_rows_is_told(backend: Backend) -> None:
 
 def test_a_key_without_an_index_is_refused(backend: Backend) -> None:
     table = table_of("heap", sa.Column("name", sa.Integer), sa.Column("owner_id", sa.Integer))
-    with pytest.raises(KeyNotIndexed, match=r"CREATE UNIQUE INDEX \.\.\. ON heap \(name\)"):
+    with pytest.raises(KeyNotIndexed, match=r"CREATE UNIQUE INDEX heap_name ON heap \(name\)"):
         queue_of(backend, table, Columns(key="name", status=None)).claim()
 
 

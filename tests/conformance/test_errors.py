@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, job_table
+from claimjobs import Columns, Queue, job_table
 from claimjobs.advice import advice, check
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
@@ -19,7 +19,10 @@ from claimjobs.errors import (
     BadPredicate,
     ClaimjobsError,
     ColumnMissing,
+    KeyNotIndexed,
     NoPrimaryKey,
+    NotExclusive,
+    NotUnique,
     ServerTooOld,
     ServerUnreachable,
     TableMissing,
@@ -174,6 +177,24 @@ def test_the_statement_in_the_complaint_mends_it(backend: Backend) -> None:
                 failure(lambda: batch.fail(batch[0], "x"), ColumnMissing)
             backend.run(step_in(str(ColumnMissing("orders", role, "this")), role, backend))
         batch.done()
+
+
+def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: Backend) -> None:
+    """Words of SQL's own, and capitals, which a database has quoted in its own way."""
+    backend.make()
+    described = sa.Table("Order", sa.MetaData(), sa.Column("group", sa.Integer, nullable=False), mysql_engine="InnoDB")
+    described.append_column(sa.Column("Nr", sa.Integer, primary_key=True))
+    described.create(backend.engine)
+
+    def mended(use: Callable[[Queue], Any], kind: type[ClaimjobsError], **options: Any) -> None:
+        queue = backend.bare_queue("Order", **options)
+        backend.run(failure(lambda: use(queue), kind).partition(": ")[2])
+        use(backend.bare_queue("Order", **options))
+
+    mended(Queue.check, ColumnMissing, columns=Columns(key="Nr"))
+    mended(Queue.check, KeyNotIndexed, columns=Columns(key="group"))
+    mended(lambda queue: queue.unassign(1), NotExclusive, columns=Columns(key="Nr", owner_id=None, assignee="owner_id"))
+    mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), NotUnique, columns=Columns())
 
 
 def step_in(complaint: str, column: str, backend: Backend) -> str:
