@@ -360,6 +360,13 @@ class NothingDecided(ClaimjobsError):
         )
 
 
+class NothingDone(ClaimjobsError):
+    """Batch after batch had to be released as it was, and the queue is to be drained: that would never end."""
+
+    def __init__(self, batches: int, why: str) -> None:
+        super().__init__(f"nothing came of {batches} batches in a row, the last time because of this: {why}")
+
+
 class ReferenceNotFound(ClaimjobsError):
     """`MODULE:ATTRIBUTE` leads to nothing."""
 

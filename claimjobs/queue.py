@@ -231,6 +231,11 @@ class Queue:
         """Whether `stop()` was called."""
         return self._stopped.is_set()
 
+    @property
+    def draining(self) -> bool:
+        """Whether `drain()` was called."""
+        return self._draining
+
     def wait(self, seconds: float) -> None:
         """Pause, but not beyond `stop()` or `drain()`."""
         self._wake.wait(seconds)

@@ -7,8 +7,11 @@ from contextlib import contextmanager
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import Dialect
-from claimjobs.errors import BadPredicate
+from claimjobs.dialects import DIALECTS, Dialect
+from claimjobs.errors import BadPredicate, NothingDone, UnfitTable
+
+REFUSALS = (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.NotSupportedError)
+"""What a driver raises where the statement or its values are wrong, not the circumstances."""
 
 
 @contextmanager
@@ -20,6 +23,17 @@ def predicate_errors(dialect: Dialect) -> Iterator[None]:
         if dialect.error_code(error) in dialect.bad_predicate:
             raise BadPredicate(reason(error)) from error
         raise
+
+
+def lasting(error: BaseException | None, engine: sa.Engine) -> str | None:
+    """What kind of error this is, where every further try would meet it again; None: it may pass."""
+    if isinstance(error, (BadPredicate, NothingDone, UnfitTable)):
+        return str(error)
+    dialect = DIALECTS[engine.dialect.name]()
+    code = None if error is None else dialect.error_code(error)
+    refused = code in dialect.bad_row | dialect.bad_predicate | dialect.missing_table
+    # Drivers do not agree on which is which: what a constraint of MySQL refuses is an OperationalError, too.
+    return f"{type(error).__name__} {code}" if refused or isinstance(error, REFUSALS) else None
 
 
 def reason(error: BaseException) -> str:

@@ -115,6 +115,18 @@ def write_effects_and_wait(batch: Batch) -> None:
     batch.done()
 
 
+def fail_always(job: Job) -> None:
+    """No job is ever done."""
+    _note("begun", job)
+    raise ValueError("bad payload")
+
+
+def fail_as_a_whole(batch: Batch) -> None:
+    """Raise, and name no job."""
+    _note("begun", *batch.jobs)
+    raise RuntimeError("broken down")
+
+
 def whatever(thing: object) -> None:
     """A parameter that tells nothing."""
 

@@ -39,6 +39,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NotInBatch": (7,),
     "CrossedFork": (),
     "NothingDecided": ("shop:send",),
+    "NothingDone": (5, "the handler decided nothing: loop over the batch"),
     "ReferenceNotFound": ("shop:sned", "no such attribute"),
 }
 NEXT_STEP = (
