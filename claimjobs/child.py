@@ -8,12 +8,14 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final
 
 from claimjobs.lifeline import Began, GaveUp, Message, Order, Progress, Registered
 from claimjobs.report import Report
+from claimjobs.signals import held_back
 from claimjobs.snapshot import Line
 
 SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
@@ -77,7 +79,9 @@ class Child:
         self.pipe, theirs = SPAWN.Pipe(duplex=True)
         # No daemon: the parent's exit would terminate it with the batch in hand; its lifeline ends it in order.
         self.process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
-        self.process.start()
+        resource_tracker.ensure_running()  # its own start, which is part of the first child's, lets signals through
+        with held_back():
+            self.process.start()
         theirs.close()
         self._born = time.monotonic()
 

@@ -27,7 +27,7 @@ from claimjobs.queue import Queue
 from claimjobs.references import load
 from claimjobs.retry import Retry
 from claimjobs.shape import Shape
-from claimjobs.signals import TakenBack, can_be_taken_back
+from claimjobs.signals import TakenBack, can_be_taken_back, let_through
 from claimjobs.translate import lasting, reason
 
 log = logging.getLogger("claimjobs.worker")
@@ -160,6 +160,7 @@ def _begin(pipe: Connection, queue: Queue) -> Lifeline:
     # the supervisor decides what that means, and says so through the lifeline.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+    let_through()
     can_be_taken_back()
     lifeline = Lifeline(pipe, queue)
     handler = LogToSupervisor(lifeline)
