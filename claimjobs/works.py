@@ -128,7 +128,7 @@ class Works:
         # In a transaction that was open while jobs were worked on, its beginning is long ago.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         now = statement_now() if lasts else chosen.now
-        return Settler(backend.roles, backend.dialect, now, chosen.on_done, **given)
+        return Settler(backend.roles, backend.dialect, now, chosen.finishing, **given)
 
     # --- what is claimed, and how ----------------------------------------------------------------------
 
