@@ -56,15 +56,17 @@ def test_lines_where_there_is_no_terminal(anywhere: Backend) -> None:
 
 def test_how_owners_live(database: Backend) -> None:
     """One whose lock tells, one whose lease alone does, one silent for too long, one whose session has ended."""
-    pooled = Liveness(session_lock=False, lease=2.5)
-    queues = [still(database.queue()), still(database.queue(liveness=pooled)), *(still(database.queue()) for _ in "12")]
+    age(database)  # waits for it, on a server that has just been started
+    pooled, locked = Liveness(session_lock=False, lease=600), Liveness(lease=600)  # however slow the machine is
+    lives = (locked, pooled, Liveness(), locked)
+    queues = [still(database.queue(liveness=liveness)) for liveness in lives]
     well, leased, silent, cut = (queue.owner_id for queue in queues)
     age(database, silent)
     end_session(database, cut)
     told = claimjobs("status", "--url", database.url).out.splitlines()[5:]
     assert [line.split()[2] for line in told] == [str(owner) for owner in (well, leased, silent, cut)]
-    ends = ["lease 10 s, lock held, holds 0", "lease 2.5 s, lease only, holds 0"]
-    ends += ["lease 10 s, lock held, holds 0, dead", "lease 10 s, lock free, holds 0, dead"]
+    ends = ["lease 600 s, lock held, holds 0", "lease 600 s, lease only, holds 0"]
+    ends += ["lease 10 s, lock held, holds 0, dead", "lease 600 s, lock free, holds 0, dead"]
     assert [line.partition(" ago, ")[2] for line in told] == ends
     found = json.loads(claimjobs("status", "--json", "--url", database.url).out)["owners"]
     assert [(owner["lock"], owner["dead"]) for owner in found] == [
