@@ -257,6 +257,17 @@ class BadPredicate(ClaimjobsError):
         )
 
 
+class BadOrder(BadPredicate):
+    """The database does not understand an `order_by`."""
+
+    def __init__(self, reason: str) -> None:
+        ClaimjobsError.__init__(
+            self,
+            f"the database does not understand the order ({reason}): it is the name of a column, `-name` for the "
+            "highest first, or SQL as after ORDER BY; check its columns and quotes",
+        )
+
+
 # --- using the library -----------------------------------------------------------------------------------
 
 

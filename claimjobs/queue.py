@@ -41,7 +41,6 @@ from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
 from claimjobs.stats import Stats
 from claimjobs.transaction import TransactionHold
-from claimjobs.translate import predicate_errors
 from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
 from claimjobs.works import Works
 
@@ -170,11 +169,11 @@ class Queue:
     def claim(self, size: int = 100, where: Where = None) -> Batch:
         """The next `size` jobs, or fewer, or none: claimed and committed, in this owner's hand until settled.
 
-        `where` narrows this claim further. Raises BadSize, or BadPredicate where the database cannot read it.
+        `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder where the database cannot read it.
         """
         _check_size(size)
         backend, hand = self._works.backend, self._works.hand
-        with predicate_errors(backend.dialect):
+        with self._works.understood(where):
             claimed, grip = hand.claim(size, self._works.algorithm(where))
         batch = Batch(claimed.jobs, backend.roles, grip, self._chosen.retry, entity=self._chosen.entity)
         batch.contended = bool(claimed.found) and not claimed.jobs
@@ -266,7 +265,7 @@ class Queue:
         Raises NoAssignee, or NotExclusive where no index keeps the promise.
         """
         assigner = self._works.assigner
-        with predicate_errors(self._works.backend.dialect):
+        with self._works.understood(where):
             return assigner.assign(worker, self._works.way(where))
 
     def unassign(self, worker: Any) -> bool:
@@ -340,10 +339,8 @@ class Queue:
         backend = self._works.backend
         if backend.by_lease or not self._chosen.by_lease:  # rows that are assigned are never settled
             self._works.settler()
-        with predicate_errors(backend.dialect), connected(self.engine) as connection:
-            selected = self._works.selection(None)
-            found = sa.select(*backend.source.key).where(selected.ready).order_by(*selected.order)
-            connection.execute(found.limit(0))
+        with self._works.understood(None):
+            self._works.trial(None, ordered=True)
 
     # --- handing back ----------------------------------------------------------------------------------
 

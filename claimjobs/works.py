@@ -28,6 +28,7 @@ from claimjobs.selection import Where, order_of, predicates_of
 from claimjobs.settle import Settler
 from claimjobs.statements.find import Selection
 from claimjobs.transaction import TransactionHold
+from claimjobs.translate import predicate_errors
 
 
 class Works:
@@ -160,6 +161,28 @@ class Works:
         roles, chosen = self.backend.source, self._choices
         narrower = (*predicates_of(chosen.where, roles), *predicates_of(where, roles))
         return Selection(sa.and_(roles.due(chosen.now), *narrower), order_of(chosen.order_by, roles))
+
+    def trial(self, where: Where, *, ordered: bool = False) -> None:
+        """Let the database read what a claim would look for. Raises sqlalchemy.exc.DBAPIError."""
+        selection, key = self.selection(where), self.backend.source.key
+        order = selection.order if ordered else ()
+        with connected(self._engine) as connection:
+            connection.execute(sa.select(*key).where(selection.ready).order_by(*order).limit(0))
+
+    @contextmanager
+    def understood(self, where: Where) -> Iterator[None]:
+        """Raises BadPredicate or BadOrder for what the database cannot read."""
+        with predicate_errors(
+            self.backend.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)
+        ):
+            yield
+
+    def _reads(self, where: Where, *, ordered: bool = False) -> bool:
+        try:
+            self.trial(where, ordered=ordered)
+        except sa.exc.DBAPIError:
+            return False
+        return True
 
     def _changes(self, where: Where) -> bool:
         return callable(self._choices.where) or callable(where)

@@ -16,6 +16,7 @@ from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.postgres import Postgres
 from claimjobs.errors import (
     AccessDenied,
+    BadOrder,
     BadPredicate,
     ClaimjobsError,
     ColumnMissing,
@@ -240,8 +241,18 @@ def test_a_bad_predicate_of_one_claim_does_not_spoil_the_next(backend: Backend) 
 
 
 def test_an_order_that_the_database_does_not_understand(backend: Backend) -> None:
-    queue = backend.queue(order_by=sa.text("colour"))
-    failure(queue.claim, BadPredicate)
+    queue = backend.queue(order_by=["-colour"], where=sa.text("d like 'a%'"))
+    for use in (queue.check, queue.claim):
+        message = failure(use, BadOrder)
+        assert message.startswith("the database does not understand the order (")
+        assert "colour" in message
+        assert "or SQL as after ORDER BY; check its columns" in message
+
+
+def test_a_bad_predicate_is_told_before_a_bad_order(backend: Backend) -> None:
+    queue = backend.queue(order_by="colour", where=sa.text("color = 1"))
+    for use in (queue.check, queue.claim):
+        assert "does not understand the predicate" in failure(use, BadPredicate)
 
 
 def test_a_predicate_over_another_description_of_the_same_table(backend: Backend) -> None:

@@ -33,6 +33,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "BatchRolledBack": ("deadlock",),
     "TooLate": (7,),
     "BadPredicate": ("no such column",),
+    "BadOrder": ("no such column",),
     "BadSize": (0,),
     "BatchSettled": (),
     "BatchNotSettled": (),
