@@ -209,6 +209,16 @@ class NotExclusive(UnfitTable):
         )
 
 
+class OtherIndex(ClaimjobsError, ValueError):
+    """A row cannot be assigned, or paired, because of a unique index that is about something else."""
+
+    def __init__(self, table: str, index: str, reason: str) -> None:
+        super().__init__(
+            f"another unique index of table {table!r}, {index!r}, refuses this row ({reason}): give a value that it "
+            "has not, or a `where` that leaves such rows out"
+        )
+
+
 class KeyNotIndexed(UnfitTable):
     """The columns that name a row are not at the head of an index: each claim would read, or lock, the whole table."""
 

@@ -262,7 +262,7 @@ class Queue:
         A worker has one row at most, and a row one worker at most; there is no lease, and no owner. `where` narrows
         which rows may be had. The row is any free one; with `order_by`, the first of the first 64 that are not locked.
         It is waited for others that write the same value at this moment, but not for long: see `Assignment.outcome`.
-        Raises NoAssignee, or NotExclusive where no index keeps the promise.
+        Raises NoAssignee, or NotExclusive where no index keeps the promise; OtherIndex where another one refuses it.
         """
         assigner = self._works.assigner
         with self._works.understood(where):
@@ -276,7 +276,8 @@ class Queue:
         """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
 
         `already assigned` if either is, with the row where it was found; `busy` if somebody else has written either,
-        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive).
+        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive). Raises
+        OtherIndex where a unique index over other columns refuses the row.
         """
         return self._works.assigner.pair(values)
 

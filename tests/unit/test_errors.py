@@ -27,6 +27,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "BadUnique": ("emails", "status"),
     "NotUnique": ("emails", ("customer", "hour")),
     "NoAssignee": ("workers",),
+    "OtherIndex": ("workers", "workers_name", "duplicate entry 'a'"),
     "NotExclusive": ("workers", ["task"]),
     "SessionsNotOurs": (),
     "NoOpenTransaction": ("is held by lease",),
