@@ -121,6 +121,30 @@ def fail_always(job: Job) -> None:
     raise ValueError("bad payload")
 
 
+def fail_in_sql(job: Job) -> None:
+    """The database says no."""
+    with _engine().connect() as connection:
+        connection.execute(sa.text("SELECT nothing"))
+
+
+def commit_it(batch: Batch) -> None:
+    """End the batch's transaction, which is not the handler's to end."""
+    for _job in batch:
+        batch.connection.commit()
+
+
+def rollback_it(job: Job, connection: sa.Connection) -> None:
+    """The same by a rollback."""
+    del job
+    connection.rollback()
+
+
+def close_it(batch: Batch) -> None:
+    """The same by closing its connection."""
+    batch.connection.close()
+    batch.done()
+
+
 def fail_as_a_whole(batch: Batch) -> None:
     """Raise, and name no job."""
     _note("begun", *batch.jobs)
