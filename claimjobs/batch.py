@@ -114,7 +114,8 @@ class Batch:
     @property
     def connection(self) -> sa.Connection:
         """The connection whose open transaction holds these jobs: what is written through it and the completion
-        commit together, when the block is left. Its transaction is the batch's: no commit and no rollback of one's own.
+        commit together, when the block is left. Its transaction is the batch's: no commit, rollback or close of one's
+        own. After one of these the locks are gone, and NoOpenTransaction is raised, at the latest by the settle.
 
         What a job wrote that then fails, or is released, is undone, and the rest commits. Raises NoOpenTransaction
         where the Queue was not made with `hold="transaction"`.

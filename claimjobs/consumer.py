@@ -13,7 +13,7 @@ from claimjobs.handlers import Handler
 from claimjobs.queue import Queue
 from claimjobs.roles import Roles
 from claimjobs.selection import Where
-from claimjobs.translate import lasting
+from claimjobs.translate import passes
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
@@ -67,7 +67,7 @@ def _settled(batch: Batch, handler: Handler) -> Exception | None:
 def _is_vain(queue: Queue, batch: Batch, failure: Exception) -> bool:
     """Whether no job of the batch was done, or failed, and the next try promises no better."""
     if isinstance(failure, BatchRolledBack):
-        return lasting(failure.__cause__, queue.engine) is not None
+        return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
     return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
 
 

@@ -44,6 +44,20 @@ def test_a_drain_that_comes_to_nothing_ends(anywhere: Backend, tmp_path: Path, h
     assert "ended by NothingDone: nothing came of 5 batches in a row" in err
 
 
+@pytest.mark.parametrize("how", ["commit", "rollback", "close"])
+def test_a_handler_that_ends_its_transaction_itself_is_told(database: Backend, tmp_path: Path, how: str) -> None:
+    tasks(database)
+    words = (f"{HANDLERS}:{how}_it", *BARE, "--hold", "transaction", "--consumers", "1", "--drain")
+    with started(database, tmp_path, *words) as command:
+        code, out, err = command.end()
+    found = summary(out)
+    assert (code, found["left"], found["total"]["transients"]) == (exits.GAVE_UP, 3, {})
+    told = "this batch has no open transaction any more, for its handler committed, rolled back or closed it"
+    assert told in found["gave_up"]
+    assert "and leave commit to `with batch`" in found["gave_up"]
+    assert told in err
+
+
 def test_a_job_that_cannot_fail_leaves_the_others_to_be_done(anywhere: Backend, tmp_path: Path) -> None:
     """One consumer meets it first; the other does what it can, and then meets it, too."""
     tasks(anywhere, sa.Column("d", sa.String(3)))
