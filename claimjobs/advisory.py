@@ -157,6 +157,7 @@ class TryLocks:
         found: Locks | None = connection.info.get(LOCKS)
         if found is None:
             found = self._new_locks(connection)
+            _guard(connection.engine.pool)
             connection.info.update({LOCKS: found, AFTERWARDS: found.clear})
         return found
 
@@ -217,3 +218,15 @@ def algorithm(
     """
     recheck = Looked(backend, selection) if hold == "transaction" else Marked(backend, selection, now)
     return TryLocks(backend, selection, recheck, declared=session_lock)
+
+
+def _guard(pool: sa.Pool) -> None:
+    """A handler that closes `batch.connection` must not leave the locks to whoever has that session next."""
+    if not sa.event.contains(pool, "checkin", _end_if_locked):
+        sa.event.listen(pool, "checkin", _end_if_locked)
+
+
+def _end_if_locked(_driver_connection: Any, session: sa.pool.ConnectionPoolEntry) -> None:
+    locks: Locks | None = session.info.get(LOCKS)
+    if locks is not None and locks.held:
+        session.invalidate()

@@ -16,14 +16,15 @@ import sqlalchemy as sa
 from claimjobs.backend import Backend
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
-from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive
+from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive, OtherIndex
 from claimjobs.job import Job
 from claimjobs.phases import JobMaker, Look, phases
-from claimjobs.roles import Roles
+from claimjobs.roles import Roles, quote_of
 from claimjobs.state import Column
 from claimjobs.statements import assign as statements
 from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING
 from claimjobs.statements.find import Selection
+from claimjobs.translate import reason
 
 Outcome = Literal["assigned", "already assigned", "nothing free", "busy"]
 Result = TypeVar("Result")
@@ -46,7 +47,11 @@ class Assignment:
 
 
 class ValueTaken(Exception):
-    """The unique index has this value already."""
+    """A unique index has this value already."""
+
+    def __init__(self, index: str | None) -> None:
+        super().__init__(index)
+        self.index = index
 
 
 class StillLocked(Exception):
@@ -157,7 +162,7 @@ class Assigner:
         """Insert a row whose key and whose worker are both new."""
         for name in values:
             if name not in self._roles.columns:
-                raise ColumnMissing(self._roles.name, name, "this pair")
+                raise ColumnMissing(self._roles.name, name, "this pair", self._roles.quote)
         self._check(values.get(_assignee(self._roles).name))
         self._need_unique_key()
         return self._settled(partial(self._insert, values=values), statements.of_either(self._roles, values), {})
@@ -183,13 +188,23 @@ class Assigner:
             for _ in range(TRIES):
                 try:
                     return self._run(work)
-                except ValueTaken:
+                except ValueTaken as taken_already:
                     row = self._run(lambda connection: connection.execute(taken, given).first())
                     if row is not None:
                         return Assignment(ALREADY, self._job(row))
+                    self._check_index(taken_already)
         except StillLocked:
             pass
         return Assignment(BUSY)
+
+    def _check_index(self, taken: ValueTaken) -> None:
+        """Raises OtherIndex: that will not pass, and no row is found that would tell."""
+        if taken.index is None or taken.index in self._run(
+            partial(_indexes, roles=self._roles, unnamed=self._dialect.primary)
+        ):
+            return
+        cause = taken.__cause__ or taken
+        raise OtherIndex(self._roles.name, taken.index, reason(cause)) from cause
 
     def _run(self, work: Callable[[sa.Connection], Result]) -> Result:
         return self._connector.transaction(partial(_translated, work=work, dialect=self._dialect))
@@ -205,7 +220,7 @@ def _translated(connection: sa.Connection, work: Callable[[sa.Connection], Resul
         return work(connection)
     except sa.exc.DBAPIError as error:
         if dialect.error_code(error) in dialect.duplicate:
-            raise ValueTaken from error
+            raise ValueTaken(dialect.refusing_index(error)) from error
         if dialect.transient_kind(error) == "lock timeout":
             raise StillLocked from error
         raise
@@ -227,7 +242,17 @@ def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | 
     for index in inspector.get_indexes(table.name, schema=table.schema):
         if index["unique"] and set(index["column_names"]) == names and _is_whole(index):
             return index["name"]
-    raise NotExclusive(table.fullname, [column.name for column in columns])
+    raise NotExclusive(table.fullname, [column.name for column in columns], quote_of(connection))
+
+
+def _indexes(connection: sa.Connection, roles: Roles, unnamed: str | None) -> set[str | None]:
+    """The names of the indexes over the worker alone, or the key alone; `unnamed` is that of any primary key."""
+    table, inspector = roles.table, sa.inspect(connection)
+    primary = inspector.get_pk_constraint(table.name, schema=table.schema)
+    found: list[Any] = [(primary["name"] or unnamed, primary["constrained_columns"])]
+    found += [(i["name"], i["column_names"]) for i in inspector.get_indexes(table.name, schema=table.schema)]
+    ours = ({_assignee(roles).name}, {column.name for column in roles.key})
+    return {name for name, columns in found if set(columns) in ours}
 
 
 def _is_whole(index: Any) -> bool:

@@ -7,11 +7,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs import fit
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
-from claimjobs.roles import Roles, check_lease, key_index, roles_of
+from claimjobs.roles import Roles, check_lease, key_index, quote_of, roles_of
 from claimjobs.schema import claims_table, owner_table
 from claimjobs.side_car import SideCar
 from claimjobs.tables import collated, map_of, resolve
@@ -66,7 +67,8 @@ def look_at(
             backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
             return leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
-        roles = replace(roles, key_index=key_index(connection, roles))
+        roles = replace(roles, key_index=key_index(connection, roles), quote=quote_of(connection))
+        fit.check(connection, roles)
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
         leases = by_lease and roles.assignee is None
         return leased(connection, backend, mapped=given is not None) if leases else backend
@@ -75,6 +77,7 @@ def look_at(
 def leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
     """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
+    fit.check_owner(connection, backend.roles)
     return replace(backend, owners=_owners(connection), by_lease=True)
 
 
@@ -84,7 +87,7 @@ def source_roles(connection: sa.Connection, table: sa.Table, columns: Columns | 
     Raises NoPrimaryKey, or KeyNotIndexed where nothing keeps two rows from having the same key.
     """
     roles = roles_of(table, (columns or Columns()).beside_claims)
-    return replace(roles, key_index=key_index(connection, roles, unique=True))
+    return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
 
 
 def _claims(connection: sa.Connection, source: Roles, side_car: SideCar) -> Roles:

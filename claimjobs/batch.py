@@ -20,9 +20,6 @@ from claimjobs.settle import Outcomes
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-LONGEST_ERROR = 2_000
-"""Characters of an error that are kept; the rest of a long one is rarely read."""
-
 
 class Grip:
     """What keeps the jobs of a batch in hand, as far as a batch needs to know. This one is for claims held by lease.
@@ -119,7 +116,8 @@ class Batch:
     @property
     def connection(self) -> sa.Connection:
         """The connection whose open transaction holds these jobs: what is written through it and the completion
-        commit together, when the block is left. Its transaction is the batch's: no commit and no rollback of one's own.
+        commit together, when the block is left. Its transaction is the batch's: no commit, rollback or close of one's
+        own. After one of these the locks are gone, and NoOpenTransaction is raised, at the latest by the settle.
 
         What a job wrote that then fails, or is released, is undone, and the rest commits. Raises NoOpenTransaction
         where the Queue was not made with `hold="transaction"`.
@@ -177,7 +175,7 @@ class Batch:
         self._check_failure(is_last)
         self._take_back([job])
         [key] = self._decide([job])
-        self._outcomes.errors[key] = _text(error)
+        self._outcomes.errors[key] = self._roles.kept_of(_plain(error))
         if is_last:
             self._outcomes.dead.append(key)
         else:
@@ -209,7 +207,7 @@ class Batch:
         jobs = self.undecided
         self._take_back(jobs)
         for key, job in zip(self._decide(jobs), jobs, strict=True):
-            self._outcomes.errors[key] = _text(error)
+            self._outcomes.errors[key] = self._roles.kept_of(_plain(error))
             self._outcomes.suspects[key] = self._retry.wait(self._roles.told("attempts", claim_of(job), 0))
 
     def _can_fail(self) -> bool:
@@ -325,8 +323,7 @@ class Batch:
         return f"<Batch of {len(self)} jobs, {state}>"
 
 
-def _text(error: BaseException | str) -> str:
+def _plain(error: BaseException | str) -> str:
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     # Postgres holds no NUL, and nothing sends half a surrogate pair: neither may keep a batch from being settled.
-    text = text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
-    return text if len(text) <= LONGEST_ERROR else text[: LONGEST_ERROR - 1] + "…"
+    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -8,12 +8,14 @@ import multiprocessing
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final
 
-from claimjobs.lifeline import Began, Message, Order, Progress, Registered
+from claimjobs.lifeline import Began, GaveUp, Message, Order, Progress, Registered
 from claimjobs.report import Report
+from claimjobs.signals import held_back
 from claimjobs.snapshot import Line
 
 SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
@@ -24,6 +26,8 @@ LONGEST_WAIT: Final = 10.0
 """Seconds before a process that died is replaced; doubled while its replacements die young."""
 YOUNG: Final = 10.0
 """Seconds a process must live for its death to count as a new misfortune."""
+STRIKES: Final = 3
+"""How often processes may end here by the same lasting error, with no batch in between, until no other is tried."""
 WINDOW: Final = 3.0
 """Seconds that a rate is measured over."""
 
@@ -45,6 +49,8 @@ class Child:
         """Whether a process here has registered, or has ended."""
         self.ending = False
         """Told to stop: its end, however it comes, is the end."""
+        self.gave_up: GaveUp | None = None
+        """The error by which processes end here again and again: no replacement would do better."""
         self.restarts = 0
         self.busy = False
         """Whether it has a batch in hand, if it tells."""
@@ -55,6 +61,7 @@ class Child:
         self._before = Report()
         self._now = Report()
         self._batch = 0
+        self._errors: list[str] = []
         self._due = 0.0
         self._wait = FIRST_WAIT
         self._born = 0.0
@@ -72,7 +79,9 @@ class Child:
         self.pipe, theirs = SPAWN.Pipe(duplex=True)
         # No daemon: the parent's exit would terminate it with the batch in hand; its lifeline ends it in order.
         self.process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
-        self.process.start()
+        resource_tracker.ensure_running()  # its own start, which is part of the first child's, lets signals through
+        with held_back():
+            self.process.start()
         theirs.close()
         self._born = time.monotonic()
 
@@ -135,6 +144,11 @@ class Child:
             self._now = message.report
             self.owner_id = message.owner_id or self.owner_id
             self._batch = message.batch or self._batch
+            self._errors = [] if message.batch else self._errors
+        elif isinstance(message, GaveUp):
+            self._errors = [kind for kind in self._errors if kind == message.kind] + [message.kind]
+            if message.at_once or len(self._errors) >= STRIKES:
+                self.gave_up = message
 
     # --- looking ---------------------------------------------------------------------------------------
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -11,11 +13,15 @@ from claimjobs.backend import TableLike
 from claimjobs.claim import HOLDS, LOCKS, Hold, Lock
 from claimjobs.columns import Columns
 from claimjobs.dialects import Dialect
+from claimjobs.job import Job
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
 from claimjobs.selection import OrderBy, Where
 from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
+
+NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar(lock_source=True)"
+Finish = Literal["delete", "keep"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,23 @@ class Choices:
         if self.hold == "transaction" and not side_car.lock_source:
             raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
         if self.on_done == "delete" and not side_car.lock_source:
-            raise ValueError("on_done='delete' writes into the table: it needs SideCar(lock_source=True)")
+            raise ValueError(NEVER_DELETES)
+
+    @property
+    def finishing(self) -> OnDone:
+        """`on_done`; a function is held to what the other choices allow. That raises ValueError when it is called."""
+        if not callable(self.on_done) or self.side_car is None or self.side_car.lock_source:
+            return self.on_done
+        return partial(_never_deleting, self.on_done)
+
+
+def _never_deleting(
+    on_done: Callable[[sa.Connection, Sequence[Job]], Finish | None], connection: sa.Connection, jobs: Sequence[Job]
+) -> Finish | None:
+    wanted = on_done(connection, jobs)
+    if wanted == "delete":
+        raise ValueError(NEVER_DELETES)
+    return wanted
 
 
 def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from claimjobs.batch import Batch
-from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided, UnfitTable
+from claimjobs.columns import DEAD
+from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided, NothingDone, UnfitTable
 from claimjobs.handlers import Handler
 from claimjobs.queue import Queue
+from claimjobs.roles import Roles
 from claimjobs.selection import Where
+from claimjobs.translate import passes
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
 """Seconds a consumer waits after a batch that it had to release as it was; doubled from one to the next."""
+VAIN = 5
+"""Batches in a row of which nothing may come while the queue is drained."""
 
 log = logging.getLogger("claimjobs.consumer")
 
@@ -32,29 +38,62 @@ def consume(
 
     A handler's exception is logged, and the loop goes on: the jobs that it had not decided are suspect, and wait.
     Where they cannot be marked, nothing was said about any, or the transaction that held them is gone, they are
-    free, and this consumer waits.
+    free, and this consumer waits. While the queue is drained that would never end: after a few batches in a row of
+    which nothing came NothingDone is raised.
     """
-    pause = FIRST_PAUSE
+    pause, vain = FIRST_PAUSE, 0
     for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
-        if _settled(batch, handler):
+        failure = _settled(batch, handler)
+        if failure is None:
             pause = FIRST_PAUSE
         else:
             queue.wait(pause)
             pause = min(pause * 2, LONGEST_PAUSE)
         on_batch(batch)
+        vain = vain + 1 if failure is not None and _is_vain(queue, batch, failure) else 0
+        if failure is not None and vain >= VAIN and queue.draining:
+            raise NothingDone(vain, _why(failure, queue.roles)) from failure
 
 
-def _settled(batch: Batch, handler: Handler) -> bool:
-    """Handle and settle a batch; whether something came of it, so that the next claim would not be the same again."""
+def _settled(batch: Batch, handler: Handler) -> Exception | None:
+    """Handle and settle a batch; what went wrong, where nothing came of it, so that the next may be the same again."""
     try:
-        return _handled(batch, handler) or not batch.outcomes.released
+        raised = _handled(batch, handler)
     except (BatchRolledBack, NoOpenTransaction) as error:
         log.warning("%d jobs: %s", len(batch), error)
-        return False
+        return error
+    return raised if batch.outcomes.released else None
 
 
-def _handled(batch: Batch, handler: Handler) -> bool:
-    """Handle and settle a batch; whether the handler returned as it should."""
+def _is_vain(queue: Queue, batch: Batch, failure: Exception) -> bool:
+    """Whether no job of the batch was done, or failed, and the next try promises no better."""
+    if isinstance(failure, BatchRolledBack):
+        return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
+    return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
+
+
+def _why(failure: Exception, roles: Roles) -> str:
+    """What went wrong, and what the table lacks to hold it, each with the statement that adds it."""
+    if isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
+        return str(failure)
+    return "; ".join((f"{type(failure).__name__}: {failure}", *_lacking(roles)))
+
+
+def _lacking(roles: Roles) -> Iterator[str]:
+    purpose = "holding a failure"
+    needs: list[Callable[[], object]] = [
+        partial(roles.need, role, purpose) for role in ("attempts", "run_at", "suspect")
+    ]
+    needs.append(partial(roles.need_state, DEAD, purpose))
+    for need in needs:
+        try:
+            need()
+        except UnfitTable as lack:
+            yield str(lack)
+
+
+def _handled(batch: Batch, handler: Handler) -> Exception | None:
+    """Handle and settle a batch; what the handler raised."""
     raised: Exception | None = None
     with batch:
         try:
@@ -69,4 +108,4 @@ def _handled(batch: Batch, handler: Handler) -> bool:
             batch.blame(raised := error)
     if batch.lost:
         log.warning("%d jobs were not ours any more; their outcome was not written", len(batch.lost))
-    return raised is None
+    return raised

@@ -48,7 +48,7 @@ def text(sql: Any, engine: sa.Engine) -> str:
     return "\n".join(line.rstrip() for line in lines) + ";"
 
 
-def add_column(engine: sa.Engine, table: sa.Table, column: sa.Column[Any]) -> str:
+def add_column(engine: sa.Engine | sa.Connection, table: sa.Table, column: sa.Column[Any]) -> str:
     """The statement that adds a column to a table, which may have rows: it has a default, or may be NULL."""
     filled: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
     # An enum may be a type of its own, which would have to be made first.

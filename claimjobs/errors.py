@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
+
+Quote = Callable[[str], str]
+"""How a database has a name written in a statement: an `order`, or a name with capitals, needs quotes of its own."""
+
+
+def _unique_index(table: str, columns: Sequence[str], quote: Quote) -> str:
+    name = "_".join((table.rpartition(".")[2], *columns))
+    return f"CREATE UNIQUE INDEX {quote(name)} ON {_quoted(table, quote)} ({', '.join(map(quote, columns))})"
+
+
+def _quoted(table: str, quote: Quote) -> str:
+    return ".".join(map(quote, table.split(".")))
 
 
 class ClaimjobsError(Exception):
@@ -93,12 +106,12 @@ class ColumnMissing(UnfitTable):
         "assignee": "INTEGER UNIQUE",
     }
 
-    def __init__(self, table: str, column: str, purpose: str) -> None:
+    def __init__(self, table: str, column: str, purpose: str, quote: Quote = str) -> None:
         # A type for an instant, and UTC by default, have another name in every database.
         step = (
             f"run `claimjobs setup-tables --table {table}`, which shows the statement that adds it"
             if column in ("owner_date", "run_at")
-            else f"ALTER TABLE {table} ADD COLUMN {column} {self.TYPES.get(column, '...')}"
+            else f"ALTER TABLE {_quoted(table, quote)} ADD COLUMN {quote(column)} {self.TYPES.get(column, '...')}"
         )
         super().__init__(f"table {table!r} has no column {column!r}, which {purpose} needs: {step}")
         self.table = table
@@ -143,6 +156,39 @@ class StateMissing(UnfitTable):
         )
 
 
+class StatesClash(UnfitTable):
+    """Two states are told by the same value, and nothing else tells them apart."""
+
+    def __init__(self, table: str, column: str, states: tuple[str, str], value: Any) -> None:
+        first, second = states
+        super().__init__(
+            f"{first!r} and {second!r} are both {value!r} in column {column!r} of table {table!r}, so that nothing "
+            f"tells them apart: choose another value for one of them, or leave {second!r} out of the states"
+        )
+
+
+class StateUnfit(UnfitTable):
+    """A status column cannot hold the value that is to mean a state: no row would ever be in it."""
+
+    def __init__(self, table: str, column: str, meant: tuple[str, Any], holds: str) -> None:
+        state, value = meant
+        super().__init__(
+            f"column {column!r} of table {table!r} cannot hold {value!r}, which is to mean {state!r}: it {holds}; "
+            f"check the value, as in Columns(states={{{state!r}: ...}}) or --state {state}=VALUE"
+        )
+
+
+class ColumnUnfit(UnfitTable):
+    """A column cannot hold what its role has written into it."""
+
+    def __init__(self, table: str, role: str, found: tuple[str, str], needed: tuple[str, str]) -> None:
+        (column, type_), (what, step) = found, needed
+        super().__init__(
+            f"column {column!r} of table {table!r} is {type_}, and as {role} it must be {what}: name another one, "
+            f"as in Columns({role}=...) or --column {role}=NAME; to add one: {step}"
+        )
+
+
 class NoAssignee(UnfitTable):
     """An assignment was asked for, and no column holds the worker."""
 
@@ -156,21 +202,30 @@ class NoAssignee(UnfitTable):
 class NotExclusive(UnfitTable):
     """Nothing in the database keeps a value from standing in two rows."""
 
-    def __init__(self, table: str, columns: list[str]) -> None:
+    def __init__(self, table: str, columns: list[str], quote: Quote = str) -> None:
         super().__init__(
             f"{', '.join(columns)} of table {table!r} has no unique index of its own, so that one worker could have "
-            f"two rows, or one row two workers: CREATE UNIQUE INDEX {table.rpartition('.')[2]}_{'_'.join(columns)} "
-            f"ON {table} ({', '.join(columns)})"
+            f"two rows, or one row two workers: {_unique_index(table, columns, quote)}"
+        )
+
+
+class OtherIndex(ClaimjobsError, ValueError):
+    """A row cannot be assigned, or paired, because of a unique index that is about something else."""
+
+    def __init__(self, table: str, index: str, reason: str) -> None:
+        super().__init__(
+            f"another unique index of table {table!r}, {index!r}, refuses this row ({reason}): give a value that it "
+            "has not, or a `where` that leaves such rows out"
         )
 
 
 class KeyNotIndexed(UnfitTable):
     """The columns that name a row are not at the head of an index: each claim would read, or lock, the whole table."""
 
-    def __init__(self, table: str, columns: list[str]) -> None:
+    def __init__(self, table: str, columns: list[str], quote: Quote = str) -> None:
         super().__init__(
             f"no index of table {table!r} begins with its key, {', '.join(columns)}: "
-            f"CREATE UNIQUE INDEX ... ON {table} ({', '.join(columns)})"
+            f"{_unique_index(table, columns, quote)}"
         )
 
 
@@ -187,12 +242,10 @@ class KeyNotUnique(UnfitTable):
 class NotUnique(UnfitTable):
     """Rows are to be enqueued by a unique key that the table does not have."""
 
-    def __init__(self, table: str, columns: tuple[str, ...]) -> None:
-        names = ", ".join(columns)
-        index = "_".join((table.rpartition(".")[2], *columns))
+    def __init__(self, table: str, columns: tuple[str, ...], quote: Quote = str) -> None:
         super().__init__(
-            f"table {table!r} has no unique index over {names}, so nothing keeps a second such job out: "
-            f"CREATE UNIQUE INDEX {index} ON {table} ({names})"
+            f"table {table!r} has no unique index over {', '.join(columns)}, so nothing keeps a second such job out: "
+            f"{_unique_index(table, columns, quote)}"
         )
 
 
@@ -211,6 +264,17 @@ class BadPredicate(ClaimjobsError):
         super().__init__(
             f"the database does not understand the predicate ({reason}): it is SQL as after WHERE, for this table; "
             "check its columns and quotes"
+        )
+
+
+class BadOrder(BadPredicate):
+    """The database does not understand an `order_by`."""
+
+    def __init__(self, reason: str) -> None:
+        ClaimjobsError.__init__(
+            self,
+            f"the database does not understand the order ({reason}): it is the name of a column, `-name` for the "
+            "highest first, or SQL as after ORDER BY; check its columns and quotes",
         )
 
 
@@ -315,6 +379,13 @@ class NothingDecided(ClaimjobsError):
             f"{handler} returned without an outcome for any job, so all were released: "
             "loop over the batch, or call `batch.done()`"
         )
+
+
+class NothingDone(ClaimjobsError):
+    """Batch after batch had to be released as it was, and the queue is to be drained: that would never end."""
+
+    def __init__(self, batches: int, why: str) -> None:
+        super().__init__(f"nothing came of {batches} batches in a row, the last time because of this: {why}")
 
 
 class ReferenceNotFound(ClaimjobsError):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from claimjobs.batch import Batch
 from claimjobs.errors import BadHandler, NothingDecided
 from claimjobs.job import Job
+from claimjobs.translate import reason
 
 Handler = Callable[[Batch], object]
 Per = Literal["batch", "job"]
@@ -61,12 +62,25 @@ def _whole(function: Callable[[Batch], object], name: str) -> Handler:
 
 def _each(function: Callable[..., object], *, connected: bool) -> Handler:
     def handle(batch: Batch) -> None:
+        failed = 0
         for job in batch:
             given = {"connection": batch.connection} if connected else {}
             try:
                 function(job, **given)
             except Exception as error:
-                log.warning("job %r failed: %s: %s", job.key, type(error).__name__, error)
+                failed += 1
+                _tell(job, error, is_first=failed == 1)
                 batch.fail(job, error)
+        if failed > 1:
+            log.warning("%d of the %d jobs of this batch failed", failed, len(batch))
 
     return handle
+
+
+def _tell(job: Job, error: Exception, *, is_first: bool) -> None:
+    """Of the first of a batch at once, and where it was raised: the others mostly fail by the same, a line each."""
+    words = "job %r failed: %s: %s", job.key, type(error).__name__, reason(error)
+    if is_first:
+        log.warning(*words, exc_info=error)
+    else:
+        log.debug(*words)

@@ -149,7 +149,7 @@ class Janitor:
         roles = self._backend.roles
         if not (roles.can_retry and roles.can_suspect and roles.can_bury):
             return Outcomes(released=[key for key, _ in found])
-        errors = {key: f"owner {owner} died with it in hand" for key, _ in found}
+        errors = {key: roles.kept_of(f"owner {owner} died with it in hand") for key, _ in found}
         if not alone:
             return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
         [(key, attempts)] = found

@@ -48,6 +48,17 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class GaveUp:
+    """The last word of a consumer that ends by what the next one would meet, too."""
+
+    kind: str
+    """The same for the same error, whatever the values in it."""
+    error: str
+    at_once: bool = False
+    """Whether there is no need for a next one to find that out."""
+
+
+@dataclass(frozen=True)
 class Said:
     """A log record, for the supervisor to show."""
 
@@ -55,7 +66,7 @@ class Said:
     text: str
 
 
-Message = Registered | Began | Progress | Said
+Message = Registered | Began | Progress | GaveUp | Said
 
 
 class Lifeline:

@@ -46,7 +46,6 @@ from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
 from claimjobs.stats import Stats
 from claimjobs.transaction import TransactionHold
-from claimjobs.translate import predicate_errors
 from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
 from claimjobs.works import Works
 
@@ -177,7 +176,7 @@ class Queue:
     def claim(self, size: int = 100, where: Where = None) -> Batch:
         """The next `size` jobs, or fewer, or none: claimed and committed, in this owner's hand until settled.
 
-        `where` narrows this claim further. Raises BadSize, or BadPredicate where the database cannot read it.
+        `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder where the database cannot read it.
         """
         _check_size(size)
         return self._works.batch(*self._works.claim(size, where))
@@ -261,6 +260,11 @@ class Queue:
         """Whether `stop()` was called."""
         return self._stopped.is_set()
 
+    @property
+    def draining(self) -> bool:
+        """Whether `drain()` was called."""
+        return self._draining
+
     def wait(self, seconds: float) -> None:
         """Pause, but not beyond `stop()` or `drain()`."""
         self._wake.wait(seconds)
@@ -288,10 +292,10 @@ class Queue:
         A worker has one row at most, and a row one worker at most; there is no lease, and no owner. `where` narrows
         which rows may be had. The row is any free one; with `order_by`, the first of the first 64 that are not locked.
         It is waited for others that write the same value at this moment, but not for long: see `Assignment.outcome`.
-        Raises NoAssignee, or NotExclusive where no index keeps the promise.
+        Raises NoAssignee, or NotExclusive where no index keeps the promise; OtherIndex where another one refuses it.
         """
         assigner = self._works.assigner
-        with predicate_errors(self._works.backend.dialect):
+        with self._works.understood(where):
             return assigner.assign(worker, self._works.way(where))
 
     def unassign(self, worker: Any) -> bool:
@@ -302,7 +306,8 @@ class Queue:
         """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
 
         `already assigned` if either is, with the row where it was found; `busy` if somebody else has written either,
-        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive).
+        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive). Raises
+        OtherIndex where a unique index over other columns refuses the row.
         """
         return self._works.assigner.pair(values)
 
@@ -365,10 +370,8 @@ class Queue:
         backend = self._works.backend
         if backend.by_lease or not self._chosen.by_lease:  # rows that are assigned are never settled
             self._works.settler()
-        with predicate_errors(backend.dialect), connected(self.engine) as connection:
-            selected = self._works.selection(None)
-            found = sa.select(*backend.source.key).where(selected.ready).order_by(*selected.order)
-            connection.execute(found.limit(0))
+        with self._works.understood(None):
+            self._works.trial(None, ordered=True)
 
     # --- handing back ----------------------------------------------------------------------------------
 

@@ -49,7 +49,11 @@ class Relay:
         """Settle. Where nothing came of a batch the next one would not be another."""
         if not outcomes.done or not self._wanted():
             return hand.settle(outcomes, owner)
-        lost, claimed = hand.turn(outcomes, owner, self._size, self._works.turn(self._where))
+        try:
+            turn = self._works.turn(self._where)
+        except Exception:  # of a user's callable: whoever asks for the next batch is told
+            return hand.settle(outcomes, owner)
+        lost, claimed = hand.turn(outcomes, owner, self._size, turn)
         if claimed.jobs:
             self._next = hand, hand.ahead.add(claimed)
         return lost

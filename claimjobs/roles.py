@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
-from claimjobs.errors import ColumnMissing, KeyNotIndexed, NoPrimaryKey, NotInTable, StateMissing
+from claimjobs.errors import (
+    ColumnMissing,
+    KeyNotIndexed,
+    NoPrimaryKey,
+    NotInTable,
+    Quote,
+    StateMissing,
+    StatesClash,
+)
 from claimjobs.state import Column, State
 
 REQUIRED: Final = ("status", "owner_id")
 """What a table must have that comes without a map of its columns."""
 OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee")
 ALL: Final = (*REQUIRED, *OPTIONAL)
+LONGEST_ERROR: Final = 2_000
+"""Characters of an error that are kept; the rest of a long one is rarely read."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +48,8 @@ class Roles:
     assignee: Column | None
     key_index: str | None = None
     """The index through which a row is found by its key; None: the primary key."""
+    quote: Quote = str
+    """How the database has a name written in a statement."""
 
     @cached_property
     def name(self) -> str:
@@ -89,15 +102,21 @@ class Roles:
         """The column of an optional role, or ColumnMissing that says what it is wanted for."""
         column: Column | None = getattr(self, role)
         if column is None:
-            raise ColumnMissing(self.name, role, purpose)
+            raise ColumnMissing(self.name, role, purpose, self.quote)
         return column
 
     def need_state(self, state: str, purpose: str) -> None:
         """Raises ColumnMissing or StateMissing where a row cannot say that it is in this state."""
         if state not in self.state.can:
             if self.status is None:
-                raise ColumnMissing(self.name, "status", purpose)
+                raise ColumnMissing(self.name, "status", purpose, self.quote)
             raise StateMissing(self.name, self.status.name, state, purpose)
+
+    def kept_of(self, error: str) -> str:
+        """As much of an error as its column holds."""
+        holds = None if self.last_error is None else getattr(self.last_error.type, "length", None)
+        longest = min(holds or LONGEST_ERROR, LONGEST_ERROR)
+        return error if len(error) <= longest else error[: longest - 1] + "…"
 
     @property
     def can_retry(self) -> bool:
@@ -118,10 +137,11 @@ class Roles:
 def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> Roles:
     """The roles of a table's columns: by the map, or by their own names.
 
-    Raises ColumnMissing for a column that the map names and the table has not; NoPrimaryKey where no key is.
+    Raises ColumnMissing for a column that the map names and the table has not; NoPrimaryKey where no key is;
+    StateMissing or StatesClash where the values do not tell the states.
     """
     given = columns or Columns()
-    found = {role: _column(table, role, given.names.get(role)) for role in ALL}
+    found: dict[str, Any] = {role: _column(table, role, given.names.get(role)) for role in ALL}
     key = _key(table, given)
     state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
     _check(table, state)
@@ -183,11 +203,14 @@ def _is_boolean(column: Column) -> bool:
 
 
 def _check(table: sa.Table, state: State) -> None:
-    """No two states that nothing tells apart."""
-    distinct = {UNCLAIMED, DONE, DEAD} & state.values.keys()
-    values = [state.values[one] for one in distinct]
-    if len({repr(value) for value in values}) < len(values):
-        raise StateMissing(table.fullname, str(state.column), "done", "telling it from another state")
+    """No two states that nothing tells apart. Raises StatesClash.
+
+    A claimed one may look like another: its owner tells.
+    """
+    distinct = [one for one in (UNCLAIMED, DONE, DEAD) if one in state.values]
+    for first, second in combinations(distinct, 2):
+        if state.column is not None and state.values[first] == state.values[second]:
+            raise StatesClash(table.fullname, state.column.name, (first, second), state.values[first])
 
 
 def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) -> str | None:
@@ -204,7 +227,13 @@ def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) 
         columns = index["column_names"] if unique else index["column_names"][: len(names)]
         if set(columns) == names and index["name"] and is_whole(index) and (index["unique"] or not unique):
             return index["name"]
-    raise KeyNotIndexed(table.fullname, [column.name for column in roles.key])
+    raise KeyNotIndexed(table.fullname, [column.name for column in roles.key], quote_of(connection))
+
+
+def quote_of(connection: sa.Connection) -> Quote:
+    """How this connection's database has a name written."""
+    quote: Quote = connection.dialect.identifier_preparer.quote
+    return quote
 
 
 def is_whole(index: Any) -> bool:

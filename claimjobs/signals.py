@@ -64,6 +64,27 @@ def on_signals(react: Callable[[int], None], *numbers: int) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """SIGINT and SIGTERM wait until the block is left; in a process that is started in it, until `let_through`.
+
+    So one that still imports what it is to run is not ended by a signal that was sent to the whole group.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def let_through() -> None:
+    """Signals that were held back mean from here on what they were said to mean."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
+
+
 def take_back_here() -> None:
     """Raise `TakenBack`, now or when the shield is lifted. For a signal handler in the main thread."""
     _shield.pending = True
@@ -82,7 +103,7 @@ def graceful(stop: Callable[[], None], force: Callable[[], None] = take_back_her
         else:
             force()
 
-    with on_signals(react, signal.SIGINT, signal.SIGTERM):
+    with on_signals(react, *STOPPING):
         yield
 
 

@@ -60,6 +60,8 @@ class Summary:
     """Processes that died and were replaced."""
     handed_back: int
     """Jobs handed back for processes that died."""
+    gave_up: str | None = None
+    """The error because of which the run, or a consumer, ended before its work was done."""
 
     @property
     def unaccounted(self) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +13,7 @@ import sqlalchemy as sa
 from claimjobs.backend import Backend
 from claimjobs.census import Seen, dead_among, look
 from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
+from claimjobs.state import State
 from claimjobs.statements import count
 from claimjobs.statements.side_car import Pair, waiting
 
@@ -46,6 +49,9 @@ class Stats:
     oldest: float | None
     """Seconds that the longest-waiting unclaimed job has been due; None where none is, or no `run_at` tells."""
     owners: tuple[OwnerStats, ...]
+    others: Mapping[Any, int] = field(default_factory=dict)
+    """Rows in no state that is named: how many have each other value of the status column, the most first. None of
+    them is claimed."""
 
     @property
     def left(self) -> int:
@@ -56,26 +62,38 @@ class Stats:
 def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
     """The statistics of a queue's table, in three statements, or four where an owner may be dead."""
     roles = backend.roles
-    told = len(roles.state.told_by)
-    counted = {roles.state.named(row[:told]): row for row in connection.execute(count.by_state(roles, now))}
+    known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
     if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
         pair = Pair(backend.apart, roles, backend.dialect, now)
-        counted[UNCLAIMED] = connection.execute(waiting(pair)).one()
-    counts = {state: getattr(counted.get(state), "jobs", 0) for state in STATES}
+        known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
+    jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     return Stats(
-        unclaimed=counts[UNCLAIMED],
-        claimed=counts[CLAIMED],
-        done=counts[DONE],
-        dead=counts[DEAD],
-        oldest=_age(counted.get(UNCLAIMED)),
+        unclaimed=jobs[UNCLAIMED],
+        claimed=jobs[CLAIMED],
+        done=jobs[DONE],
+        dead=jobs[DEAD],
+        oldest=_oldest(known[UNCLAIMED]),
         owners=_owners(connection, backend) if backend.by_lease else (),
+        others=dict(others.most_common()),
     )
 
 
-def _age(row: Any) -> float | None:
-    if row is None or row.oldest is None:
-        return None
-    return max(0.0, (_aware(row.now) - _aware(row.oldest)).total_seconds())
+def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:
+    """The counts of each state; and, of the values that mean none, how many rows have each."""
+    known: defaultdict[str, list[Any]] = defaultdict(list)
+    others: Counter[Any] = Counter()
+    for row in rows:
+        name = state.named(row[: len(state.told_by)])
+        if name is None:
+            others[row[0]] += row.jobs
+        else:
+            known[name].append(row)
+    return known, others
+
+
+def _oldest(rows: Sequence[Any]) -> float | None:
+    ages = [(_aware(row.now) - _aware(row.oldest)).total_seconds() for row in rows if row.oldest is not None]
+    return max(0.0, *ages) if ages else None
 
 
 def _owners(connection: sa.Connection, backend: Backend) -> tuple[OwnerStats, ...]:

@@ -11,9 +11,9 @@ from itertools import product
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
-from claimjobs.child import Child, Rate
+from claimjobs.child import STRIKES, Child, Rate
 from claimjobs.gauge import Gauge
-from claimjobs.lifeline import LAST_GRACE, Message, Order, Said
+from claimjobs.lifeline import LAST_GRACE, GaveUp, Message, Order, Said
 from claimjobs.report import Report
 from claimjobs.snapshot import Snapshot, Summary
 from claimjobs.undertaker import Undertaker
@@ -73,6 +73,7 @@ class Supervisor:
         self._kill_at: float | None = None
         self._began = self._looked = 0.0
         self._ready_at: float | None = None
+        self._gave_up: GaveUp | None = None
 
     def _generator(self, number: int) -> Child:
         count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
@@ -167,12 +168,23 @@ class Supervisor:
             return
         if owner is not None:
             self._undertaker.take(owner)
+        if child.gave_up is not None:
+            self._give_up(child, child.gave_up)
+            return
         if child.ending:
             child.finished = True
             log.warning("a process ended %s while it was stopping", _how(code))
         else:
             pause = child.replace_later()
             log.warning("a process ended %s; replaced in %.1f s", _how(code), pause)
+
+    def _give_up(self, child: Child, word: GaveUp) -> None:
+        """Another process in its place would end like it. So would all others, unless it was about the jobs it had."""
+        child.finished = True
+        self._gave_up = word
+        if not word.at_once:
+            log.error("%d processes in a row ended by the same error: the run ends", STRIKES)
+            self.stop()
 
     def _notice_readiness(self) -> None:
         """All consumers have registered once, or died trying: the run's clock begins."""
@@ -271,19 +283,21 @@ class Supervisor:
 
     def _summary(self, before: int) -> Summary:
         seconds = time.monotonic() - (self._ready_at or self._began)
-        total = self._total()
+        total, left, word = self._total(), self._gauge.once_more(), self._gave_up
         self._phase = "ended"
         self._watch(self._snapshot())
+        in_vain = word is not None and not (word.at_once and left == 0)  # others may have done what it could not
         return Summary(
             before=before,
             generated=total.enqueued,
             done=total.done,
             failed=total.dead,
-            left=self._gauge.once_more(),
+            left=left,
             seconds=seconds,
             total=total,
             replaced=sum(child.restarts for child in self._children()),
             handed_back=self._undertaker.handed_back,
+            gave_up=word.error if word is not None and in_vain else None,
         )
 
 

@@ -28,7 +28,8 @@ def resolve(connection: sa.Connection, table: str | sa.Table | type[Any], column
     there = _columns(connection, described.fullname)
     missing = [column.name for column in described.columns if column.name not in there]
     if missing:
-        raise ColumnMissing(described.fullname, missing[0], "its description in Python")
+        quote = connection.dialect.identifier_preparer.quote
+        raise ColumnMissing(described.fullname, missing[0], "its description in Python", quote)
     return described
 
 

@@ -30,6 +30,7 @@ from claimjobs.signals import shielded
 from claimjobs.translate import reason
 
 Result = TypeVar("Result")
+ENDED = "has no open transaction any more, for its handler committed, rolled back or closed it"
 NOBODY = 0
 """The owner of jobs that are locked and not marked."""
 
@@ -45,6 +46,7 @@ class OpenTransaction(Connector):
         self._transaction: sa.RootTransaction | None = None
         self._gone: str | None = None
         self._gone_by: BaseException | None = None
+        self._ended = False
         self.number = 0
         """Of its transactions; a batch knows its own one by it."""
 
@@ -52,9 +54,16 @@ class OpenTransaction(Connector):
     def connection(self) -> sa.Connection:
         """The connection, while its transaction is open. Raises BatchRolledBack or NoOpenTransaction."""
         self._must_be_there()
-        if self._transaction is None or self._connection is None or not self._transaction.is_active:
+        if self._was_ended:
+            raise NoOpenTransaction(ENDED)
+        if self._transaction is None or self._connection is None:
             raise NoOpenTransaction("has no open transaction any more")
         return self._connection
+
+    @property
+    def _was_ended(self) -> bool:
+        """Whether somebody has committed, rolled back or closed what is ours to end."""
+        return self._transaction is not None and not self._transaction.is_active
 
     def begin(self, work: Callable[[sa.Connection], Result], *, unless: Callable[[], bool]) -> Result:
         """Run `work` in a transaction, and leave it open. Tried again as in `transaction`, if it does not succeed."""
@@ -66,6 +75,7 @@ class OpenTransaction(Connector):
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = self._gone_by = None
+            self._ended = False
             self.number += 1
             self._transaction = connection.begin()
             undone.callback(self.close)
@@ -86,10 +96,15 @@ class OpenTransaction(Connector):
 
     @contextlib.contextmanager
     def or_gone(self) -> Iterator[None]:
-        """What the server refuses here ends the transaction: all of it is rolled back."""
+        """What the server refuses here ends the transaction: all of it is rolled back.
+
+        But not where it had been ended before: then what was written may be committed.
+        """
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
+            # A connection that breaks is no transaction any more, either; that is the server's doing.
+            self._ended = self._ended or (self._was_ended and not isinstance(error, sa.exc.DBAPIError))
             kinds = (self._dialect.broken_kind(error), self._dialect.transient_kind(error))
             self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
             self.close()
@@ -97,6 +112,8 @@ class OpenTransaction(Connector):
     def _must_be_there(self) -> None:
         if self._connection is not None and self._connection.invalidated:
             self._gone = self._gone or "connection lost"
+        elif self._ended:
+            raise NoOpenTransaction(ENDED) from self._gone_by
         if self._gone is not None:
             raise BatchRolledBack(self._gone) from self._gone_by
 

@@ -56,14 +56,14 @@ def unique_columns(connection: sa.Connection, roles: Roles, names: tuple[str, ..
     """
     columns = tuple(_column(roles, name) for name in names)
     if set(names) not in _unique_keys(connection, roles.table):
-        raise NotUnique(roles.name, names)
+        raise NotUnique(roles.name, names, roles.quote)
     return columns
 
 
 def _column(roles: Roles, name: str) -> Column:
     column = roles.table.c.get(name)
     if column is None:
-        raise ColumnMissing(roles.name, name, "enqueueing by a unique key")
+        raise ColumnMissing(roles.name, name, "enqueueing by a unique key", roles.quote)
     if column not in (*roles.key, *roles.payload):
         raise BadUnique(roles.name, name)
     return column

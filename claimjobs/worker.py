@@ -18,17 +18,17 @@ import sqlalchemy as sa
 
 from claimjobs.batch import Batch
 from claimjobs.consumer import consume
-from claimjobs.errors import BadTable, ClaimjobsError
+from claimjobs.errors import BadTable, ClaimjobsError, NothingDone
 from claimjobs.handlers import Handler, Per, handler_of
-from claimjobs.lifeline import Began, Lifeline, LogToSupervisor, Progress, Registered
+from claimjobs.lifeline import Began, GaveUp, Lifeline, LogToSupervisor, Progress, Registered
 from claimjobs.liveness import Liveness
 from claimjobs.producer import article_rows, produce
 from claimjobs.queue import Queue
 from claimjobs.references import load
 from claimjobs.retry import Retry
 from claimjobs.shape import Shape
-from claimjobs.signals import TakenBack, can_be_taken_back
-from claimjobs.translate import reason
+from claimjobs.signals import TakenBack, can_be_taken_back, let_through
+from claimjobs.translate import lasting, reason
 
 log = logging.getLogger("claimjobs.worker")
 
@@ -137,6 +137,9 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, Lifeline]]:
         log.warning("the batch in hand is given back")
     except Exception as error:
         _tell(error)
+        kind = lasting(error, queue.engine)
+        if kind is not None:
+            lifeline.send(GaveUp(kind, _words(error), at_once=isinstance(error, NothingDone)))
         sys.exit(1)
     finally:
         queue.close()
@@ -147,7 +150,11 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, Lifeline]]:
 def _tell(error: Exception) -> None:
     """One line for what has a name; the whole story for what has none."""
     known = isinstance(error, (ClaimjobsError, sa.exc.DBAPIError))
-    log.error("ended by %s: %s", type(error).__name__, reason(error) if known else error, exc_info=not known)
+    log.error("ended by %s", _words(error), exc_info=not known)
+
+
+def _words(error: Exception) -> str:
+    return f"{type(error).__name__}: {reason(error)}"
 
 
 def _begin(pipe: Connection, queue: Queue) -> Lifeline:
@@ -155,6 +162,7 @@ def _begin(pipe: Connection, queue: Queue) -> Lifeline:
     # the supervisor decides what that means, and says so through the lifeline.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+    let_through()
     can_be_taken_back()
     lifeline = Lifeline(pipe, queue)
     handler = LogToSupervisor(lifeline)

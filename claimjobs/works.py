@@ -133,14 +133,14 @@ class Works:
         # In a transaction that was open while jobs were worked on, its beginning is long ago.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         now = statement_now() if lasts else chosen.now
-        return Settler(backend.roles, backend.dialect, now, chosen.on_done, **given)
+        return Settler(backend.roles, backend.dialect, now, chosen.finishing, **given)
 
     # --- what is claimed, and how ----------------------------------------------------------------------
 
     def claim(self, size: int, where: Where) -> tuple[Claimed, Grip]:
         """A claim that is made now. Raises BadPredicate."""
         hand = self.hand
-        with predicate_errors(self.backend.dialect):
+        with self.understood(where):
             return hand.claim(size, self.algorithm(where))
 
     def batch(self, claimed: Claimed, grip: Grip) -> Batch:
@@ -184,6 +184,28 @@ class Works:
         roles, chosen = self.backend.source, self._choices
         narrower = (*predicates_of(chosen.where, roles), *predicates_of(where, roles))
         return Selection(sa.and_(roles.due(chosen.now), *narrower), order_of(chosen.order_by, roles))
+
+    def trial(self, where: Where, *, ordered: bool = False) -> None:
+        """Let the database read what a claim would look for. Raises sqlalchemy.exc.DBAPIError."""
+        selection, key = self.selection(where), self.backend.source.key
+        order = selection.order if ordered else ()
+        with connected(self._engine) as connection:
+            connection.execute(sa.select(*key).where(selection.ready).order_by(*order).limit(0))
+
+    @contextmanager
+    def understood(self, where: Where) -> Iterator[None]:
+        """Raises BadPredicate or BadOrder for what the database cannot read."""
+        with predicate_errors(
+            self.backend.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)
+        ):
+            yield
+
+    def _reads(self, where: Where, *, ordered: bool = False) -> bool:
+        try:
+            self.trial(where, ordered=ordered)
+        except sa.exc.DBAPIError:
+            return False
+        return True
 
     def _changes(self, where: Where) -> bool:
         return callable(self._choices.where) or callable(where)

@@ -49,6 +49,8 @@ class Dialect:
 
     joins_rows: ClassVar[int] = 0
     """Up to so many bytes rows are best inserted by one statement that holds them all; 0: as the driver does it."""
+    primary: ClassVar[str | None] = None
+    """The name of every primary key, where they have none of their own."""
 
     isolation: ClassVar[str] = "READ COMMITTED"
     """The isolation level of every claim and settle: each statement sees what was committed before it."""
@@ -69,6 +71,11 @@ class Dialect:
     def error_code(self, error: BaseException) -> Any:
         """The server's (or driver's) code for this error, or None where there is none."""
         raise NotImplementedError
+
+    def refusing_index(self, error: BaseException) -> str | None:
+        """The unique index that an error of `duplicate` is about, where that is told."""
+        del error
+        return None
 
     def transient_kind(self, error: BaseException) -> str | None:
         """`deadlock`, `lock timeout` or `serialization` for an error worth another try, else None."""

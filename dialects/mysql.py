@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -26,6 +27,7 @@ class MySQL(Dialect):
     # PyMySQL's executemany joins them as well, but puts each row into its place by itself: half as much again of the
     # client's time. Its bound is this one: less than any max_allowed_packet that is met.
     joins_rows: ClassVar[int] = 1_000_000
+    primary: ClassVar[str | None] = "PRIMARY"
 
     transient: ClassVar[dict[Any, str]] = {
         1213: "deadlock",
@@ -55,6 +57,11 @@ class MySQL(Dialect):
     def error_code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error
         return original.args[0] if original.args and isinstance(original.args[0], int) else None
+
+    def refusing_index(self, error: BaseException) -> str | None:
+        # 'index', or since MySQL 8.0.19 'table.index'.
+        found = re.search(r" for key '(?:[^']*\.)?([^']+)'$", str(getattr(error, "orig", error).args[-1]))
+        return found[1] if found else None
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         # PyMySQL's connect_timeout ends with the TCP connection: a greeting that never comes is a read.

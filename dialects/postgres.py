@@ -78,6 +78,10 @@ class Postgres(Dialect):
         original = getattr(error, "orig", None) or error
         return getattr(original, "sqlstate", None)
 
+    def refusing_index(self, error: BaseException) -> str | None:
+        told = getattr(getattr(error, "orig", None), "diag", None)
+        return getattr(told, "constraint_name", None)
+
     def refused(self, error: BaseException) -> bool:
         # libpq gives no SQLSTATE for a connection that was never made, only the server's words.
         words = (

@@ -16,6 +16,8 @@ TABLE: Final = 4
 """The table is missing, or is no queue: see `claimjobs setup-tables`."""
 INPUT: Final = 5
 """A row, a predicate, a map, a handler or an id that was given does not fit."""
+GAVE_UP: Final = 6
+"""`start-processing` ended before its work was done: every try came to the same error."""
 INTERRUPTED: Final = 130
 """Ctrl-C ended a command before its work was done; nothing is left half done."""
 TAKEN_BACK: Final = 130
@@ -28,6 +30,7 @@ MEANINGS: Final = {
     CONNECTION: "the database cannot be reached, refuses the user, or is too old to claim",
     TABLE: "the table is missing or is no queue: see `claimjobs setup-tables`",
     INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",
+    GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or nothing came of any batch",
     INTERRUPTED: "Ctrl-C ended the command before its work was done (start-processing: a second one)",
 }
 """For `claimjobs --help`."""

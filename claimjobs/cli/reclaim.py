@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import click
 
 from claimjobs.cli.console import age, log_said, say
@@ -24,9 +26,10 @@ from claimjobs.stats import OwnerStats
     show_default=True,
     help="Failures after which a job is dead; a job that was alone in a dead hand has failed. As for its consumers.",
 )
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is told above.")
 @url_option
 @shape_options
-def reclaim(owner: int | None, force: bool, attempts: int, url: str | None, shape: Shape) -> None:
+def reclaim(owner: int | None, force: bool, attempts: int, as_json: bool, url: str | None, shape: Shape) -> None:
     """Hand back the jobs of owners that are dead, and print how many; which owners, on standard error.
 
     An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Every
@@ -34,6 +37,8 @@ def reclaim(owner: int | None, force: bool, attempts: int, url: str | None, shap
 
     --owner hands back what one owner holds. If it seems to live that is refused: jobs in its hand would be run a
     second time. --force does it all the same; the owner's late outcomes are refused, and it goes on under a new id.
+
+    With --json: "handed_back" (jobs).
 
     \b
     Examples:
@@ -44,7 +49,7 @@ def reclaim(owner: int | None, force: bool, attempts: int, url: str | None, shap
         raise click.UsageError("--force goes with --owner ID")
     with queue_for(url, shape, retry=Retry(attempts=attempts)) as queue, log_said():
         jobs = queue.reclaim() if owner is None else _from(queue, owner, force)
-    click.echo(jobs)
+    click.echo(json.dumps({"handed_back": jobs}) if as_json else jobs)
 
 
 def _from(queue: Queue, owner_id: int, force: bool) -> int:

@@ -151,6 +151,8 @@ def summary_text(summary: Summary) -> str:
         )
     if summary.replaced:
         lines.append(f"processes that died, replaced: {summary.replaced}; jobs handed back: {summary.handed_back:,}")
+    if summary.gave_up is not None:
+        lines.append(f"gave up: {summary.gave_up}")
     return "\n".join(lines)
 
 

@@ -108,6 +108,9 @@ def start_processing(
     is `batch.connection` or a second parameter called `connection`, is committed together with its jobs, or not at
     all.
 
+    The run gives up (exit code 6) when a consumer and those in its place end by the same error three times in a row;
+    with --drain, when nothing comes of five batches in a row, as where jobs fail in a table that holds no failure.
+
     The first Ctrl-C or SIGTERM lets every consumer finish the batch in hand, the second gives the batches back.
 
     \b
@@ -133,7 +136,7 @@ def start_processing(
         )
         summary, taken_back = _supervised(plan, run, as_json, file)
     click.echo(summary_json(summary) if as_json else summary_text(summary))
-    context.exit(exits.TAKEN_BACK if taken_back else exits.OK)
+    context.exit(exits.TAKEN_BACK if taken_back else exits.GAVE_UP if summary.gave_up else exits.OK)
 
 
 def _supervised(plan: Plan, run: Run, as_json: bool, file: Path | None) -> tuple[Summary, bool]:

@@ -18,6 +18,9 @@ from claimjobs.stats import OwnerStats, Stats
 
 IN_SECONDS = ("age", "silence", "lease")
 
+MOST = 10
+"""Values that are shown of those that mean no state."""
+
 LOCKS = {"held": "lock held", "free": "lock free", "none": "lease only"}
 
 
@@ -33,10 +36,14 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     "lease only" the server gives no lock, as behind a pooler. Jobs that are done are counted where they are kept; by
     default they are deleted.
 
-    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "oldest_due_seconds" (null if no job is
-    due); "owners", each with "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last
-    sign of life), "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are
-    handed back) and "jobs" (that it holds).
+    Rows in none of the states that were named are listed as "other", with the value that they have: where all of a
+    table are, a value is mistyped.
+
+    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "other", a list with the "value" and the
+    "rows" of each value that means none of them; "oldest_due_seconds" (null if no job is due); "owners", each with
+    "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last sign of life),
+    "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are handed back) and
+    "jobs" (that it holds).
 
     \b
     Examples:
@@ -47,7 +54,7 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     with queue_for(url, shape) as queue:
         name, stats = queue.table.fullname, queue.stats()
     if as_json:
-        click.echo(json.dumps(_object(name, stats)))
+        click.echo(json.dumps(_object(name, stats), default=str))
     elif on_terminal():
         Console().print(*_tables(name, stats), sep="\n")
     else:
@@ -58,6 +65,7 @@ def _object(name: str, stats: Stats) -> dict[str, object]:
     return {
         "table": name,
         **_counts(stats),
+        "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
         "oldest_due_seconds": stats.oldest,
         "owners": [_renamed(asdict(owner)) for owner in stats.owners],
     }
@@ -73,8 +81,17 @@ def _counts(stats: Stats) -> dict[str, int]:
 
 def _lines(name: str, stats: Stats) -> list[str]:
     counts = [f"{name}: {count} {state}" for state, count in _counts(stats).items()]
+    others = [f"{name}: {line}" for line in _others(stats)]
     owners = [f"{name}: owner {_owner(owner)}" for owner in stats.owners]
-    return [*counts, f"{name}: {_oldest(stats)}", *owners]
+    return [*counts, *others, f"{name}: {_oldest(stats)}", *owners]
+
+
+def _others(stats: Stats) -> list[str]:
+    """Rows in no state that is named. A column that is no status has thousands of values: not all are shown."""
+    found = list(stats.others.items())
+    shown = [f"{rows} other ({'NULL' if value is None else repr(value)})" for value, rows in found[:MOST]]
+    rest = found[MOST:]
+    return shown + ([f"{sum(rows for _, rows in rest)} other ({len(rest)} more values)"] if rest else [])
 
 
 def _oldest(stats: Stats) -> str:
@@ -99,6 +116,9 @@ def _tables(name: str, stats: Stats) -> list[Table | str]:
     jobs.add_column("jobs", justify="right")
     for state, count in _counts(stats).items():
         jobs.add_row(state, f"{count:,}")
+    for line in _others(stats):
+        rows, _, what = line.partition(" ")
+        jobs.add_row(what, f"{int(rows):,}")
     return [jobs, _oldest(stats), *([_owners(stats)] if stats.owners else [])]
 
 

@@ -117,6 +117,7 @@ def test_an_order_that_is_none_is_told_before_anything_is_started(tickets: Backe
     words = ("--map", file, "--order-by", "-colour", "--drain", "--url", tickets.url)
     ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", *words)
     assert ended.code == exits.INPUT
+    assert "does not understand the order (" in ended.err
     assert "colour" in ended.err
 
 

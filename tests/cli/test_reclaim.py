@@ -142,3 +142,11 @@ def test_a_command_line_that_is_wrong(words: tuple[str, ...], said: str) -> None
     ended = claimjobs("reclaim", *words)
     assert ended.code == exits.USAGE
     assert said in ended.err
+
+
+def test_json_is_one_object(anywhere: Backend) -> None:
+    queue = holding(anywhere, 2)
+    end_session(anywhere, queue.owner_id)
+    ended = reclaim(anywhere, "--json")
+    assert (ended.code, ended.out) == (exits.OK, '{"handed_back": 2}\n')
+    assert reclaim(anywhere, "--json").out == '{"handed_back": 0}\n'

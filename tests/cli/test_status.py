@@ -27,7 +27,7 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert (ended.code, ended.err, ended.out.count("\n")) == (exits.OK, "", 1)
     [owner] = found.pop("owners")
     assert found.pop("oldest_due_seconds") >= 0
-    assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1}
+    assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1, "other": []}
     assert 0 <= owner.pop("age_seconds") < 60
     assert 0 <= owner.pop("silence_seconds") < 10
     assert owner == {
@@ -56,15 +56,17 @@ def test_lines_where_there_is_no_terminal(anywhere: Backend) -> None:
 
 def test_how_owners_live(database: Backend) -> None:
     """One whose lock tells, one whose lease alone does, one silent for too long, one whose session has ended."""
-    pooled = Liveness(session_lock=False, lease=2.5)
-    queues = [still(database.queue()), still(database.queue(liveness=pooled)), *(still(database.queue()) for _ in "12")]
+    age(database)  # waits for it, on a server that has just been started
+    pooled, locked = Liveness(session_lock=False, lease=600), Liveness(lease=600)  # however slow the machine is
+    lives = (locked, pooled, Liveness(), locked)
+    queues = [still(database.queue(liveness=liveness)) for liveness in lives]
     well, leased, silent, cut = (queue.owner_id for queue in queues)
     age(database, silent)
     end_session(database, cut)
     told = claimjobs("status", "--url", database.url).out.splitlines()[5:]
     assert [line.split()[2] for line in told] == [str(owner) for owner in (well, leased, silent, cut)]
-    ends = ["lease 10 s, lock held, holds 0", "lease 2.5 s, lease only, holds 0"]
-    ends += ["lease 10 s, lock held, holds 0, dead", "lease 10 s, lock free, holds 0, dead"]
+    ends = ["lease 600 s, lock held, holds 0", "lease 600 s, lease only, holds 0"]
+    ends += ["lease 10 s, lock held, holds 0, dead", "lease 600 s, lock free, holds 0, dead"]
     assert [line.partition(" ago, ")[2] for line in told] == ends
     found = json.loads(claimjobs("status", "--json", "--url", database.url).out)["owners"]
     assert [(owner["lock"], owner["dead"]) for owner in found] == [
@@ -87,6 +89,31 @@ def test_a_table_on_a_terminal(anywhere: Backend, monkeypatch: pytest.MonkeyPatc
     assert str(owner) in shown
     assert "lock held" in " ".join(shown.split())
     assert "the oldest job has been due for" in shown
+
+
+def test_rows_in_no_state_that_is_named(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the value of a state is mistyped: the queue only seems to be empty."""
+    anywhere.run("CREATE TABLE mails (id INT PRIMARY KEY, phase TEXT)")
+    anywhere.run("INSERT INTO mails SELECT n, 'open' FROM generate_series(1, 1200) AS n")
+    anywhere.run("INSERT INTO mails VALUES (1201, NULL), (1202, NULL)")
+    words = ("status", "--table", "mails", "--column", "status=phase", "--hold", "transaction", "--url", anywhere.url)
+    mistyped = (*words, "--state", "unclaimed=opne")
+    lines = claimjobs(*mistyped).out.splitlines()
+    assert lines[0] == "mails: 0 unclaimed"
+    assert lines[4:] == ["mails: 1200 other ('open')", "mails: 2 other (NULL)", "mails: no job is due"]
+    found = json.loads(claimjobs(*mistyped, "--json").out)
+    assert found["other"] == [{"value": "open", "rows": 1200}, {"value": None, "rows": 2}]
+    monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: True)
+    assert "other ('open') 1,200 other (NULL) 2" in " ".join(claimjobs(*mistyped).out.split())
+
+
+def test_a_column_that_is_no_status_has_too_many_values_to_show(anywhere: Backend) -> None:
+    anywhere.run("CREATE TABLE mails (id INT PRIMARY KEY, title TEXT)")
+    anywhere.run("INSERT INTO mails SELECT n, n::text FROM generate_series(1, 100) AS n")
+    words = ("--table", "mails", "--column", "status=title", "--state", "unclaimed='open'", "--hold", "transaction")
+    lines = claimjobs("status", *words, "--url", anywhere.url).out.splitlines()
+    assert lines[-2] == "mails: 90 other (90 more values)"
+    assert len(lines) == 16
 
 
 def test_of_another_table(anywhere: Backend) -> None:

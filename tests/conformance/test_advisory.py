@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, Queue
 from claimjobs.dialects import Dialect
-from claimjobs.errors import BadPredicate, BatchRolledBack, SessionsNotOurs
+from claimjobs.errors import BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsNotOurs
 from claimjobs.liveness import Liveness
 from claimjobs.schema import article_table
 from claimjobs.signals import TakenBack
@@ -337,6 +337,21 @@ def test_a_deadlock_leaves_no_lock(backend: Backend) -> None:
     claimer.join(20)
     assert found == ["0000", "0001"]
     assert backend.advisory_locks() == 0
+
+
+def test_a_handler_that_closes_the_connection_gives_no_lock_away(backend: Backend) -> None:
+    """In the pool the session would keep them, for whoever has it next."""
+    queue = advisory(backend, "transaction")
+    queue.enqueue(jobs(3))
+    batch = queue.claim()
+    batch.connection.close()
+    backend.wait_for(lambda: backend.advisory_locks() == 0, "its locks are free")
+    with pytest.raises(NoOpenTransaction, match="its handler committed, rolled back or closed it"):
+        batch.settle()
+    with queue.claim() as again:
+        assert len(again) == 3
+        again.done()
+    assert queue.stats().left == 0
 
 
 @contextmanager

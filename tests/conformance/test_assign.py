@@ -16,7 +16,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Assignment, Columns, Queue
-from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive
+from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive, OtherIndex
 from claimjobs.liveness import Liveness
 from claimjobs.roles import roles_of
 from claimjobs.statements import assign as statements
@@ -380,3 +380,41 @@ def test_nobody_is_no_worker(backend: Backend) -> None:
         queue.assign(None)
     with pytest.raises(ValueError, match="tid"):
         queue.unassign(None)
+
+
+# --- other unique indexes --------------------------------------------------------------------------------------------
+
+
+def test_another_unique_index_that_refuses_a_pair_is_named(backend: Backend) -> None:
+    """Nobody is at work on that value: tried again for ever, it would be busy for ever."""
+    backend.run("create table seats (tid int primary key, taskid int unique, room int, seat int)")
+    backend.run("create unique index one_to_a_seat on seats (room, seat)")
+    queue = another(backend, "seats", TO_TASK)
+    first = {"tid": 1, "taskid": 1, "room": 3, "seat": 4}
+    assert queue.pair(first).outcome == "assigned"
+    with pytest.raises(OtherIndex, match="another unique index of table 'seats', 'one_to_a_seat', refuses this row"):
+        queue.pair({**first, "tid": 2, "taskid": 2})
+    assert queue.pair(first).outcome == "already assigned"
+    assert queue.pair({**first, "tid": 2}).outcome == "already assigned"
+    assert queue.pair({"tid": 2, "taskid": 2, "room": 3, "seat": 5}).outcome == "assigned"
+
+
+def test_a_primary_key_that_is_not_the_key_is_another_unique_index(backend: Backend) -> None:
+    backend.run("create table seats (id int primary key, tid int not null unique, taskid int unique)")
+    queue = another(backend, "seats", TO_TASK)
+    assert queue.pair({"id": 1, "tid": 1, "taskid": 1}).outcome == "assigned"
+    with pytest.raises(OtherIndex, match=r"PRIMARY|seats_pkey"):
+        queue.pair({"id": 1, "tid": 2, "taskid": 2})
+
+
+def test_another_unique_index_that_refuses_a_worker_is_named(backend: Backend) -> None:
+    """One worker a shift: the row that is free has a shift that the worker has elsewhere."""
+    backend.run("create table shifts (nr int primary key, worker varchar(9) unique, half varchar(9))")
+    backend.run("alter table shifts add column team char(1) generated always as (left(worker, 1)) stored")
+    backend.run("create unique index one_of_a_team on shifts (half, team)")
+    backend.run("insert into shifts (nr, worker, half) values (1, null, 'am'), (2, null, 'am')")
+    queue = another(backend, "shifts", Columns(key="nr", assignee="worker"))
+    assert queue.assign("ada").outcome == "assigned"
+    with pytest.raises(OtherIndex, match="'one_of_a_team', refuses this row"):
+        queue.assign("abe")
+    assert queue.assign("bob").outcome == "assigned"

@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, job_table
+from claimjobs import Columns, Queue, job_table
 from claimjobs.advice import advice, check
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.postgres import Postgres
 from claimjobs.errors import (
     AccessDenied,
+    BadOrder,
     BadPredicate,
     ClaimjobsError,
     ColumnMissing,
+    KeyNotIndexed,
     NoPrimaryKey,
+    NotExclusive,
+    NotUnique,
     ServerTooOld,
     ServerUnreachable,
     TableMissing,
@@ -176,6 +180,24 @@ def test_the_statement_in_the_complaint_mends_it(backend: Backend) -> None:
         batch.done()
 
 
+def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: Backend) -> None:
+    """Words of SQL's own, and capitals, which a database has quoted in its own way."""
+    backend.make()
+    described = sa.Table("Order", sa.MetaData(), sa.Column("group", sa.Integer, nullable=False), mysql_engine="InnoDB")
+    described.append_column(sa.Column("Nr", sa.Integer, primary_key=True))
+    described.create(backend.engine)
+
+    def mended(use: Callable[[Queue], Any], kind: type[ClaimjobsError], **options: Any) -> None:
+        queue = backend.bare_queue("Order", **options)
+        backend.run(failure(lambda: use(queue), kind).partition(": ")[2])
+        use(backend.bare_queue("Order", **options))
+
+    mended(Queue.check, ColumnMissing, columns=Columns(key="Nr"))
+    mended(Queue.check, KeyNotIndexed, columns=Columns(key="group"))
+    mended(lambda queue: queue.unassign(1), NotExclusive, columns=Columns(key="Nr", owner_id=None, assignee="owner_id"))
+    mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), NotUnique, columns=Columns())
+
+
 def step_in(complaint: str, column: str, backend: Backend) -> str:
     """The statement that a complaint ends in, or that the command shows which it ends in."""
     step = complaint.partition(": ")[2]
@@ -219,8 +241,18 @@ def test_a_bad_predicate_of_one_claim_does_not_spoil_the_next(backend: Backend) 
 
 
 def test_an_order_that_the_database_does_not_understand(backend: Backend) -> None:
-    queue = backend.queue(order_by=sa.text("colour"))
-    failure(queue.claim, BadPredicate)
+    queue = backend.queue(order_by=["-colour"], where=sa.text("d like 'a%'"))
+    for use in (queue.check, queue.claim):
+        message = failure(use, BadOrder)
+        assert message.startswith("the database does not understand the order (")
+        assert "colour" in message
+        assert "or SQL as after ORDER BY; check its columns" in message
+
+
+def test_a_bad_predicate_is_told_before_a_bad_order(backend: Backend) -> None:
+    queue = backend.queue(order_by="colour", where=sa.text("color = 1"))
+    for use in (queue.check, queue.claim):
+        assert "does not understand the predicate" in failure(use, BadPredicate)
 
 
 def test_a_predicate_over_another_description_of_the_same_table(backend: Backend) -> None:

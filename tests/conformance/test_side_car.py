@@ -400,6 +400,21 @@ def test_without_locks_it_is_enough_to_read_the_table(backend: Backend, reader: 
         assert do_all(queue) == [1, 2, 3, 4]
 
 
+def test_without_locks_no_function_deletes_a_row(backend: Backend) -> None:
+    """Nobody holds it: another one may have changed it, or be about to."""
+    wanted: list[Any] = ["delete", "keep", None]
+    queue = orders(backend, 3, lock_source=False, on_done=lambda _connection, _jobs: wanted.pop(0))
+    batch = queue.claim(1)
+    batch.done()
+    with pytest.raises(ValueError, match=r"on_done='delete' .*: it needs SideCar\(lock_source=True\)"):
+        batch.settle()
+    assert claims(backend) == {1: "claimed"}
+    batch.settle()
+    assert do_all(queue) == [2, 3]
+    assert claims(backend) == {1: "done", 2: "done", 3: "done"}
+    assert len(backend.rows("orders")) == 3
+
+
 # --- held by an open transaction ---------------------------------------------------------------------------
 
 

@@ -232,6 +232,22 @@ def test_what_is_settled_stays_so_where_the_next_claim_is_refused(backend: Backe
         next(batches)
 
 
+def test_a_predicate_that_cannot_be_had_does_not_keep_a_batch_from_being_settled(backend: Backend) -> None:
+    def where() -> sa.TextClause:
+        if queue.report.claims:
+            raise LookupError("no more predicates")
+        return sa.text("d < '0002'")
+
+    queue = backend.queue(where=where)
+    queue.enqueue(jobs(4))
+    batches = queue.batches(2)
+    with next(batches) as batch:
+        batch.done()
+    assert states(backend) == {FREE: 2}
+    with pytest.raises(LookupError):
+        next(batches)
+
+
 def test_a_key_of_several_columns_tells_which_jobs_are_lost(backend: Backend) -> None:
     table = sa.Table(
         "parts",

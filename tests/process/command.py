@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -61,6 +62,15 @@ class Command:
     def group(self) -> list[psutil.Process]:
         """All processes of the command that are alive."""
         return [process for process in psutil.process_iter() if self._is_mine(process)]
+
+    def spawned(self) -> list[psutil.Process]:
+        """Its children that are consumers or generators."""
+        found = []
+        for process in self.group():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any("spawn_main" in word for word in process.cmdline()):
+                    found.append(process)
+        return found
 
     def _is_mine(self, process: psutil.Process) -> bool:
         try:

@@ -56,6 +56,19 @@ def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path)
     assert "failed: ValueError: bad payload" in err
 
 
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_jobs_that_fail_alike_are_told_of_once_a_batch(anywhere: Backend, tmp_path: Path, hold: str) -> None:
+    anywhere.queue().enqueue(rows(12))
+    options = (f"{HANDLERS}:fail_in_sql", "--consumers", "1", "--batch-size", "6", "--hold", hold, "--drain")
+    with started(anywhere, tmp_path, *options) as command:
+        code, _, err = command.end()
+    assert code == 0
+    assert err.count("failed: ProgrammingError: column") == 2
+    assert err.count("sqlalchemy.exc.ProgrammingError: ") == 2
+    assert err.count("WARNING: 6 of the 6 jobs of this batch failed\n") == 2
+    assert err.count("WARNING: ") == 4
+
+
 def test_only_jobs_of_the_predicate_are_taken(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue([*rows(5, d="100%"), *rows(5, d="b")])
     options = (

@@ -40,6 +40,23 @@ def test_the_first_signal_lets_the_batch_in_hand_finish(
     assert Counter(statuses(anywhere)) == {"unclaimed": 100 - done}
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_process_that_is_just_starting_does_not_die_of_a_signal_to_the_group(
+    anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """Ctrl-C in the first second: the children have not come to say what it is to mean."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "slow"))
+    with started(anywhere, tmp_path, f"{HANDLERS}:note_batch", "--consumers", "2") as command:
+        anywhere.wait_for(lambda: len(command.spawned()) == 2, "two consumers are starting", 30)
+        command.send_to_group(number)
+        command.wait_until_it_says("stopping")
+        command.gate.touch()
+        code, out, err = command.end()
+    assert (code, out.splitlines()[0]) == (0, "0 generated + 0 there before = 0 done + 0 failed + 0 left")
+    for words in ("a process ended", "Traceback", "KeyboardInterrupt"):
+        assert words not in err, err
+
+
 def test_the_second_signal_gives_the_batch_back(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue(rows(100))
     with started(database, tmp_path, *GATED) as command:

@@ -7,13 +7,12 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-import psutil
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.cli.command import claimjobs
-from tests.process.command import HANDLERS, Command, adds_up, noted, started, summary
+from tests.process.command import HANDLERS, adds_up, noted, started, summary
 from tests.process.work import EFFECTS
 
 JOBS = 1_500
@@ -53,18 +52,6 @@ def _begun_more_than(backend: Backend, count: int) -> bool:
     return len(noted(backend, "begun")) > count
 
 
-def consumers(command: Command) -> list[psutil.Process]:
-    """The processes that claim: those that multiprocessing has spawned."""
-    found = []
-    for process in command.group():
-        try:
-            if "spawn_main" in " ".join(process.cmdline()):
-                found.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return found
-
-
 def test_killed_at_any_time_each_job_has_its_effect_exactly_once(database: Backend, tmp_path: Path) -> None:
     fill(database, JOBS)
     dice = random.Random(7)
@@ -73,7 +60,7 @@ def test_killed_at_any_time_each_job_has_its_effect_exactly_once(database: Backe
         for _ in range(KILLS):
             enough = len(noted(database, "begun")) + dice.randint(1, 100)
             database.wait_for(partial(_begun_more_than, database, enough), "work goes on", 60)
-            dice.choice(consumers(command)).kill()
+            dice.choice(command.spawned()).kill()
         code, out, err = command.end(150)
     found = summary(out)
     assert code == exits.OK, err

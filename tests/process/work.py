@@ -115,6 +115,42 @@ def write_effects_and_wait(batch: Batch) -> None:
     batch.done()
 
 
+def fail_always(job: Job) -> None:
+    """No job is ever done."""
+    _note("begun", job)
+    raise ValueError("bad payload")
+
+
+def fail_in_sql(job: Job) -> None:
+    """The database says no."""
+    with _engine().connect() as connection:
+        connection.execute(sa.text("SELECT nothing"))
+
+
+def commit_it(batch: Batch) -> None:
+    """End the batch's transaction, which is not the handler's to end."""
+    for _job in batch:
+        batch.connection.commit()
+
+
+def rollback_it(job: Job, connection: sa.Connection) -> None:
+    """The same by a rollback."""
+    del job
+    connection.rollback()
+
+
+def close_it(batch: Batch) -> None:
+    """The same by closing its connection."""
+    batch.connection.close()
+    batch.done()
+
+
+def fail_as_a_whole(batch: Batch) -> None:
+    """Raise, and name no job."""
+    _note("begun", *batch.jobs)
+    raise RuntimeError("broken down")
+
+
 def whatever(thing: object) -> None:
     """A parameter that tells nothing."""
 

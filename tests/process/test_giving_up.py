@@ -1,0 +1,95 @@
+"""Runs that could go on for ever, and come to nothing: they end, and say why."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.child import STRIKES
+from claimjobs.cli import exits
+from claimjobs.consumer import VAIN
+from tests.backends import Backend
+from tests.process.command import HANDLERS, noted, started, summary
+
+BARE = ("--table", "tasks", "--column", "status=", "--json")
+
+
+def tasks(backend: Backend, *columns: sa.Column[Any]) -> None:
+    """A table that holds no failure, with three jobs."""
+    table = sa.Table("tasks", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), *columns)
+    table.kwargs["mysql_engine"] = table.kwargs["mariadb_engine"] = "InnoDB"
+    table.append_column(sa.Column("owner_id", sa.Integer))
+    table.create(backend.engine)
+    with backend.engine.begin() as connection:
+        connection.execute(sa.insert(table), [{"id": n} for n in (1, 2, 3)])
+
+
+@pytest.mark.parametrize("handler", ["fail_always", "fail_as_a_whole"])
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_a_drain_that_comes_to_nothing_ends(anywhere: Backend, tmp_path: Path, handler: str, hold: str) -> None:
+    tasks(anywhere)
+    words = (f"{HANDLERS}:{handler}", *BARE, "--hold", hold, "--consumers", "2", "--batch-size", "1", "--drain")
+    with started(anywhere, tmp_path, *words) as command:
+        code, out, err = command.end()
+    found = summary(out)
+    assert (code, found["left"], found["replaced"]) == (exits.GAVE_UP, 3, 0)
+    assert len(noted(anywhere, "begun")) >= VAIN
+    for column in ("attempts", "run_at", "suspect", "status"):
+        assert f"no column {column!r}, which holding a failure needs: " in found["gave_up"], found["gave_up"]
+    assert "ALTER TABLE tasks ADD COLUMN attempts" in found["gave_up"]
+    assert "ended by NothingDone: nothing came of 5 batches in a row" in err
+
+
+@pytest.mark.parametrize("how", ["commit", "rollback", "close"])
+def test_a_handler_that_ends_its_transaction_itself_is_told(database: Backend, tmp_path: Path, how: str) -> None:
+    tasks(database)
+    words = (f"{HANDLERS}:{how}_it", *BARE, "--hold", "transaction", "--consumers", "1", "--drain")
+    with started(database, tmp_path, *words) as command:
+        code, out, err = command.end()
+    found = summary(out)
+    assert (code, found["left"], found["total"]["transients"]) == (exits.GAVE_UP, 3, {})
+    told = "this batch has no open transaction any more, for its handler committed, rolled back or closed it"
+    assert told in found["gave_up"]
+    assert "and leave commit to `with batch`" in found["gave_up"]
+    assert told in err
+
+
+def test_a_job_that_cannot_fail_leaves_the_others_to_be_done(anywhere: Backend, tmp_path: Path) -> None:
+    """One consumer meets it first; the other does what it can, and then meets it, too."""
+    tasks(anywhere, sa.Column("d", sa.String(3)))
+    anywhere.run("UPDATE tasks SET d = 'bad' WHERE id = 3")
+    words = (f"{HANDLERS}:note_job", *BARE, "--consumers", "1", "--batch-size", "2", "--drain")
+    with started(anywhere, tmp_path, *words) as command:
+        code, out, _ = command.end()
+    found = summary(out)
+    assert (code, found["done"], found["left"]) == (exits.GAVE_UP, 2, 1)
+    assert "nothing came of 5 batches in a row" in found["gave_up"]
+
+
+def test_a_settle_that_the_database_refuses_ends_the_run(database: Backend, tmp_path: Path) -> None:
+    """A constraint of which only the database knows: no other process would do better."""
+    database.queue().enqueue([{"d": "d", "e": "e"}] * 3)
+    database.run("ALTER TABLE jobs ADD CONSTRAINT never CHECK (attempts < 1)")
+    words = (f"{HANDLERS}:fail_always", "--consumers", "1", "--batch-size", "3")
+    with started(database, tmp_path, *words) as command:
+        code, out, err = command.end()
+        command.wait_until_all_is_gone()
+    assert code == exits.GAVE_UP, err
+    assert "gave up: " in out
+    assert "never" in out
+    assert len(noted(database, "begun")) == 3 * STRIKES
+    assert f"{STRIKES} processes in a row ended by the same error: the run ends" in err
+    assert [row["status"] for row in database.rows()] == ["unclaimed"] * 3
+
+
+def test_the_last_line_of_progress_has_the_last_count(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue([{"d": "d", "e": "e"}] * 50)
+    words = (f"{HANDLERS}:note_batch", "--consumers", "1", "--drain", "--json")
+    with started(anywhere, tmp_path, *words) as command:
+        _, out, _ = command.end()
+    last = json.loads(out.splitlines()[-2])
+    assert (last["phase"], last["waiting"]) == ("ended", 0)
