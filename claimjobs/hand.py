@@ -25,6 +25,7 @@ from claimjobs.owner import Owner
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.settle import Outcomes, Settler, key_of
+from claimjobs.sleep import Sleeper
 from claimjobs.statements import owners
 
 
@@ -52,7 +53,7 @@ class Hand:
         name = backend.roles.name
         self.owner = Owner(self._connector, backend.dialect, liveness, table=backend.owners, claims=name)
         janitor = Janitor(self._connector, backend, settler, retry)
-        self.heart = Heart(self._connector, backend.dialect, liveness, owner=self.owner, janitor=janitor, name=name)
+        self.heart = Heart(self._connector, backend, liveness, owner=self.owner, janitor=janitor)
         self.heart.start()
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -119,6 +120,11 @@ class Hand:
             return False
         self.owner.beat(patience=None)
         return self.owner.id == owner
+
+    @property
+    def sleeper(self) -> Sleeper:
+        """What waits to be called while there is nothing to do."""
+        return self.heart.sleeper
 
     @property
     def owner_id(self) -> int:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
+
+from claimjobs.dialects.bell import Bell
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any
@@ -39,6 +41,9 @@ class Dialect:
 
     skips_duplicates: ClassVar[bool] = False
     """INSERT can leave out the rows of which a given unique key is there already, and those alone."""
+
+    wakes: ClassVar[bool] = False
+    """A session that waits for work can be called by the one that brings it (with `bell`, `call`, ...)."""
 
     isolation: ClassVar[str] = "READ COMMITTED"
     """The isolation level of every claim and settle: each statement sees what was committed before it."""
@@ -192,6 +197,35 @@ class Dialect:
         """The file descriptor of a driver's connection."""
         return int(driver_connection.fileno())
 
+    # --- waiting to be called: for those that `wakes` ----------------------------------------------------
+
+    def bell(self, connection: sa.Connection) -> Bell:
+        """What the session of a connection waits with."""
+        raise NotImplementedError
+
+    def listen(self, owner: int) -> sa.Executable | None:
+        """What a session sends once, to hear when this owner is called; None: it need not."""
+        del owner
+        return None
+
+    def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        """Call an owner when this transaction is committed. The value is None or, where that cannot be, the session
+        that has to be interrupted afterwards."""
+        raise NotImplementedError
+
+    def interrupt(self, session: int) -> sa.Executable:
+        """End the statement that another session of the same user runs."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def committing(self, connection: sa.Connection) -> Iterator[None]:
+        """Let each statement commit itself for a `with` block, which spares a round trip each.
+
+        A transaction of SQLAlchemy's goes around it. If the session cannot be set back it is ended.
+        """
+        raise NotImplementedError
+        yield
+
     # --- writing ---------------------------------------------------------------------------------------
 
     def upsert(
@@ -266,4 +300,4 @@ class Dialect:
         raise NotImplementedError
 
 
-__all__ = ["Dialect", "Key", "Lock", "Write"]
+__all__ = ["Bell", "Dialect", "Key", "Lock", "Write"]
