@@ -51,12 +51,12 @@ class Idleness:
         return time.monotonic() - self._awake_since >= self._awake_for
 
     @contextmanager
-    def asleep(self) -> Iterator[None]:
-        """The loop sleeps for a `with` block."""
+    def asleep(self, *, costs: bool = True) -> Iterator[None]:
+        """The loop sleeps for a `with` block. `costs`: it does so in place of pauses, not of one of them."""
         began = time.monotonic()
         try:
             yield
         finally:
             self._awake_since = time.monotonic()
             short = self._awake_since - began < SHORT
-            self._awake_for = min(LONGEST_WAIT, max(SHORTEST_POLL, 2 * self._awake_for)) if short else 0.0
+            self._awake_for = min(LONGEST_WAIT, max(SHORTEST_POLL, 2 * self._awake_for)) if short and costs else 0.0

@@ -45,9 +45,11 @@ from claimjobs.translate import predicate_errors
 from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
 from claimjobs.works import Works
 
+FIRST_LOOK = 0.05
+"""Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
 RARER = 3
 """Times `poll`: how often a loop looks that is asleep, and would be called."""
-CHECK = 5.0
+CHECK = 15.0
 """Seconds after which a loop that waits to be called makes sure that there is somebody to hear it."""
 
 
@@ -218,11 +220,20 @@ class Queue:
         sleeper = self._works.hand.sleeper
         if sleeper is None or not sleeper.can() or not idleness.may_sleep:
             return False
-        with idleness.asleep(), sleeper.waiting(Wish(self._works.work(where), poll * RARER)):
+        wish = self._wish(idleness, where, poll)
+        with idleness.asleep(costs=wish.work is not None), sleeper.waiting(wish):
             while not self._wake.wait(min(CHECK, max(0.0, idleness.left))) and idleness.left > 0 and sleeper.is_well:
                 pass
         self._awake()
         return True
+
+    def _wish(self, idleness: Idleness, where: Where, poll: float) -> Wish:
+        """What to be called for. Where only a claim can tell whether there is work, claims go on as ever."""
+        work = self._works.work(where)
+        if work is not None:
+            return Wish(work, FIRST_LOOK, poll * RARER)
+        pause = idleness.pause()
+        return Wish(None, pause, pause)
 
     def _awake(self) -> None:
         if not self.stopping:

@@ -45,7 +45,8 @@ class Ringer:
         self._call = call(backend.owners, backend.dialect)
         self._claims = backend.roles.name
         self._declared = declared
-        self._may: bool | None = None if backend.by_lease and backend.dialect.wakes else False
+        can = backend.dialect.wakes and not (backend.dialect.interrupts and declared is False)
+        self._may: bool | None = None if backend.by_lease and can else False
         """Whether this user may look for sleepers; None: not tried yet."""
         self._called: weakref.WeakKeyDictionary[sa.Transaction, set[int]] = weakref.WeakKeyDictionary()
 
@@ -78,7 +79,8 @@ class Ringer:
 
     def _chosen(self, connection: sa.Connection, number: int) -> list[int]:
         given = {"claimjobs_claims": self._claims, "claimjobs_number": number}
-        return [session for session in connection.scalars(self._call, given) if session is not None]
+        called = connection.scalars(self._call, given).all()
+        return [session for session in called if session is not None] if self._dialect.interrupts else []
 
     # --- after the commit ------------------------------------------------------------------------------
 

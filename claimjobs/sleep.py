@@ -24,14 +24,16 @@ from claimjobs.liveness import LOOK, Liveness
 from claimjobs.owner import Owner
 from claimjobs.statements import sleepers as statements
 
-FIRST_GLANCE: Final = 0.05
-"""Seconds after it lay down; doubled with each glance. What was about to be committed then, these find."""
 CYCLE: Final = 0.3
 """Of a lease: the longest time between two glances, in which nobody notices that another owner has died."""
 BREATH: Final = 0.5
 """Of a lease: a sleeper that was silent for so long beats with its next glance. It holds nothing."""
 FEW: Final = 3
 """So many of all who sleep look after others in each cycle."""
+CROWD: Final = 8
+"""So many sleepers glance more rarely, each of them: together they do so several times as often as one alone."""
+RARER: Final = 1.8
+"""How much: a sleeper still beats about twice in a lease."""
 YAWN: Final = 0.05
 """Seconds in which one that was woken may lie down again without having said that it was up."""
 HEARS: Final = "claimjobs_hears"
@@ -59,8 +61,9 @@ class Wish:
 
     work: sa.ColumnElement[Any] | None
     """NULL where there is none; None: only a claim can tell."""
+    first: float
     every: float
-    """Seconds between two looks for it, at most: not all work comes with a call."""
+    """Seconds until the first look for it, and between two at last: not all work comes with a call."""
 
 
 class Sleeper:
@@ -201,7 +204,7 @@ class Nap:
 
     def __call__(self, lull: Lull, wish: Wish, wished: Callable[[], bool]) -> Woken:
         """Sleep while it is `wished`. Raises as SQLAlchemy does."""
-        fresh, looks = not self._owner.asleep, Looks(wish.every)
+        fresh, looks = not self._owner.asleep, Looks(wish)
         why = self._lies_down(lull.connection)
         # Everything is looked at once more after it has lain down: what came before that called nobody.
         why = why or self._glance(lull.connection, wish, look=fresh or wish.work is not None, careful=False)
@@ -211,7 +214,7 @@ class Nap:
             longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - so that not all glance at once
             if lull.wait(min(looks.left, longest)):
                 return Woken.WANTED if lull.is_wanted() or not wished() else Woken.CALLED
-            look = looks.is_due(longest / 2)
+            look = looks.is_due(longest / 2, rarer=self._rarer)
             why = self._breathes(lull.connection) or self._glance(
                 lull.connection, wish, look=look, careful=self._is_careful()
             )
@@ -264,15 +267,19 @@ class Nap:
         if self._stirring and self._leads():
             return LOOK
         few = self._stirring and self._asleep < FEW
-        return self._liveness.beat if few else CYCLE * self._liveness.lease
+        return self._liveness.beat if few else CYCLE * self._rarer * self._liveness.lease
+
+    @property
+    def _rarer(self) -> float:
+        return RARER if self._asleep >= CROWD else 1.0
 
 
 class Looks:
-    """When to look for work that came without a call: soon, later and later, at last every so many seconds."""
+    """When to look for work that came without a call: ever later, at last every so many seconds."""
 
-    def __init__(self, every: float) -> None:
-        self._every = every
-        self._pause = min(FIRST_GLANCE, every)
+    def __init__(self, wish: Wish) -> None:
+        self._every = wish.every
+        self._pause = min(wish.first, wish.every)
         self._due = time.monotonic() + self._pause
 
     @property
@@ -280,11 +287,11 @@ class Looks:
         """Seconds until the next one."""
         return max(0.0, self._due - time.monotonic())
 
-    def is_due(self, almost: float) -> bool:
-        """Whether it is time, or almost; then the next one is later by twice the time."""
+    def is_due(self, almost: float, *, rarer: float) -> bool:
+        """Whether it is time, or almost; then the next one comes after twice the time, and that much rarer at last."""
         if self.left > almost:
             return False
-        self._pause = min(2 * self._pause, self._every)
+        self._pause = min(2 * self._pause, rarer * self._every)
         self._due = time.monotonic() + self._pause * random.uniform(0.9, 1.0)  # noqa: S311
         return True
 

@@ -45,6 +45,9 @@ class Dialect:
     wakes: ClassVar[bool] = False
     """A session that waits for work can be called by the one that brings it (with `bell`, `call`, ...)."""
 
+    interrupts: ClassVar[bool] = False
+    """The call ends what a session does, after the commit. Else it is part of the transaction."""
+
     isolation: ClassVar[str] = "READ COMMITTED"
     """The isolation level of every claim and settle: each statement sees what was committed before it."""
 
@@ -209,8 +212,8 @@ class Dialect:
         return None
 
     def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        """Call an owner when this transaction is committed. The value is None or, where that cannot be, the session
-        that has to be interrupted afterwards."""
+        """Call an owner when this transaction is committed. Where it `interrupts`: the session that is to be
+        interrupted then, or NULL."""
         raise NotImplementedError
 
     def interrupt(self, session: int) -> sa.Executable:

@@ -24,7 +24,9 @@ class MySQL(Dialect):
     # SKIP LOCKED came with 8.0.1, expression defaults with 8.0.13.
     oldest: ClassVar[tuple[int, ...]] = (8, 0, 13)
 
+    # There is no notification. But a user may end the statements of its other sessions, also one that sleeps.
     wakes: ClassVar[bool] = True
+    interrupts: ClassVar[bool] = True
 
     transient: ClassVar[dict[Any, str]] = {
         1213: "deadlock",
@@ -157,7 +159,6 @@ class MySQL(Dialect):
         return _Sleep(self, connection)
 
     def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        # There is no notification. But a user may end the statements of its other sessions, also one that sleeps.
         return self.holder(owner)
 
     def interrupt(self, session: int) -> sa.Executable:
@@ -169,7 +170,8 @@ class MySQL(Dialect):
         try:
             yield
         finally:
-            self._commit_no_more(connection)
+            if not connection.invalidated:  # else it is over, and its own error is the one to raise
+                self._commit_no_more(connection)
 
     def _commit_no_more(self, connection: sa.Connection) -> None:
         """A session that went on to commit each statement would let go of a claim's locks before its end."""
@@ -266,6 +268,9 @@ class _Sleep:
         self._dialect = dialect
         self._connection = connection
         self._session = int(connection.connection.dbapi_connection.thread_id())  # type: ignore[union-attr]
+        self._engine = connection.engine
+        self._guard = threading.Lock()
+        self._closed = False
         self._ending: threading.Thread | None = None
 
     def wait(self, seconds: float) -> bool:
@@ -275,15 +280,19 @@ class _Sleep:
 
     def end(self) -> None:
         # In a thread: where the pool has no connection to lend, sleep ends sooner than the waiting for one.
-        if self._ending is None or not self._ending.is_alive():
-            self._ending = threading.Thread(target=self._interrupt, name="claimjobs interrupts", daemon=True)
-            self._ending.start()
+        with self._guard:
+            if not self._closed and (self._ending is None or not self._ending.is_alive()):
+                self._ending = threading.Thread(target=self._interrupt, name="claimjobs interrupts", daemon=True)
+                self._ending.start()
 
     def _interrupt(self) -> None:
-        with contextlib.suppress(sa.exc.SQLAlchemyError), self._connection.engine.connect() as other:
-            other.execute(self._dialect.interrupt(self._session))
+        with contextlib.suppress(sa.exc.SQLAlchemyError), self._engine.connect() as other:
+            if not self._closed:
+                other.execute(self._dialect.interrupt(self._session))
 
     def close(self) -> None:
+        with self._guard:
+            self._closed = True
         if self._ending is not None:
             self._ending.join(1.0)  # so that it does not interrupt what comes next
 

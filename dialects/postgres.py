@@ -222,9 +222,8 @@ class Postgres(Dialect):
         return sa.text(f"LISTEN {_CHANNEL}{owner:d}")
 
     def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        # Delivered by the commit, and not at all by a rollback. The value is no text, so that it is not read as one.
-        channel = sa.func.concat(_CHANNEL, owner)
-        return sa.func.nullif(sa.cast(sa.func.pg_notify(channel, ""), sa.Text), "", type_=sa.Integer)
+        # Delivered by the commit, and not at all by a rollback.
+        return sa.func.pg_notify(sa.func.concat(_CHANNEL, owner), "")
 
     @contextlib.contextmanager
     def committing(self, connection: sa.Connection) -> Iterator[None]:
