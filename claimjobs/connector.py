@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
@@ -34,7 +35,21 @@ AFTERWARDS: Final = "claimjobs_afterwards"
 CALM: Final = 3.0
 """Seconds after a lost connection in which others may not be back yet: reconnecting takes them one, and a beat."""
 
+AGAIN: Final = 0.2
+"""Seconds after which somebody who waits for a turn says so again: the first time may have been a moment too early."""
+
 log = logging.getLogger("claimjobs.connection")
+
+
+@dataclass(frozen=True)
+class Lull:
+    """A connection that nobody else needs for the moment."""
+
+    connection: sa.Connection
+    wait: Callable[[float], bool]
+    """Wait to be called, for so many seconds at most: whether that ended before them."""
+    is_wanted: Callable[[], bool]
+    """Whether somebody wants the connection now. To be asked at least once in a lease: so it is seen to be alive."""
 
 
 class Connector:
@@ -118,6 +133,38 @@ class Connector:
         with self._taking_turns():
             self._drop()
         self._giving_up.clear()
+
+    # --- a turn to wait in -----------------------------------------------------------------------------
+
+    def rest(self, nap: Callable[[Lull], Result]) -> Result:
+        """Run `nap` with the connection to itself, each statement a transaction of its own. It is not tried again.
+
+        Whoever wants a turn meanwhile ends its waiting. Raises as SQLAlchemy, or ServerUnreachable.
+        """
+        result: Result = self._again(0, lambda: True)(self._rest, nap)
+        self._recovered()
+        return result
+
+    def _rest(self, nap: Callable[[Lull], Result]) -> Result:
+        with shielded(), self._taking_turns():
+            connection = self._open()
+            self._commit_by_itself(connection, False)
+            with (
+                contextlib.closing(self._dialect.bell(connection)) as bell,
+                self._turns.given_up_by(bell.end),
+                self._breaking(),
+                connection.begin(),
+                self._dialect.committing(connection),
+            ):
+                return nap(Lull(connection, bell.wait, self._is_wanted))
+
+    def disturb(self) -> None:
+        """End what `rest` waits for, if anything."""
+        self._turns.disturb()
+
+    def _is_wanted(self) -> bool:
+        self._busy_since = time.monotonic()
+        return self._turns.wanted
 
     # --- a single try ----------------------------------------------------------------------------------
 
@@ -280,6 +327,7 @@ class Turns:
     def __init__(self) -> None:
         self._line: deque[threading.Event] = deque()
         self._guard = threading.Lock()
+        self._give_up: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def take(self, patience: float, impatient: Callable[[], None]) -> Iterator[None]:
@@ -289,14 +337,40 @@ class Turns:
             self._line.append(mine)
             self._line[0].set()
         try:
-            while not mine.wait(patience):
-                impatient()
+            self._wait(mine, patience, impatient)
             yield
         finally:
             with self._guard:
                 self._line.remove(mine)
                 if self._line:
                     self._line[0].set()
+
+    def _wait(self, mine: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
+        while self._give_up and not mine.is_set():
+            self.disturb()
+            if not mine.wait(AGAIN):
+                impatient()
+        while not mine.wait(patience):
+            impatient()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody waits for a turn."""
+        return len(self._line) > 1
+
+    @contextlib.contextmanager
+    def given_up_by(self, end: Callable[[], None]) -> Iterator[None]:
+        """For a `with` block within a turn: whoever waits for the next one calls `end`."""
+        self._give_up = end
+        try:
+            yield
+        finally:
+            self._give_up = None
+
+    def disturb(self) -> None:
+        """Let whoever has the turn give it up, if it can be."""
+        if give_up := self._give_up:
+            give_up()
 
 
 class Trouble:

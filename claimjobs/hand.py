@@ -27,6 +27,7 @@ from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.search import Search
 from claimjobs.settle import Outcomes, Settler, SomeAreLost, key_of
+from claimjobs.sleep import Sleeper
 from claimjobs.statements import owners
 from claimjobs.turn import Turn
 
@@ -57,7 +58,7 @@ class Hand:
         name = backend.roles.name
         self.owner = Owner(self._connector, backend.dialect, liveness, table=backend.owners, claims=name)
         janitor = Janitor(self._connector, backend, settler, retry)
-        self.heart = Heart(self._connector, backend.dialect, liveness, owner=self.owner, janitor=janitor, name=name)
+        self.heart = Heart(self._connector, backend, liveness, owner=self.owner, janitor=janitor)
         self.heart.on_beat = self._release_forgotten
         self.heart.start()
 
@@ -169,6 +170,11 @@ class Hand:
             return False
         self.owner.beat(patience=None)
         return self.owner.id == owner
+
+    @property
+    def sleeper(self) -> Sleeper:
+        """What waits to be called while there is nothing to do."""
+        return self.heart.sleeper
 
     @property
     def owner_id(self) -> int:

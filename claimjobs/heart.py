@@ -12,15 +12,14 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.connector import Connector
-from claimjobs.dialects import Dialect
+from claimjobs.backend import Backend
+from claimjobs.connector import AGAIN, Connector
 from claimjobs.errors import ClaimjobsError
 from claimjobs.janitor import Janitor
-from claimjobs.liveness import Liveness
+from claimjobs.liveness import LOOK, Liveness
 from claimjobs.owner import Owner
+from claimjobs.sleep import Sleeper
 
-LOOK: Final = 0.4
-"""Seconds between two looks of the one process that has the janitor's lock."""
 SWEEP: Final = 5.0
 """Seconds between two searches for jobs whose owner is in no table."""
 SHARE: Final = 20
@@ -37,14 +36,7 @@ class Heart:
     """
 
     def __init__(
-        self,
-        connector: Connector,
-        dialect: Dialect,
-        liveness: Liveness,
-        *,
-        owner: Owner,
-        janitor: Janitor,
-        name: str,
+        self, connector: Connector, backend: Backend, liveness: Liveness, *, owner: Owner, janitor: Janitor
     ) -> None:
         self.on_reclaimed: Callable[[], None] = lambda: None
         """Called when jobs were handed back: there is work."""
@@ -56,10 +48,12 @@ class Heart:
         self._liveness = liveness
         self._owner = owner
         self._janitor = janitor
-        self._lead = sa.select(dialect.hold_named(f"janitor of {name}"))
+        name = backend.roles.name
+        self._lead = sa.select(backend.dialect.hold_named(f"janitor of {name}"))
         self._leads = False
         self._led_through = -1
-        self._ended = threading.Event()
+        self.sleeper = Sleeper(connector, backend, liveness, owner=owner, leads=self._is_leader)
+        """What it does between two beats."""
         self._working_since: float | None = None
         self._hung = False
         self._next_beat = self._next_sweep = 0.0
@@ -72,13 +66,16 @@ class Heart:
 
     def stop(self) -> None:
         """Beat no more; return when the last beat is over."""
-        self._ended.set()
-        self._thread.join(self._liveness.lease)
+        deadline = time.monotonic() + self._liveness.lease
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self.sleeper.stop()
+            self._thread.join(AGAIN)
 
     def working(self, busy: bool) -> None:
         """Progress: something was claimed, decided or settled just now; `busy` tells whether something is in hand."""
         self._working_since = time.monotonic() if busy else None
         self._hung = False
+        self.sleeper.working(busy)
 
     @property
     def is_here(self) -> bool:
@@ -89,10 +86,17 @@ class Heart:
 
     def _run(self) -> None:
         pause = LOOK
-        while not self._ended.wait(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - so that not all look at once
+        while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - so that not all look at once
             began = time.monotonic()
             often = self._beat_and_look() or self._leads
             pause = min(max(LOOK, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
+
+    def _is_over_after(self, pause: float) -> bool:
+        self.sleeper.pass_time(pause)
+        return self.sleeper.is_over
+
+    def _is_leader(self) -> bool:
+        return self._leads and self._led_through == self._connector.lost
 
     def _beat_and_look(self) -> bool:
         """Whether it could not be done, and should be tried again soon."""

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+LOOK: Final = 0.4
+"""Seconds between two looks of the one process that has the janitor's lock."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.liveness import Liveness
 from claimjobs.statements import owners as statements
+from claimjobs.statements import sleepers
 
 END_OF_SESSION: Final = 2.0
 """Seconds that a session has to end, until it is ended, or given up on."""
@@ -38,13 +39,23 @@ class Owner:
         self._table = table
         self._claims = claims
         self._beat = statements.beat(table)
+        self._lie_down = sleepers.lie_down(table)
         self.id = 0
+        self.asleep = False
+        """Whether others believe that it sleeps, and has to be called."""
+        self.locked = False
+        """Whether it has its session lock."""
         connector.greet = self._greet
         connector.transaction(lambda connection: None)
 
     def beat(self, patience: float | None = 0) -> None:
         """Give a sign of life, or take a new id if this owner was declared dead. Raises as `Connector.transaction`."""
         self._connector.transaction(self._live_on, patience)
+
+    def lie_down(self, connection: sa.Connection) -> bool:
+        """Give a sign of life, and tell that this owner sleeps until the next beat. Not if it was declared dead."""
+        self.asleep = connection.execute(self._lie_down, {"claimjobs_me": self.id}).rowcount == 1
+        return self.asleep
 
     def leave(self) -> None:
         """Take this owner out of the table. What it still holds must have been handed back before."""
@@ -66,7 +77,9 @@ class Owner:
             connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
 
     def _is_alive(self, connection: sa.Connection) -> bool:
-        return connection.execute(self._beat, {"claimjobs_me": self.id}).rowcount == 1
+        alive = connection.execute(self._beat, {"claimjobs_me": self.id}).rowcount == 1
+        self.asleep = False
+        return alive
 
     def _register(self, connection: sa.Connection) -> None:
         row = {
@@ -80,10 +93,12 @@ class Owner:
 
     def _lock_session(self, connection: sa.Connection) -> object:
         """Take the session lock; since when the server that gave it runs, or None where the lease alone counts."""
+        self.locked = False
         if self._connector.pooled:
             return None
         lock = sa.literal(self.id, sa.Integer)
         taken = connection.scalar(sa.select(self._dialect.hold(lock))) or self._wrest(connection, lock)
+        self.locked = bool(taken)
         return self._dialect.server_since(connection) if taken else None
 
     def _wrest(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import random
 import threading
-import time
 import weakref
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -32,6 +30,7 @@ from claimjobs.enqueue import Insert, OnBad, enqueue
 from claimjobs.errors import BadSize, BatchNotSettled, ServerUnreachable
 from claimjobs.graveyard import Graveyard
 from claimjobs.hand import Hand
+from claimjobs.idle import Idleness
 from claimjobs.instants import age_of
 from claimjobs.liveness import Liveness
 from claimjobs.phases import NOTHING
@@ -44,13 +43,18 @@ from claimjobs.schema import DEFAULT_TABLE
 from claimjobs.selection import OrderBy, Where
 from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
+from claimjobs.sleep import Wish
 from claimjobs.stats import Stats
 from claimjobs.transaction import TransactionHold
 from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
 from claimjobs.works import Works
 
-SHORTEST_POLL = 0.02
-"""Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""
+FIRST_LOOK = 0.05
+"""Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
+RARER = 3
+"""Times `poll`: how often a loop looks that is asleep, and would be called."""
+CHECK = 15.0
+"""Seconds after which a loop that waits to be called makes sure that there is somebody to hear it."""
 
 
 class Queue:
@@ -162,14 +166,20 @@ class Queue:
     def _in_transaction(
         self, connection: sa.Connection | Session | None, insert: Callable[..., int], rows: Any, on_bad: OnBad | None
     ) -> int:
+        ringer = self._works.ringer
         if connection is not None:
             given = connection.connection() if isinstance(connection, Session) else connection
-            return insert(given, rows=rows, on_bad=on_bad)
+            count = insert(given, rows=rows, on_bad=on_bad)
+            ringer.call_later(given, count)
+            return count
         with connected(self.engine) as own:
             # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
             own.execution_options(isolation_level=self._works.backend.dialect.isolation)
             with own.begin():
-                return insert(own, rows=rows, on_bad=on_bad)
+                count = insert(own, rows=rows, on_bad=on_bad)
+                asleep = ringer.call(own, count)
+            ringer.interrupt(own, asleep)
+            return count
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -222,19 +232,41 @@ class Queue:
             yield from self._relayed(relay, drain, poll=poll, idle=idle)
 
     def _relayed(self, relay: Relay | Prefetch, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
-        pause, ends = SHORTEST_POLL, time.monotonic() + idle
+        idleness = Idleness(poll, idle)
         while not self.stopping:
             batch = self._claim_unless_stopped(relay)
-            left = ends - time.monotonic()
             if batch:
                 yield batch
                 _must_be_settled(batch)
-                pause, ends = SHORTEST_POLL, time.monotonic() + idle
-            elif self.stopping or left <= 0 or ((drain or self._draining) and not batch.contended):
+                idleness.worked()
+            elif self.stopping or idleness.left <= 0 or ((drain or self._draining) and not batch.contended):
                 return
-            else:
-                self.wait(min(pause, poll, max(left, SHORTEST_POLL)) * random.uniform(0.5, 1.0))  # noqa: S311
-                pause = min(pause * 2, poll)
+            elif batch.contended or not self._slept(idleness, relay.where, poll):
+                self.wait(idleness.pause())
+
+    def _slept(self, idleness: Idleness, where: Where, poll: float) -> bool:
+        """Wait to be called, where that can be and is worth it; then there may be work."""
+        sleeper = self._works.hand.sleeper
+        if sleeper is None or not sleeper.can() or not idleness.may_sleep:
+            return False
+        wish = self._wish(idleness, where, poll)
+        with idleness.asleep(costs=wish.work is not None), sleeper.waiting(wish):
+            while not self._wake.wait(min(CHECK, max(0.0, idleness.left))) and idleness.left > 0 and sleeper.is_well:
+                pass
+        self._awake()
+        return True
+
+    def _wish(self, idleness: Idleness, where: Where, poll: float) -> Wish:
+        """What to be called for. Where only a claim can tell whether there is work, claims go on as ever."""
+        work = self._works.work(where)
+        if work is not None:
+            return Wish(work, FIRST_LOOK, poll * RARER)
+        pause = idleness.pause()
+        return Wish(None, pause, pause)
+
+    def _awake(self) -> None:
+        if not self.stopping:
+            self._wake.clear()
 
     def _claim_unless_stopped(self, relay: Relay | Prefetch) -> Batch:
         """A batch; an empty one where the database cannot be reached and nobody wants to wait for it any more."""
@@ -268,8 +300,7 @@ class Queue:
     def wait(self, seconds: float) -> None:
         """Pause, but not beyond `stop()` or `drain()`."""
         self._wake.wait(seconds)
-        if not self.stopping:
-            self._wake.clear()
+        self._awake()
 
     @property
     def owner_id(self) -> int:
@@ -417,7 +448,7 @@ def _listens(
     def join(hand: Hand | TransactionHold) -> None:
         hand.unwanted = stopped.is_set
         if isinstance(hand, Hand):
-            hand.heart.on_reclaimed = partial(_look_back_at_once, hand, wake)
+            hand.heart.on_reclaimed = hand.heart.sleeper.on_called = partial(_look_back_at_once, hand, wake)
             hand.heart.on_hang = lambda: _hangs(queue())
 
     return join

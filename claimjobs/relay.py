@@ -27,13 +27,13 @@ class Relay:
         """`wanted`: whether there is to be another batch."""
         self._works = works
         self._size = size
-        self._where = where
+        self.where = where
         self._wanted = wanted
         self._next: tuple[Hand, Ahead] | None = None
 
     def __call__(self) -> Batch:
         """The batch that was taken along, or one that is claimed now. It may be empty."""
-        claimed, grip = self._taken_along() or self._works.claim(self._size, self._where)
+        claimed, grip = self._taken_along() or self._works.claim(self._size, self.where)
         hand = self._works.hand
         if isinstance(hand, Hand):  # where a transaction holds the jobs, it ends with them
             grip.settle_and_go_on = partial(self._go_on, hand, claimed.owner)
@@ -50,7 +50,7 @@ class Relay:
         if not outcomes.done or not self._wanted():
             return hand.settle(outcomes, owner)
         try:
-            turn = self._works.turn(self._where)
+            turn = self._works.turn(self.where)
         except Exception:  # of a user's callable: whoever asks for the next batch is told
             return hand.settle(outcomes, owner)
         lost, claimed = hand.turn(outcomes, owner, self._size, turn)
@@ -76,6 +76,7 @@ class Prefetch:
     def __init__(self, works: Works, size: int, where: Where, wanted: Callable[[], bool], *, count: int) -> None:
         """`count`: how many batches to have in hand beside the one that is worked on."""
         self._works = works
+        self.where = where
         self._claim = partial(works.claim, size, where)
         self._wanted = wanted
         self._count = count

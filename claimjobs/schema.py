@@ -101,6 +101,7 @@ def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("lease", sa.Float, nullable=False, comment="seconds without a beat after which it is dead"),
         sa.Column("server_since", Instant, comment="the server run it holds its session lock on; NULL: lease only"),
         sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
+        sa.Column("asleep", Instant, comment="since when it waits to be called; NULL: it looks for work by itself"),
         comment=MADE_BY,
         **table_options(auto_increment=FIRST_OWNER),
     )

@@ -242,6 +242,8 @@ class TransactionHold:
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
         self.owner_id = NOBODY
+        self.sleeper = None
+        """Nobody is registered who could be called."""
         self.unwanted: Callable[[], bool] = lambda: False
         """Whether a claim that does not succeed at once is wanted no more."""
 

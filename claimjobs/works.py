@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,9 +27,12 @@ from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
 from claimjobs.phases import Claimed
 from claimjobs.report import Report
+from claimjobs.ring import Ringer
 from claimjobs.selection import Where, order_of, predicates_of
 from claimjobs.settle import Settler
 from claimjobs.statements.find import Selection
+from claimjobs.statements.side_car import Pair
+from claimjobs.statements.sleepers import work
 from claimjobs.transaction import TransactionHold
 from claimjobs.translate import predicate_errors
 from claimjobs.turn import Turn, turn
@@ -48,7 +52,9 @@ class Works:
         self._turn: Turn | None = None
         self._hand: Hand | TransactionHold | None = None
         self._assigner: Assigner | None = None
+        self._ringer: tuple[Backend, Ringer] | None = None
         self._way: tuple[Where, Way] | None = None
+        self._work: tuple[Where, sa.ColumnElement[Any]] | None = None
         self._finalizers: list[Callable[[], Any]] = []
         self.on_new_hand: Callable[[Hand | TransactionHold], None] = lambda _: None
         """Called with a hand before its first claim."""
@@ -118,6 +124,16 @@ class Works:
                 self._finalizers.append(weakref.finalize(self, _close_unless_forked, connector, os.getpid()))
                 self._assigner = Assigner(connector, backend)
             return self._assigner
+
+    @property
+    def ringer(self) -> Ringer:
+        """What calls owners that sleep."""
+        backend = self.backend
+        with self._preparing:
+            if self._ringer is None or self._ringer[0] is not backend:
+                declared = self._choices.liveness.session_lock
+                self._ringer = (backend, Ringer(self._engine, backend, declared=declared))
+            return self._ringer[1]
 
     @contextmanager
     def janitor(self) -> Iterator[Janitor]:
@@ -206,6 +222,22 @@ class Works:
         except sa.exc.DBAPIError:
             return False
         return True
+
+    def work(self, where: Where) -> sa.ColumnElement[Any] | None:
+        """NULL where there is nothing to claim; None for a predicate that is another one with each claim."""
+        if self._changes(where):
+            return None
+        built = self._work
+        if built is None or built[0] is not where:
+            self._work = built = (where, self._look_for(self.selection(where)))
+        return built[1]
+
+    def _look_for(self, selection: Selection) -> sa.ColumnElement[Any]:
+        backend = self.backend
+        if backend.apart is None:
+            return work(backend.source, selection)
+        pair = Pair(backend.apart, backend.roles, backend.dialect, self._choices.now)
+        return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.company >= 0)))
 
     def _changes(self, where: Where) -> bool:
         return callable(self._choices.where) or callable(where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.base import Dialect, Key, Lock
+from claimjobs.dialects.base import Bell, Dialect, Key, Lock
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.postgres import PortablePostgres, Postgres
@@ -22,4 +22,4 @@ def dialect_of(connection: sa.Connection) -> Dialect:
     return DIALECTS[name]()
 
 
-__all__ = ["DIALECTS", "Dialect", "Key", "Lock", "PortablePostgres", "dialect_of"]
+__all__ = ["DIALECTS", "Bell", "Dialect", "Key", "Lock", "PortablePostgres", "dialect_of"]

@@ -10,11 +10,13 @@ import contextlib
 import operator
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
+
+from claimjobs.dialects.bell import Bell
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any
@@ -51,6 +53,11 @@ class Dialect:
     """Up to so many bytes rows are best inserted by one statement that holds them all; 0: as the driver does it."""
     primary: ClassVar[str | None] = None
     """The name of every primary key, where they have none of their own."""
+    wakes: ClassVar[bool] = False
+    """A session that waits for work can be called by the one that brings it (with `bell`, `call`, ...)."""
+
+    interrupts: ClassVar[bool] = False
+    """The call ends what a session does, after the commit. Else it is part of the transaction."""
 
     isolation: ClassVar[str] = "READ COMMITTED"
     """The isolation level of every claim and settle: each statement sees what was committed before it."""
@@ -209,6 +216,35 @@ class Dialect:
         """The file descriptor of a driver's connection."""
         return int(driver_connection.fileno())
 
+    # --- waiting to be called: for those that `wakes` ----------------------------------------------------
+
+    def bell(self, connection: sa.Connection) -> Bell:
+        """What the session of a connection waits with."""
+        raise NotImplementedError
+
+    def listen(self, owner: int) -> sa.Executable | None:
+        """What a session sends once, to hear when this owner is called; None: it need not."""
+        del owner
+        return None
+
+    def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        """Call an owner when this transaction is committed. Where it `interrupts`: the session that is to be
+        interrupted then, or NULL."""
+        raise NotImplementedError
+
+    def interrupt(self, session: int) -> sa.Executable:
+        """End the statement that another session of the same user runs."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def committing(self, connection: sa.Connection) -> Iterator[None]:
+        """Let each statement commit itself for a `with` block, which spares a round trip each.
+
+        A transaction of SQLAlchemy's goes around it. If the session cannot be set back it is ended.
+        """
+        raise NotImplementedError
+        yield
+
     # --- writing ---------------------------------------------------------------------------------------
 
     def upsert(
@@ -328,4 +364,4 @@ class Dialect:
         raise NotImplementedError
 
 
-__all__ = ["Dialect", "Key", "Lock", "Write"]
+__all__ = ["Bell", "Dialect", "Key", "Lock", "Write"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, ClassVar
@@ -28,6 +30,9 @@ class MySQL(Dialect):
     # client's time. Its bound is this one: less than any max_allowed_packet that is met.
     joins_rows: ClassVar[int] = 1_000_000
     primary: ClassVar[str | None] = "PRIMARY"
+    # There is no notification. But a user may end the statements of its other sessions, also one that sleeps.
+    wakes: ClassVar[bool] = True
+    interrupts: ClassVar[bool] = True
 
     transient: ClassVar[dict[Any, str]] = {
         1213: "deadlock",
@@ -186,6 +191,46 @@ class MySQL(Dialect):
     def descriptor(self, driver_connection: Any) -> int:
         return int(getattr(driver_connection, "_sock", driver_connection).fileno())
 
+    # --- waiting to be called --------------------------------------------------------------------------------
+
+    def bell(self, connection: sa.Connection) -> _Sleep:
+        return _Sleep(self, connection)
+
+    def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        return self.holder(owner)
+
+    def interrupt(self, session: int) -> sa.Executable:
+        return sa.text("KILL QUERY :session").bindparams(session=session)
+
+    @contextlib.contextmanager
+    def committing(self, connection: sa.Connection) -> Iterator[None]:
+        connection.exec_driver_sql("SET autocommit = 1").close()
+        try:
+            yield
+        finally:
+            if not connection.invalidated:  # else it is over, and its own error is the one to raise
+                self._commit_no_more(connection)
+
+    def _commit_no_more(self, connection: sa.Connection) -> None:
+        """A session that went on to commit each statement would let go of a claim's locks before its end."""
+        try:
+            for _ in range(3):  # a call that comes late may hit this statement, too
+                with self._interruptible():
+                    connection.exec_driver_sql("SET autocommit = 0").close()
+                    return
+        except sa.exc.SQLAlchemyError:
+            connection.invalidate()
+            raise
+        connection.invalidate()
+
+    @contextlib.contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            if self.transient_kind(error) != "interrupted":
+                raise
+
     # --- writing -------------------------------------------------------------------------------------------
 
     def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
@@ -249,6 +294,45 @@ class MySQL(Dialect):
             return self.by_key(statement.where(self.among(key, "claimjobs_keys")), index)
         given, matches = _given(key, "claimjobs_keys")
         return statement.where(matches).with_hint(_force(index), selectable=given, dialect_name="*")
+
+
+class _Sleep:
+    """A statement that sleeps. Whoever calls, or wants it to end, interrupts it.
+
+    It returns 1 then, or fails with 1317. An interrupt that comes between two statements is lost.
+    """
+
+    def __init__(self, dialect: MySQL, connection: sa.Connection) -> None:
+        self._dialect = dialect
+        self._connection = connection
+        self._session = int(connection.connection.dbapi_connection.thread_id())  # type: ignore[union-attr]
+        self._engine = connection.engine
+        self._guard = threading.Lock()
+        self._closed = False
+        self._ending: threading.Thread | None = None
+
+    def wait(self, seconds: float) -> bool:
+        with self._dialect._interruptible():
+            return bool(self._connection.scalar(sa.select(sa.func.sleep(seconds))))
+        return True
+
+    def end(self) -> None:
+        # In a thread: where the pool has no connection to lend, sleep ends sooner than the waiting for one.
+        with self._guard:
+            if not self._closed and (self._ending is None or not self._ending.is_alive()):
+                self._ending = threading.Thread(target=self._interrupt, name="claimjobs interrupts", daemon=True)
+                self._ending.start()
+
+    def _interrupt(self) -> None:
+        with contextlib.suppress(sa.exc.SQLAlchemyError), self._engine.connect() as other:
+            if not self._closed:
+                other.execute(self._dialect.interrupt(self._session))
+
+    def close(self) -> None:
+        with self._guard:
+            self._closed = True
+        if self._ending is not None:
+            self._ending.join(1.0)  # so that it does not interrupt what comes next
 
 
 class _WalkedDelete(sa.Delete):

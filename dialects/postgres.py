@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import select
+import socket
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
 
@@ -17,6 +21,9 @@ from claimjobs.dialects.base import Dialect
 _OWNERS: Final = 0x636A6F
 _NAMES: Final = 0x636A6E
 """The first halves of our advisory locks' numbers, "cjo" and "cjn": other programs of the database use others."""
+
+_CHANNEL: Final = "claimjobs_"
+"""What the channel on which an owner is called begins with; then its number."""
 
 _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted")
 
@@ -34,6 +41,7 @@ class Postgres(Dialect):
     returns_what_it_writes: ClassVar[bool] = True
     skips_duplicates: ClassVar[bool] = True
     copies: ClassVar[bool] = True
+    wakes: ClassVar[bool] = True
 
     transient: ClassVar[dict[Any, str]] = {
         "40P01": "deadlock",
@@ -228,6 +236,72 @@ class Postgres(Dialect):
     def server_since(self, connection: sa.Connection) -> datetime:
         since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
         return since
+
+    # --- waiting to be called ----------------------------------------------------------------------------------
+
+    def bell(self, connection: sa.Connection) -> _Line:
+        return _Line(connection)
+
+    def listen(self, owner: int) -> sa.Executable:
+        # A channel for each owner: one for all would wake all. It takes no parameter; an owner is a number.
+        return sa.text(f"LISTEN {_CHANNEL}{owner:d}")
+
+    def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        # Delivered by the commit, and not at all by a rollback.
+        return sa.func.pg_notify(sa.func.concat(_CHANNEL, owner), "")
+
+    @contextlib.contextmanager
+    def committing(self, connection: sa.Connection) -> Iterator[None]:
+        driver: Any = connection.connection.driver_connection
+        driver.autocommit = True  # the driver sends nothing for this, and no BEGIN and COMMIT while it is set
+        try:
+            yield
+        finally:
+            if not driver.closed:
+                driver.autocommit = False
+
+
+class _Line:
+    """The connection's own line, on which a notification arrives.
+
+    Whatever comes is taken for a call: it is left to the next statement to read it.
+    """
+
+    def __init__(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        self._calls = self._hear(connection, driver)
+        self._ours, self._theirs = socket.socketpair()
+        self._theirs.setblocking(False)
+        self._line = driver.fileno()
+        self._known = self._calls[0]
+
+    def _hear(self, connection: sa.Connection, driver: Any) -> list[int]:
+        """How many calls this connection has heard. One may come along with the answer to a statement."""
+        calls: list[int] | None = connection.info.get(_CHANNEL)
+        if calls is None:
+            calls = connection.info[_CHANNEL] = [0]
+            driver.add_notify_handler(partial(_count, calls))
+        return calls
+
+    def wait(self, seconds: float) -> bool:
+        if self._calls[0] > self._known:
+            return True
+        both = select.poll()
+        both.register(self._line, select.POLLIN)
+        both.register(self._ours, select.POLLIN)
+        return bool(both.poll(seconds * 1000))
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._theirs.send(b".")
+
+    def close(self) -> None:
+        self._ours.close()
+        self._theirs.close()
+
+
+def _count(calls: list[int], _notification: Any) -> None:
+    calls[0] += 1
 
 
 class PortablePostgres(Postgres):

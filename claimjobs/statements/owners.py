@@ -20,23 +20,23 @@ def register(owners: sa.Table) -> sa.Insert:
 
 
 def beat(owners: sa.Table) -> sa.Update:
-    """A sign of life of `me`; reaches no row when `me` was declared dead."""
-    return sa.update(owners).where(_me(owners), owners.c.died.is_(None)).values(beat=database_now())
+    """A sign of life of `me`, which is awake; reaches no row when `me` was declared dead."""
+    return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(beat=database_now(), asleep=None)
 
 
 def locked(owners: sa.Table) -> sa.Update:
     """Note `since` when the server runs on which `me` holds its session lock; NULL: it holds none."""
-    return sa.update(owners).where(_me(owners)).values(server_since=sa.bindparam("since", type_=Instant))
+    return sa.update(owners).where(me(owners)).values(server_since=sa.bindparam("since", type_=Instant))
 
 
 def alive(owners: sa.Table) -> sa.ColumnElement[bool]:
     """The predicate that `me` was not declared dead, for a statement that writes in its name."""
-    return sa.exists().where(_me(owners), owners.c.died.is_(None))
+    return sa.exists().where(me(owners), owners.c.died.is_(None))
 
 
 def leave(owners: sa.Table) -> sa.Delete:
     """The owner `me` is no more."""
-    return sa.delete(owners).where(_me(owners))
+    return sa.delete(owners).where(me(owners))
 
 
 def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
@@ -50,17 +50,17 @@ def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
 def seize(owners: sa.Table) -> sa.Select[Any]:
     """The row of the owner `me`, locked, for whoever is to declare it dead: one at a time, others pass by."""
     columns = (*owners.columns, database_now().label("now"))
-    return sa.select(*columns).where(_me(owners)).with_for_update(skip_locked=True)
+    return sa.select(*columns).where(me(owners)).with_for_update(skip_locked=True)
 
 
 def claims_of(owners: sa.Table) -> sa.Select[Any]:
     """The table that the owner `me` takes jobs from."""
-    return sa.select(owners.c.claims).where(_me(owners))
+    return sa.select(owners.c.claims).where(me(owners))
 
 
 def declare_dead(owners: sa.Table) -> sa.Update:
     """From now on no claim and no beat of `me` succeeds."""
-    return sa.update(owners).where(_me(owners), owners.c.died.is_(None)).values(died=database_now())
+    return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(died=database_now())
 
 
 def held(roles: Roles) -> sa.Select[Any]:
@@ -75,7 +75,7 @@ def left_behind(roles: Roles) -> sa.Select[Any]:
     return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
-def unknown(roles: Roles, owners: sa.Table) -> sa.Select[Any]:
+def unknown(roles: Roles, owners: sa.FromClause) -> sa.Select[Any]:
     """Owners that hold jobs and are in no table: a claim of theirs was committed after they were taken out.
 
     Numbers below ours belong to other programs, which may claim jobs of the same table.
@@ -86,5 +86,6 @@ def unknown(roles: Roles, owners: sa.Table) -> sa.Select[Any]:
     return sa.select(owner).where(ours, ~known).distinct()
 
 
-def _me(owners: sa.Table) -> sa.ColumnElement[bool]:
+def me(owners: sa.Table) -> sa.ColumnElement[bool]:
+    """The predicate of the row of the owner `me`."""
     return owners.c.id == sa.bindparam("claimjobs_me", type_=sa.Integer)
