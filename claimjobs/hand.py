@@ -113,6 +113,8 @@ class Hand:
         doubts: list[BaseException] = []
         with self._settling():
             refused = self._settler.settle(self._connector, owner, outcomes, doubts)
+            if not outcomes.all_done:
+                self._search.look_back()
             return self._settled(outcomes, owner, refused, doubts)
 
     def turn(self, outcomes: Outcomes, owner: int, size: int, turn: Turn) -> tuple[set[Key], Claimed]:
@@ -126,6 +128,8 @@ class Hand:
     def _turned(
         self, outcomes: Outcomes, owner: int, size: int, *, turn: Turn, doubts: list[BaseException]
     ) -> tuple[set[Key], Claimed]:
+        if not outcomes.all_done:
+            self._search.look_back()
         look = self._search.look(size, turn.algorithm)
         # The id is read at each try: on a new connection it may be a new one.
         work = lambda c: turn(c, self.owner.id, look, owner=owner, outcomes=outcomes)  # noqa: E731
@@ -154,8 +158,6 @@ class Hand:
         lost = set() if refused and doubts and self._is_still(owner) else refused
         keys = outcomes.keys()
         self._in_hand.difference_update((owner, key) for key in keys)
-        if not outcomes.all_done:
-            self._search.look_back()
         (outcomes.only(set(keys) - lost) if lost else outcomes).count(self._report)
         self._report.lost += len(lost)
         return lost

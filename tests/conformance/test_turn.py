@@ -340,15 +340,15 @@ def test_a_queue_that_seemed_empty_while_a_batch_was_worked_on_is_looked_at_agai
         seen.append(names(batch))
         with batch:
             if len(seen) == 1:
-                backend.wait_for(lambda: queue.report.empty_claims == 1, "nothing more is found")
+                backend.wait_for(lambda: queue.report.empty_claims, "nothing more is found")
                 other.enqueue({"d": "late", "e": ""})
             batch.done()
     assert seen == [["0000", "0001"], ["late"]]
 
 
 def test_an_error_of_a_claim_is_raised_when_its_batch_is_asked_for(backend: Backend) -> None:
-    answers = iter(["d < '0002'", "no such thing"])
-    queue = backend.queue(where=lambda: sa.text(next(answers)))
+    answers = iter(["d < '0002'"])
+    queue = backend.queue(where=lambda: sa.text(next(answers, "no such thing")))
     queue.enqueue(jobs(4))
     batches = queue.batches(2, prefetch=1)
     with next(batches) as batch:
