@@ -26,8 +26,8 @@ from claimjobs.statements import sleepers as statements
 
 CYCLE: Final = 0.3
 """Of a lease: the longest time between two glances, in which nobody notices that another owner has died."""
-BREATH: Final = 0.5
-"""Of a lease: a sleeper that was silent for so long beats with its next glance. It holds nothing."""
+SILENCE: Final = 0.75
+"""Of a lease: a sleeper gives a sign of life, unless it will glance again before it has been silent for so long."""
 FEW: Final = 3
 """So many of all who sleep look after others in each cycle."""
 CROWD: Final = 8
@@ -236,7 +236,7 @@ class Nap:
     def _breathes(self, connection: sa.Connection) -> Woken | None:
         """A sign of life, if it is time for one."""
         self.breathed = time.monotonic()
-        if self.breathed - self._beaten < BREATH * self._liveness.lease:
+        if self.breathed - self._beaten + self._longest() < SILENCE * self._liveness.lease:
             return None
         return self._tells(connection)
 
