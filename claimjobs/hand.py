@@ -122,8 +122,10 @@ class Hand:
         doubts: list[BaseException] = []
         with self._settling():
             refused, claimed = self._turned(outcomes, owner, size, turn=turn, doubts=doubts)
-            self._hold(claimed)
-            return self._settled(outcomes, owner, refused, doubts), claimed
+            lost = self._settled(outcomes, owner, refused, doubts)
+            with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+                self._hold(claimed)  # doubts that are not dispelled now are so with the next claim
+            return lost, claimed
 
     def _turned(
         self, outcomes: Outcomes, owner: int, size: int, *, turn: Turn, doubts: list[BaseException]
@@ -203,6 +205,8 @@ class Hand:
         self._search.look_back()
 
     def _release_forgotten(self) -> None:
+        if self._alone.locked():  # whoever is at work may be so for long, and the heart must beat
+            return
         for claimed in self.ahead.forgotten(self._lease / 2):
             self.settle(Outcomes(released=[job.key for job in claimed.jobs]), claimed.owner)
 
