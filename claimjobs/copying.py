@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import sqlalchemy as sa
@@ -52,5 +53,5 @@ class CopyInsert(Insert):
         return self._dialect.copyable(self._connection, self._table)
 
     def _means_the_same(self, keys: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> bool:
-        columns = zip(*rows, strict=True)
-        return all(self._copyable[key](values) for key, values in zip(keys, columns, strict=True))
+        values = tuple(chain.from_iterable(rows))
+        return all(self._copyable[key](values[place :: len(keys)]) for place, key in enumerate(keys))
