@@ -123,7 +123,7 @@ class Marked:
 class TryLocks:
     """Find candidates, try their locks in rounds of as many as are wanted, keep those whose recheck succeeds."""
 
-    is_one_statement = False
+    is_one_statement = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, recheck: Recheck, *, declared: bool | None) -> None:
         self._roles, self._dialect = backend.roles, backend.dialect

@@ -62,7 +62,7 @@ class Apart:
 class AntiJoin:
     """Claims by lease: find, lock the rows, insert their keys, read what is ours."""
 
-    is_one_statement = False
+    is_one_statement = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._apart = Apart(backend, selection, now)
@@ -117,7 +117,7 @@ class LockApart:
     statement knew of the claims may be older than its locks, and a row that was locked and done meanwhile is the same.
     """
 
-    is_one_statement = False
+    is_one_statement = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._apart = Apart(backend, selection, now)

@@ -17,7 +17,7 @@ from claimjobs.backend import Backend
 from claimjobs.columns import CLAIMED
 from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
-from claimjobs.phases import Claimed, Look, Looks, at_most, check_keys, phases
+from claimjobs.phases import Claimed, Counted, Look, Looks, at_most, check_keys, phases
 from claimjobs.roles import Roles
 from claimjobs.rows import Reader
 from claimjobs.statements.claim import claim
@@ -32,7 +32,7 @@ Lock = Literal["rows", "advisory"]
 LOCKS: Final = get_args(Lock)
 
 
-TOLD: Final = 2
+TOLD: Final = 1
 """Columns of every row of a claim in one statement that are not about a job."""
 
 
@@ -51,6 +51,8 @@ class Algorithm(Protocol):
     """The order, if a claim can begin anywhere in it."""
     is_one_statement: bool
     """Whether it needs no transaction around it."""
+    is_lazy: bool
+    """Whether candidates that are not needed are not read, and may be as many as ever."""
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed: ...
 
@@ -65,7 +67,7 @@ class TwoPhases:
         self._phases = phases(backend, selection, known=list(as_claimed(roles, 0)))
         self._roles = roles
         self._mark = mark(roles, dialect, now, backend.owners)
-        self.walk = self._phases.walk
+        self.walk, self.is_lazy = self._phases.walk, self._phases.is_lazy
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         # As they will be once they are marked; `owner_date` is the server's to say.
@@ -91,7 +93,7 @@ class LockOnly:
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
         self._phases = phases(backend, selection)
-        self.walk = self._phases.walk
+        self.walk, self.is_lazy = self._phases.walk, self._phases.is_lazy
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         return replace(self._phases(connection, look), owner=me)
@@ -99,6 +101,8 @@ class LockOnly:
 
 class OneStatement:
     """Find, lock and mark in a single statement, for a database that can return what it updates."""
+
+    is_lazy = True
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._roles = backend.roles
@@ -108,15 +112,15 @@ class OneStatement:
         self._backend, self._selection, self._now = backend, selection, now
         self.key_columns = len(backend.roles.key)
         self._claim = self._looks()
+        self._count = Counted(backend, selection)
         self.walk = self._claim.walk
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         given = {**look.candidates, "claimjobs_size": look.size, "claimjobs_me": me}
         rows = self.rows(connection.execute(self._claim.begun(look), given), TOLD)
-        found, alive = rows[0][:TOLD]
-        if not alive:
+        if not rows[0][0]:
             raise OwnerDead
-        return self.claimed([row[TOLD:] for row in rows], me, look.size, found)
+        return self.claimed(connection, [row[TOLD:] for row in rows], me, look)
 
     def after(self, settle: sa.Delete | sa.Update) -> Looks[sa.Select[Any]]:
         """The same statement after one that settles the batch before; `claimed` reads what it returns of jobs."""
@@ -131,15 +135,16 @@ class OneStatement:
         """All rows of its result, in which so many columns stand before a job's."""
         return self._rows.all(result, before)
 
-    def claimed(self, rows: Sequence[Any], me: int, size: int, found: int) -> Claimed:
+    def claimed(self, connection: sa.Connection, rows: Sequence[Any], me: int, look: Look) -> Claimed:
         """What the rows tell of the jobs: their columns, and their places; None in the only row of an empty claim."""
         taken = [row for row in rows if row[-1] is not None]
         marked = as_claimed(self._roles, me)
         jobs = [self._rows.job(row, marked) for row in taken]
         check_keys(self._roles, jobs)
         company = self._roles.told("suspect", jobs[0], 0) if jobs else 0
-        reach = taken[-1][-1] if len(taken) == at_most(size, company) else found
-        return Claimed(jobs, found, reach, me, suspects=bool(company))
+        is_full = len(taken) == at_most(look.size, company)
+        reach = taken[-1][-1] if is_full else self._count(connection, look, at_least=len(taken))
+        return Claimed(jobs, reach, reach, me, suspects=bool(company))
 
 
 def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold = "lease") -> Algorithm:

@@ -15,7 +15,7 @@ from claimjobs.job import Job
 from claimjobs.roles import Roles
 from claimjobs.rows import AS_IT_IS, Reader
 from claimjobs.statements.find import Selection, Walk, find, how_many, walk_of
-from claimjobs.statements.lock import find_and_lock, lock
+from claimjobs.statements.lock import find_and_lock, lock, lock_first
 
 Statement = TypeVar("Statement")
 After = Mapping[str, Any] | None
@@ -77,6 +77,7 @@ class Phases(Protocol):
     """A way through both phases, of which a claim is made."""
 
     walk: Walk | None
+    is_lazy: bool
 
     def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
         """`marked`: what will be written into the jobs, which are shown as if it were."""
@@ -84,6 +85,8 @@ class Phases(Protocol):
 
 class FindThenLock:
     """Two statements, for any database with SKIP LOCKED: the candidates' keys go to the client and back."""
+
+    is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
         self._roles = roles = backend.roles
@@ -120,10 +123,12 @@ class FindAndLock:
     def __init__(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> None:
         roles, dialect = backend.roles, backend.dialect
         self._roles = roles
+        self.is_lazy = dialect.locks_in_order
         self._rows = Reader(roles, dialect, known)
-        self._take = Looks(lambda some: find_and_lock(roles, dialect, some, self._rows.read), selection, dialect)
+        build = lock_first if dialect.locks_in_order else find_and_lock
+        self._take = Looks(lambda some: build(roles, dialect, some, self._rows.read), selection, dialect)
         self._suspect = None if roles.suspect is None else self._rows.read.index(roles.suspect)
-        self._count = Looks(lambda some: how_many(roles, some), selection, dialect)
+        self._count = Counted(backend, selection)
         self.walk = self._take.walk
 
     def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
@@ -133,9 +138,9 @@ class FindAndLock:
         jobs = [self._rows.job(row, marked) for row in taken]
         check_keys(self._roles, jobs)
         if len(rows) == look.size:
-            reach = taken[-1][-1]
+            reach = max(taken[-1][-1], len(taken))
             return Claimed(jobs, reach, reach, suspects=wanted < look.size)
-        found = max(connection.execute(self._count.begun(look), look.candidates).scalar_one(), len(rows))
+        found = self._count(connection, look, at_least=len(rows))
         return Claimed(jobs, found, found, suspects=wanted < look.size)
 
     def _alike(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], int]:
@@ -148,12 +153,25 @@ class FindAndLock:
         return [row for row in rows if (row[place] or 0) == company][:wanted], wanted
 
 
+class Counted:
+    """How many candidates there were, asked for where a claim falls short: it went through all of them."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._count = Looks(lambda some: how_many(backend.roles, some), selection, backend.dialect)
+
+    def __call__(self, connection: sa.Connection, look: Look, at_least: int) -> int:
+        """Some may have come or gone since."""
+        count: int = connection.execute(self._count.begun(look), look.candidates).scalar_one()
+        return max(count, at_least)
+
+
 def phases(backend: Backend, selection: Selection, known: Sequence[str] = ()) -> Phases:
     """The shortest way through both phases that the database is capable of.
 
     `known`: columns that are not read, because what will be written into them is known.
     """
-    return (FindAndLock if backend.dialect.finds_and_locks_at_once else FindThenLock)(backend, selection, known)
+    at_once = backend.dialect.finds_and_locks_at_once or backend.dialect.locks_in_order
+    return (FindAndLock if at_once else FindThenLock)(backend, selection, known)
 
 
 class JobMaker:

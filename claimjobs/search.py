@@ -44,7 +44,8 @@ class Search:
         if algorithm is not self._algorithm:
             self._algorithm, self._cursor = algorithm, Cursor(algorithm.walk)
         self._since = time.monotonic()
-        return Look(size, self._overfetch.limit(size), self._cursor.begin())
+        limit = self._overfetch.most(size) if algorithm.is_lazy else self._overfetch.limit(size)
+        return Look(size, limit, self._cursor.begin())
 
     def learn(self, look: Look, claimed: Claimed) -> None:
         """What came of a look. Counted."""

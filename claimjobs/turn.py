@@ -14,7 +14,7 @@ from claimjobs.dialects import Key
 from claimjobs.phases import NOTHING, Claimed, Look
 from claimjobs.settle import MANY, Outcomes, Settler
 
-TOLD: Final = 3
+TOLD: Final = 2
 """Columns of every row that are about neither a job nor the keys that were settled."""
 
 
@@ -76,12 +76,12 @@ class AtOnce(OneAfterTheOther):
         settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done), "claimjobs_me": me}
         given = {**look.candidates, "claimjobs_size": look.size, **settles}
         rows = self._one.rows(connection.execute(self._turn.begun(look), given), self._told)
-        found, alive, settled, *arrays = rows[0][: self._told]
+        alive, settled, *arrays = rows[0][: self._told]
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if not alive:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
         jobs = [row[self._told :] for row in rows]
-        return lost, self._one.claimed(jobs, me, look.size, found)
+        return lost, self._one.claimed(connection, jobs, me, look)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:

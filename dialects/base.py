@@ -40,6 +40,9 @@ class Dialect:
     finds_and_locks_at_once: ClassVar[bool] = False
     """A SELECT can lock the rows of one table alone, in the order of a subquery: needs FOR UPDATE OF."""
 
+    locks_in_order: ClassVar[bool] = False
+    """`ORDER BY ... LIMIT n FOR UPDATE SKIP LOCKED` locks the first n that are free, and nothing that it sorts."""
+
     returns_what_it_writes: ClassVar[bool] = False
     """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
 
@@ -275,10 +278,6 @@ class Dialect:
         del column
         return None
 
-    def stored(self, rows: sa.Select[Any], name: str) -> sa.FromClause:
-        """Rows that a statement computes once, before what reads them."""
-        return rows.cte(name).prefix_with("MATERIALIZED")
-
     def few(self, rows: sa.FromClause, order: sa.ColumnElement[Any]) -> sa.FromClause:
         """A CTE of a few rows, to be joined by a planner that may think it has many; in this order."""
         del order
@@ -315,21 +314,13 @@ class Dialect:
         del index
         return statement.where(self.among(key, "claimjobs_keys"))
 
-    def look_up(
-        self,
-        jobs: sa.Select[Any],
-        rows: sa.FromClause,
-        matches: sa.ColumnElement[bool],
-        table: sa.Table,
-        *,
-        index: str | None,
-    ) -> sa.Select[Any]:
-        """Join a few numbered `rows` with the rows of a table that they match, and lock in the order of the numbers.
+    def lock_in_order(self, wanted: sa.Select[Any], walk: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
+        """Walk along numbered rows, the left of a join; look up what is `wanted` of its right, and lock the first
+        `limit` rows there that nobody else has locked: the columns wanted, then the number of each.
 
-        `index` as for `reach`. A LIMIT on top must stop the locking as well.
+        `index` as for `reach`. Needs `finds_and_locks_at_once`.
         """
-        del index
-        return jobs.select_from(rows.join(table, matches)).order_by(rows.c["claimjobs_place"])
+        raise NotImplementedError
 
     def beyond(
         self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False

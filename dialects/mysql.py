@@ -112,25 +112,14 @@ class MySQL(Dialect):
     def from_lean(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
         return _instant if isinstance(column.type, sa.DateTime | Instant) else None
 
-    def stored(self, rows: sa.Select[Any], name: str) -> sa.FromClause:
-        # A derived table with a window function is one that is stored.
-        return rows.subquery(name)
-
-    def look_up(
-        self,
-        jobs: sa.Select[Any],
-        rows: sa.FromClause,
-        matches: sa.ColumnElement[bool],
-        table: sa.Table,
-        *,
-        index: str | None,
-    ) -> sa.Select[Any]:
+    def lock_in_order(self, wanted: sa.Select[Any], walk: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
         """As `pick`, with candidates that never leave the server.
 
-        FOR UPDATE OF locks what it names; a subquery is a plain read. Rows of a stored table are read as they were
-        stored.
+        FOR UPDATE OF locks what it names; a subquery is a plain read. With its window function it is a table that is
+        stored, and read as it was stored.
         """
-        return _straight(jobs, rows.join(table, matches), index)
+        found = _straight(wanted.add_columns(walk.left.c.claimjobs_place), walk, index)
+        return found.limit(limit).with_for_update(skip_locked=True, of=walk.right)
 
     # --- sessions ------------------------------------------------------------------------------------------
 

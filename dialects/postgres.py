@@ -37,7 +37,8 @@ class Postgres(Dialect):
     oldest: ClassVar[tuple[int, ...]] = (13,)
 
     claims_in_one_statement: ClassVar[bool] = True
-    finds_and_locks_at_once: ClassVar[bool] = True
+    # The sort runs below the locking, and the limit ends both.
+    locks_in_order: ClassVar[bool] = True
     returns_what_it_writes: ClassVar[bool] = True
     skips_duplicates: ClassVar[bool] = True
     copies: ClassVar[bool] = True
@@ -311,7 +312,7 @@ class PortablePostgres(Postgres):
     """
 
     claims_in_one_statement: ClassVar[bool] = False
-    finds_and_locks_at_once: ClassVar[bool] = False
+    locks_in_order: ClassVar[bool] = False
     returns_what_it_writes: ClassVar[bool] = False
     skips_duplicates: ClassVar[bool] = False
     copies: ClassVar[bool] = False

@@ -229,6 +229,7 @@ def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> d
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
     beyond = walk.begun(selection, dialect)
     columns = [column for column in roles.table.columns if column.name not in as_claimed(roles, 0)]
+    counts = {"count": how_many(roles, selection), "count beyond": how_many(roles, beyond)}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), columns=columns)
         done = settle.delete(settle.Reach(roles, dialect, roles.mine)).cte("settled")
@@ -237,11 +238,11 @@ def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> d
             "claim beyond": one(beyond),
             "turn": one(beyond, settled=done),
             "turn at head": one(selection, settled=done),
+            **counts,
         }
     marks = {"mark": mark(roles, dialect, now, owner_table())}
     if dialect.finds_and_locks_at_once:
         take = partial(find_and_lock, roles, dialect, columns=columns)
-        counts = {"count": how_many(roles, selection), "count beyond": how_many(roles, beyond)}
         return {"take": take(selection), "take beyond": take(beyond), **counts, **marks}
     finds = {"find": find(roles, selection), "find beyond": find(roles, beyond)}
     return {**finds, "lock": lock(roles, dialect, selection, columns), **marks}

@@ -10,16 +10,16 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import PLACE, SUSPECT, Selection, lean, numbered, same_key
+from claimjobs.statements.find import KEY, PLACE, Selection, begun, head, lean, same_key, suspicion
+from claimjobs.statements.lock import free_ones
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 
-FOUND: Final = "claimjobs_found"
 ALIVE: Final = "claimjobs_alive"
-"""How many candidates phase 1 found, and whether `me` was not declared dead: the first two columns of every row,
-also of the only one of an empty claim. The last column is a job's place; NULL in the only row of an empty claim."""
+"""Whether `me` was not declared dead: the first column of every row, also of the only one of an empty claim. The last
+column is a job's place; NULL in the only row of an empty claim."""
 SETTLED: Final = "claimjobs_settled"
-"""The third column, where a batch is settled before: how many jobs of it were ours."""
+"""The second column, where a batch is settled before: how many jobs of it were ours."""
 REACHED: Final = "claimjobs_reached_{}"
 """Then, for each column of the key: which these were, as arrays, if they are not as many as were meant."""
 
@@ -34,23 +34,20 @@ def claim(
     columns: Sequence[sa.Column[Any]],
     settled: sa.CTE | None = None,
 ) -> sa.Select[Any]:
-    """Find `limit` candidates, lock the first `size` that are free, make them claimed by `me`, return them in order:
-    these columns of them.
+    """Find and lock the first `size` jobs that are free, make them claimed by `me`, return them in order: these columns
+    of them, and the number of each.
 
-    If the first candidate is a suspect only its like are taken, half as many at most as they were (see
-    claimjobs.claim). If `me` was declared dead nothing is taken.
+    If the first job is a suspect only its like are taken, half as many at most as they were (see claimjobs.phases). If
+    `me` was declared dead nothing is taken.
 
     `settled`: what settles the batch before, of `meant` jobs, and returns their keys. It is made to run first: left to
     the planner it runs last, and consumers wait for each other.
 
-    The CTEs are MATERIALIZED: inlined, a planner may run a subquery with a LIMIT more than once, and a second run
-    finds other rows.
+    What is locked is MATERIALIZED: inlined, a planner may run it more than once, and a second run finds other rows.
     """
-    candidate = dialect.stored(numbered(roles, _after(settled, selection)), "candidate")
-    locked = _locked(roles, dialect, candidate, ready=sa.and_(selection.ready, alive(owners)))
+    locked = _locked(roles, _after(settled, selection), alive(owners))
     claimed = _claimed(roles, dialect, locked, now=now, columns=columns)
-    facts: list[Any] = [sa.func.count().label(FOUND), alive(owners).label(ALIVE), *_reached(roles, settled)]
-    told = sa.select(*facts).select_from(candidate).subquery("told")
+    told = sa.select(alive(owners).label(ALIVE), *_reached(roles, settled)).subquery("told")
     jobs = (*lean(columns, dialect, claimed), claimed.c[PLACE])
     return sa.select(*told.c, *jobs).select_from(told.outerjoin(claimed, sa.true())).order_by(claimed.c[PLACE])
 
@@ -77,14 +74,13 @@ def _reached(roles: Roles, settled: sa.CTE | None) -> list[sa.ColumnElement[Any]
     return [_count(settled).label(SETTLED), *named]
 
 
-def _locked(roles: Roles, dialect: Dialect, candidate: sa.FromClause, *, ready: Any) -> sa.CTE:
-    # The sort runs below the locking: the LIMIT ends both, so `size` rows are locked, not `limit`.
-    kind = sa.select(candidate.c[SUSPECT]).where(candidate.c[PLACE] == 1).scalar_subquery()
-    rows = dialect.few(candidate, candidate.c[PLACE])
-    picked = sa.select(*(column for column in rows.c if column.name != SUSPECT)).where(ready, rows.c[SUSPECT] == kind)
-    found = dialect.look_up(picked, rows, same_key(roles, rows), roles.table, index=roles.key_index)
-    locked = found.limit(_at_most(kind)).with_for_update(skip_locked=True, key_share=True, of=roles.table)
-    return locked.cte("locked").prefix_with("MATERIALIZED")
+def _locked(roles: Roles, selection: Selection, lives: sa.ColumnElement[bool]) -> sa.CTE:
+    kind = head(roles, selection).scalar_subquery()
+    keys = [column.label(KEY.format(i)) for i, column in enumerate(roles.key)]
+    jobs = begun(sa.select(*keys).where(lives, suspicion(roles) == kind), selection)
+    locked = free_ones(jobs.limit(_at_most(kind)), roles).cte("locked").prefix_with("MATERIALIZED")
+    numbered = sa.select(*locked.c, sa.func.row_number().over().label(PLACE))
+    return numbered.cte("numbered").prefix_with("MATERIALIZED")
 
 
 def _at_most(kind: sa.ScalarSelect[Any]) -> sa.ColumnElement[Any]:

@@ -74,14 +74,28 @@ def _step(term: sa.ColumnElement[Any]) -> tuple[sa.Column[Any] | None, bool]:
 
 def find(roles: Roles, selection: Selection) -> sa.Select[Any]:
     """The first `limit` jobs that are ready, in order: their keys, then how suspect each is."""
-    suspect = sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)
-    return first(sa.select(*roles.key, suspect.label(SUSPECT)), selection)
+    return first(sa.select(*roles.key, suspicion(roles).label(SUSPECT)), selection)
+
+
+def head(roles: Roles, selection: Selection) -> sa.Select[Any]:
+    """How suspect the first job is that is ready."""
+    return begun(sa.select(suspicion(roles)), selection).limit(1)
+
+
+def suspicion(roles: Roles) -> sa.ColumnElement[int]:
+    """How suspect a job is: 0, or how many jobs it was in hand with when something went wrong."""
+    return sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)
 
 
 def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
     """The first `limit` rows of a selection, from where it begins."""
-    begun = rows.where(selection.ready) if selection.beyond is None else rows.where(selection.ready, selection.beyond)
-    return begun.order_by(*selection.order).limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
+    return begun(rows, selection).limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
+
+
+def begun(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
+    """The rows of a selection, in order, from where it begins."""
+    ready = rows.where(selection.ready) if selection.beyond is None else rows.where(selection.ready, selection.beyond)
+    return ready.order_by(*selection.order)
 
 
 def how_many(roles: Roles, selection: Selection) -> sa.Select[Any]:

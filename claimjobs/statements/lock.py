@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import PLACE, Selection, lean, numbered, same_key
+from claimjobs.statements.find import PLACE, Selection, begun, lean, numbered, same_key
 
 Columns = Sequence[sa.Column[Any]]
 
@@ -23,7 +23,7 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection, columns: Columns)
     picked = dialect.pick(jobs, roles.key, selection.order, roles.key_index).limit(
         sa.bindparam("claimjobs_size", type_=sa.Integer)
     )
-    return picked.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+    return free_ones(picked, roles)
 
 
 def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, columns: Columns) -> sa.Select[Any]:
@@ -31,9 +31,21 @@ def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, columns:
 
     These columns of the jobs, and the place of each among the `limit` candidates.
     """
-    candidate = dialect.stored(numbered(roles, selection), "candidate")
-    rows = dialect.few(candidate, candidate.c[PLACE])
-    jobs = sa.select(*lean(columns, dialect), rows.c[PLACE]).where(selection.ready)
-    found = dialect.look_up(jobs, rows, same_key(roles, rows), roles.table, index=roles.key_index)
-    size = sa.bindparam("claimjobs_size", type_=sa.Integer)
-    return found.limit(size).with_for_update(skip_locked=True, key_share=True, of=roles.table)
+    candidate = numbered(roles, selection).subquery("candidate")
+    wanted = sa.select(*lean(columns, dialect)).where(selection.ready)
+    walk = candidate.join(roles.table, same_key(roles, candidate))
+    return dialect.lock_in_order(wanted, walk, sa.bindparam("claimjobs_size", type_=sa.Integer), roles.key_index)
+
+
+def lock_first(roles: Roles, dialect: Dialect, selection: Selection, columns: Columns) -> sa.Select[Any]:
+    """The same for a database that `locks_in_order`: each job is found and locked before the next one is looked for.
+
+    What it passes over, because others have it, is not counted: the place of each is 0.
+    """
+    rows = begun(sa.select(*lean(columns, dialect), sa.literal(0).label(PLACE)), selection)
+    return free_ones(rows.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)), roles)
+
+
+def free_ones(rows: sa.Select[Any], roles: Roles) -> sa.Select[Any]:
+    """Those that nobody else has locked, locked."""
+    return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)

@@ -28,6 +28,16 @@ def test_it_doubles_where_a_claim_falls_short_and_there_was_more() -> None:
     assert limits == [10, 20, 40]
 
 
+def test_it_looks_much_further_where_everything_was_in_other_hands() -> None:
+    overfetch = Overfetch()
+    limits = []
+    for _ in range(3):
+        limit = overfetch.limit(10)
+        limits.append(limit)
+        overfetch.learn(claimed(0, limit, limit), 10, limit)
+    assert limits == [10, 40, 160]
+
+
 def test_it_stays_where_the_queue_itself_was_short() -> None:
     overfetch = Overfetch()
     overfetch.learn(claimed(2, 3, 3), 10, 10)
