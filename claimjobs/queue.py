@@ -135,7 +135,8 @@ class Queue:
         on_bad: OnBad | None = None,
         unique: str | Sequence[str] = (),
     ) -> int:
-        """Insert jobs, given as one mapping of columns or any number of them; return how many came in.
+        """Insert jobs, given as one mapping of columns or any number of them; return how many came in. Consumers
+        that sleep are called when they are committed.
 
         With a Connection or Session they become part of its transaction, and its caller commits; without one
         they are committed here, all or none. Raises BadRow with the number of the first row that does not fit; with
@@ -196,8 +197,9 @@ class Queue:
         """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
 
         Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also when there
-        was no batch for so many seconds. Without work it looks again after a pause that grows to `poll` seconds.
-        Raises BatchNotSettled when a batch is left open.
+        was no batch for so many seconds. Without work it sleeps until an `enqueue` calls it, and looks by itself every
+        three times `poll` seconds at the latest (5.4 times where many sleep); where it cannot be called, after a pause
+        that grows to `poll` seconds. Raises BatchNotSettled when a batch is left open.
         """
         _check_size(size)
         return self._batches(size, where, drain, poll=poll, idle=math.inf if idle is None else idle)
