@@ -49,7 +49,7 @@ FIRST_LOOK = 0.05
 """Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
 RARER = 3
 """Times `poll`: how often a loop looks that is asleep, and would be called."""
-CHECK = 15.0
+CHECK = 5.0
 """Seconds after which a loop that waits to be called makes sure that there is somebody to hear it."""
 
 

@@ -21,6 +21,7 @@ from tests.backends import Backend, poll, wait_for
 from tests.conformance.jobs import counted, jobs
 from tests.conformance.owners import (
     JOBS,
+    await_beat,
     declare_dead,
     end_session,
     hand_of,
@@ -489,6 +490,16 @@ def test_a_commit_in_two_phases_calls_nobody(anywhere: Backend) -> None:
             assert producer.enqueue(jobs(1), connection) == 1
         transaction.rollback()
     assert not of(sent, "claimjobs_owners")
+
+
+def test_an_owner_can_beat_while_a_serializable_transaction_has_enqueued(backend: Backend) -> None:
+    """Its reads may lock what they read, until it ends."""
+    producer, queue = backend.queue(), backend.queue(liveness=QUICK)
+    with backend.engine.connect().execution_options(isolation_level="SERIALIZABLE") as connection:
+        producer.enqueue(jobs(1), connection)
+        for _ in range(2):
+            await_beat(backend, queue.owner_id)
+        connection.rollback()
 
 
 # --- where nobody can be called ------------------------------------------------------------------------------
