@@ -143,7 +143,8 @@ class OneStatement:
         check_keys(self._roles, jobs)
         company = self._roles.told("suspect", jobs[0], 0) if jobs else 0
         is_full = len(taken) == at_most(look.size, company)
-        reach = taken[-1][-1] if is_full else self._count(connection, look, at_least=len(taken))
+        # Those that are ours now are candidates no more.
+        reach = len(taken) if is_full else len(taken) + self._count(connection, look)
         return Claimed(jobs, reach, reach, me, suspects=bool(company))
 
 

@@ -159,7 +159,7 @@ class Counted:
     def __init__(self, backend: Backend, selection: Selection) -> None:
         self._count = Looks(lambda some: how_many(backend.roles, some), selection, backend.dialect)
 
-    def __call__(self, connection: sa.Connection, look: Look, at_least: int) -> int:
+    def __call__(self, connection: sa.Connection, look: Look, at_least: int = 0) -> int:
         """Some may have come or gone since."""
         count: int = connection.execute(self._count.begun(look), look.candidates).scalar_one()
         return max(count, at_least)

@@ -53,7 +53,7 @@ FIRST_LOOK = 0.05
 """Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
 RARER = 3
 """Times `poll`: how often a loop looks that is asleep, and would be called."""
-CHECK = 15.0
+CHECK = 5.0
 """Seconds after which a loop that waits to be called makes sure that there is somebody to hear it."""
 
 
@@ -139,7 +139,8 @@ class Queue:
         on_bad: OnBad | None = None,
         unique: str | Sequence[str] = (),
     ) -> int:
-        """Insert jobs, given as one mapping of columns or any number of them; return how many came in.
+        """Insert jobs, given as one mapping of columns or any number of them; return how many came in. Consumers
+        that sleep are called when they are committed.
 
         With a Connection or Session they become part of its transaction, and its caller commits; without one
         they are committed here, all or none. Raises BadRow with the number of the first row that does not fit; with
@@ -205,14 +206,15 @@ class Queue:
 
         Leaving a batch settles it, and in the same transaction claims the next one, which is released if nobody asks
         for it. Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also
-        when there was no batch for so many seconds. Without work it looks again after a pause that grows to `poll`
-        seconds.
+        when there was no batch for so many seconds. Without work it sleeps until an `enqueue` calls it, and looks by
+        itself every three times `poll` seconds at the latest (5.4 times where many sleep); where it cannot be called,
+        after a pause that grows to `poll` seconds.
 
         `prefetch` is for handlers that take longer than a claim: so many batches are claimed while one is worked on,
         in a thread, and are in hand until they are asked for or the loop ends; each is settled by itself.
 
         One consumer sees its jobs in order, but for those that appear before what it claimed last (enqueued with a
-        higher priority, run again, due at last): every claim begins where the last one did, and looks from the head
+        higher priority, run again, due at last): every claim begins where the last one ended, and looks from the head
         of the queue after ten times as long as that took last, and after 2 seconds at most.
         Raises BatchNotSettled when a batch is left open.
         """

@@ -55,13 +55,18 @@ class Ringer:
 
         Returns the sessions that are to be interrupted when it is committed.
         """
-        # What notifies cannot be prepared for a commit in two phases.
-        if not rows or self._may is False or isinstance(connection.get_transaction(), sa.TwoPhaseTransaction):
+        if not rows or self._may is False or not self._can(connection):
             return []
         number = -(-rows // A_BATCH) + SPARE
         if self._may is None:
             return self._try(connection, number)
         return self._chosen(connection, number)
+
+    def _can(self, connection: sa.Connection) -> bool:
+        """Not in two phases: what notifies cannot be prepared. Nor where owners could not beat until the commit."""
+        level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level
+        in_two_phases = isinstance(connection.get_transaction(), sa.TwoPhaseTransaction)
+        return not in_two_phases and level not in self._dialect.reads_that_lock
 
     def _try(self, connection: sa.Connection, number: int) -> list[int]:
         """The first time: who may only insert jobs must not lose the transaction for it."""

@@ -62,6 +62,9 @@ class Dialect:
     interrupts: ClassVar[bool] = False
     """The call ends what a session does, after the commit. Else it is part of the transaction."""
 
+    reads_that_lock: ClassVar[frozenset[str]] = frozenset()
+    """Isolation levels at which a plain read locks what it reads."""
+
     isolation: ClassVar[str] = "READ COMMITTED"
     """The isolation level of every claim and settle: each statement sees what was committed before it."""
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
+from math import inf
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
@@ -33,6 +34,7 @@ class MySQL(Dialect):
     # There is no notification. But a user may end the statements of its other sessions, also one that sleeps.
     wakes: ClassVar[bool] = True
     interrupts: ClassVar[bool] = True
+    reads_that_lock: ClassVar[frozenset[str]] = frozenset({"SERIALIZABLE"})
 
     transient: ClassVar[dict[Any, str]] = {
         1213: "deadlock",
@@ -294,7 +296,10 @@ class _Sleep:
     def __init__(self, dialect: MySQL, connection: sa.Connection) -> None:
         self._dialect = dialect
         self._connection = connection
-        self._session = int(connection.connection.dbapi_connection.thread_id())  # type: ignore[union-attr]
+        driver: Any = connection.connection.driver_connection
+        self._session = int(driver.thread_id())
+        # A driver that was told to wait for no answer so long would take the sleep for a lost connection.
+        self._longest = (getattr(driver, "_read_timeout", None) or inf) / 2
         self._engine = connection.engine
         self._guard = threading.Lock()
         self._closed = False
@@ -302,7 +307,7 @@ class _Sleep:
 
     def wait(self, seconds: float) -> bool:
         with self._dialect._interruptible():
-            return bool(self._connection.scalar(sa.select(sa.func.sleep(seconds))))
+            return bool(self._connection.scalar(sa.select(sa.func.sleep(min(seconds, self._longest)))))
         return True
 
     def end(self) -> None:

@@ -22,14 +22,16 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.claim import as_claimed
+from claimjobs.connector import Lull
 from claimjobs.ddl import ddl
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.liveness import Liveness
 from claimjobs.roles import Roles, roles_of
-from claimjobs.schema import DEFAULT_TABLE, article_table, owner_table
+from claimjobs.schema import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
 from claimjobs.setup import tables_for
-from claimjobs.statements import dead, owners, produce, purge, settle
+from claimjobs.sleep import Wish
+from claimjobs.statements import dead, owners, produce, purge, settle, sleepers
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find, how_many, walk_of
 from claimjobs.statements.lock import find_and_lock, lock
@@ -73,6 +75,13 @@ TITLES: Final = {
     "hold": "An owner takes its session lock",
     "locked": "An owner notes on which run of the server it holds that",
     "beat": "An owner gives a sign of life",
+    "listen": "An owner falls asleep: its session hears when it is called",
+    "lie down": "An owner falls asleep: it tells so, and repeats it as a sign of life",
+    "glance": "An owner that sleeps looks: for work, and who else sleeps",
+    "careful": "An owner that sleeps looks: and whether another one seems dead",
+    "wait": "An owner sleeps",
+    "call": "Enqueue: some of those that sleep are called",
+    "interrupt": "Enqueue, after the commit: the sleep of one that was called is ended",
     "held": "An owner leaves: what it still holds is released",
     "leave": "An owner leaves: its row",
     "lead": "Looking after the dead: who looks most",
@@ -97,6 +106,12 @@ NOTES: Final = {
     "retried": "One WHEN a failed job; here one job.",
     "dead": "One WHEN a dead job; here one job.",
     "suspects": "One WHEN a job; here two jobs. `:company` is how many they were.",
+    "lie down": "A beat ends the sleep.",
+    "glance": "It commits by itself. `work` is asked for less and less often, the rest every 3 s, 5.4 s in a crowd.",
+    "careful": "By the one that looks most, and by about three of all others that sleep.",
+    "wait": "For as long as until the next glance.",
+    "call": "In the transaction of the rows; it returns nothing while nobody sleeps.",
+    "interrupt": "`4711` stands for the session's number, which the call returned.",
     "held": "In a reclaim it tells whether jobs are left that somebody has locked.",
     "beat": "It reaches no row when the owner was declared dead. The owner then registers anew.",
     "look": "With every beat of every consumer, and every 0.4 s by the one that looks most.",
@@ -115,7 +130,7 @@ OURS: Final = "claimjobs_"
 """What the names of parameters begin with that a column of the user's might have; left out here."""
 GIVEN: Final = (
     *("me", "size", "limit", "keys", "candidates", "meant", "after_0", "after_1", "d", "e"),
-    *("host", "pid", "claims", "lease", "since", "company", "until"),
+    *("host", "pid", "claims", "lease", "since", "company", "until", "number", "seconds"),
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
@@ -134,9 +149,10 @@ The table is the one that `claimjobs setup-tables` makes, with {ROWS:,} waiting 
 parameter that changes from run to run; `:keys` stands for a list of them.
 In truth they are called `claimjobs_keys` and so on, as no column is. Constants (`'unclaimed'`) are sent
 as parameters as well, and are shown as their values here. Every transaction is READ COMMITTED, whatever the
-server's default. A claim is one transaction; so is a settle; from one batch of a loop to the
-next they are one together. So is a reclaim, from locking the owner's row to deleting it. What a new connection asks
-about its server (versions, whose session this is, since when the server runs) is not shown.
+server's default. A claim is one transaction; so is a settle; from one batch of a loop to the next they are one
+together. So is a reclaim, from locking the owner's row to deleting it. What a new connection asks about its server
+(versions, whose session this is, since when the server runs) is not shown, nor that MySQL commits each statement by
+itself while an owner sleeps (`SET autocommit`).
 
 The row locks were counted just before the commit, of a statement that is sent without BEGIN and COMMIT within a
 transaction of its own: on MySQL in `performance_schema.data_locks`, on the others by
@@ -149,7 +165,20 @@ What a table of your own changes: its name, its columns in place of `d` and `e`,
 
 ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 
-UNPLANNED: Final = ("settings", "isolation", "register", "hold", "locked", "leave", "lead", "end session", "holder")
+UNPLANNED: Final = (
+    "isolation",
+    "listen",
+    "wait",
+    "interrupt",
+    "settings",
+    "register",
+    "hold",
+    "locked",
+    "leave",
+    "lead",
+    "end session",
+    "holder",
+)
 """Nothing is to be learned from a plan of these, or there is none."""
 
 ALONE: Final = ("claim", "turn")
@@ -204,9 +233,27 @@ def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
         "hold": sa.select(dialect.hold(ME)),
         "locked": owners.locked(ours),
         "beat": owners.beat(ours),
+        **_asleep(ours, roles, dialect),
         "held": owners.held(roles),
         "leave": owners.leave(ours),
     }
+
+
+def _asleep(ours: sa.Table, roles: Roles, dialect: Dialect) -> dict[str, Any]:
+    work = sleepers.work(roles, Selection(roles.due(database_now()), roles.default_order))
+    listen = dialect.listen(FIRST_OWNER)
+    return {
+        **({} if listen is None else {"listen": listen}),
+        "lie down": sleepers.lie_down(ours),
+        "glance": sleepers.glance(ours, work),
+        "careful": sleepers.careful(ours, work, dialect=dialect, roles=roles),
+        "call": sleepers.call(ours, dialect),
+        **({"interrupt": dialect.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
+    }
+
+
+def _sleep() -> Any:
+    return sa.select(sa.func.sleep(sa.bindparam("seconds")))
 
 
 def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
@@ -312,7 +359,9 @@ class Listener:
         return sorted(self._names[shape] for shape in self._shapes)
 
     def _on_statement(self, _connection: Any, _cursor: Any, statement: str, values: Any, _: Any, many: bool) -> None:
-        if re.match(r"(?i)(SAVEPOINT|RELEASE|ROLLBACK|DESCRIBE|SHOW)\b", statement) or _looks_around(statement):
+        if re.match(r"(?i)(SAVEPOINT|RELEASE|ROLLBACK|DESCRIBE|SHOW|SET autocommit)\b", statement) or _looks_around(
+            statement
+        ):
             return
         name = self._names.get(_shape(statement))
         if name is None:
@@ -366,7 +415,9 @@ def _shape(statement: str) -> str:
     """A statement without its parameters' names, casts and number, and without its spaces."""
     shape = re.sub(r"__\[POSTCOMPILE_[^\]]*\]|%\(\w+\)s|%s|(?<!:):\w+", "?", statement)
     shape = re.sub(rf"\?({CAST})", "?", shape)
-    return " ".join(re.sub(r"\?(, \?)+", "?", shape).split())
+    shape = re.sub(r"LISTEN claimjobs_\d+|sleep\(.*?\) AS \w+", "?", shape)
+    shape = re.sub(r"\?(, \?)+", "?", shape)
+    return " ".join(re.sub(r"\(\?\)(, \(\?\))+", "(?)", shape).split())
 
 
 def _table(rows: Any) -> str:
@@ -383,7 +434,7 @@ def look(backend: Backend) -> Sent:
     listener = Listener(backend, engine)
     with still(Queue(engine, article_table())) as queue:
         queue.enqueue({"d": f"{number:064}", "e": "e" * 64} for number in range(ROWS))
-        queue.enqueue({"d": "one", "e": "row"})  # on Postgres many are sent as data
+        queue.enqueue([{"d": "few", "e": "rows"}] * 2)  # on Postgres many are sent as data
         backend.analyze()
         for outcome in ("done", "release", "retry", "dead", "lost"):
             _work(queue, outcome, backend)
@@ -422,6 +473,17 @@ def _live(queue: Queue) -> None:
     hand = hand_of(queue)
     hand.owner.beat()
     hand.heart._look()
+    wish = Wish(queue._works.work(None), 1.0, 1.0)
+    nap = hand.sleeper._nap
+
+    def sleep(lull: Lull) -> None:
+        nap._lies_down(lull.connection)
+        for careful in (False, True):
+            nap._glance(lull.connection, wish, look=True, careful=careful)
+        lull.wait(0.01)
+
+    hand._connector.rest(sleep)
+    queue.enqueue([{"d": "d", "e": "e"}] * 2)
 
 
 def _reclaim(queue: Queue, backend: Backend) -> None:

@@ -48,6 +48,8 @@ FLAVOURS: dict[str, Flavour] = {
 
 CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "one statement": ("a claim in one statement", frozenset({"postgres"})),
+    "lock in order": ("locks in the order of the rows, as they are found", frozenset({"postgres"})),
+    "count of collisions": ("candidates of which it skips some", frozenset({"postgres-portable", "mysql", "mariadb"})),
     "lock of what is found": ("a lock on what a subquery finds", frozenset({"postgres", "mysql"})),
     "locks what it reads": ("locks on rows that are read and then not wanted", frozenset({"mysql", "mariadb"})),
     "planner switches": ("switches for kinds of join", frozenset({"postgres", "postgres-portable"})),

@@ -339,7 +339,7 @@ def test_an_index_of_another_name_that_does_as_well_is_enough(anywhere: Backend)
 def test_the_owners_of_an_earlier_version_are_brought_up_to_date(database: Backend) -> None:
     """An owner that is still registered there gives no signs of life: what it held is handed back."""
     database.make()
-    for column in ("beat", "lease", "server_since", "died"):
+    for column in ("beat", "lease", "server_since", "died", "asleep"):
         database.run(f"ALTER TABLE {OWNER_TABLE} DROP COLUMN {column}")
     database.run(f"INSERT INTO {OWNER_TABLE} (host, pid, claims) VALUES ('gone', 1, 'jobs')")
     [owner] = [row["id"] for row in database.rows(OWNER_TABLE)]
@@ -351,7 +351,7 @@ def test_the_owners_of_an_earlier_version_are_brought_up_to_date(database: Backe
     ended = claimjobs("setup-tables", "--url", database.url)
     assert ended.code == exits.TABLE
     statements = [line[line.index("ALTER TABLE ") :] for line in ended.err.splitlines()]
-    assert [statement.split()[5] for statement in statements] == ["beat", "lease", "server_since", "died"]
+    assert [statement.split()[5] for statement in statements] == ["beat", "lease", "server_since", "died", "asleep"]
     for statement in statements:
         database.run(statement.removeprefix("claimjobs: "))
     assert claimjobs("setup-tables", "--url", database.url).code == exits.OK

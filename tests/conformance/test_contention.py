@@ -208,7 +208,7 @@ def test_a_claim_that_meets_only_other_hands_looks_further(backend: Backend) -> 
     with lock_held(backend, *(f"{n:04}" for n in range(30))):
         with queue.claim(2) as batch:
             assert names(batch) == ["0030", "0031"]
-        assert 1 < queue.report.claims <= TRIES
+        assert (1 if backend.has("lock in order") else 2) <= queue.report.claims <= TRIES
 
 
 @pytest.mark.parametrize("count", [2, 3, 50])
@@ -245,7 +245,8 @@ def counts_all(backend: Backend) -> bool:
 
 @pytest.mark.parametrize("size", [1, 4])
 def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> None:
-    """Counted alike by every algorithm: candidates before the last job taken that were in other hands."""
+    """Counted alike by every algorithm that knows: candidates before the last job taken that were in other hands."""
+    backend.requires("count of collisions")
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(20))
     algorithm = queue._works.algorithm(None)
@@ -269,6 +270,7 @@ def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None
 
 
 def test_over_fetch_grows_where_claims_collide_and_goes_back_where_they_do_not(backend: Backend) -> None:
+    backend.requires("count of collisions")
     queue = backend.queue()
     queue.enqueue(jobs(300))
     overfetch: Overfetch = hand_of(queue)._search._overfetch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -16,9 +17,19 @@ from claimjobs import Queue, side_car_tables
 from claimjobs.liveness import Liveness
 from claimjobs.setup import make
 from claimjobs.sleep import Sleeper, Woken
-from tests.backends import Backend, wait_for
+from tests.backends import Backend, poll, wait_for
 from tests.conformance.jobs import counted, jobs
-from tests.conformance.owners import JOBS, declare_dead, end_session, hand_of, owner_row, session_of, states
+from tests.conformance.owners import (
+    JOBS,
+    await_beat,
+    declare_dead,
+    end_session,
+    hand_of,
+    owner_row,
+    session_of,
+    states,
+    stranger_holds,
+)
 from tests.conformance.test_liveness import consumer
 from tests.docs.pooler import pooler
 
@@ -135,6 +146,29 @@ def test_a_callers_transaction_calls_when_it_is_committed(backend: Backend, kind
         consumer.falls_asleep()
         # Two that found nothing, with the job's settle and after it: it was not called for what was rolled back.
         assert consumer.queue.report.empty_claims == looks + 2
+
+
+@pytest.mark.usefixtures("only_when_called")
+def test_nobody_is_interrupted_before_the_commit_is_over(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not backend.dialect.interrupts:
+        pytest.skip(f"{backend.name} lacks calls that interrupt: its calls are part of the transaction")
+    engine, woken = backend.new_engine(), list[bool]()
+    producer, commit = backend.queue(bind=engine), engine.dialect.do_commit
+    with Consumer(backend) as consumer:
+        consumer.falls_asleep()
+
+        def slow(line: Any) -> None:
+            with contextlib.suppress(TimeoutError):
+                poll(lambda: not consumer.is_asleep(), 1.0)
+            woken.append(not consumer.is_asleep())
+            commit(line)
+
+        with engine.connect() as connection:
+            producer.enqueue(jobs(1), connection)
+            monkeypatch.setattr(engine.dialect, "do_commit", slow)
+            connection.commit()
+        consumer.does("0000")
+    assert woken[0] is False
 
 
 @contextmanager
@@ -292,6 +326,7 @@ def of(sent: list[str], word: str) -> list[str]:
 # --- woken for something else --------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("only_when_called")
 @pytest.mark.parametrize("how", ["stop", "drain"])
 def test_stopping_ends_a_sleep(backend: Backend, how: str) -> None:
     with Consumer(backend) as consumer:
@@ -305,6 +340,7 @@ def test_stopping_ends_a_sleep(backend: Backend, how: str) -> None:
     assert not closing.is_alive()
 
 
+@pytest.mark.usefixtures("only_when_called")
 def test_a_queue_that_is_closed_while_it_sleeps_does_not_wait(backend: Backend) -> None:
     consumer = Consumer(backend)
     with consumer:
@@ -317,23 +353,35 @@ def test_a_queue_that_is_closed_while_it_sleeps_does_not_wait(backend: Backend) 
         assert not closing.is_alive()
 
 
-def test_a_loop_that_waits_no_longer_is_called_no_longer(backend: Backend) -> None:
+def leads(backend: Backend) -> Queue:
+    """A queue whose heart has settled: it beats after 12 s at the earliest."""
     queue = backend.queue(liveness=PATIENT)
+    heart = hand_of(queue).heart
+    backend.wait_for(lambda: heart._leads, "it leads")
+    return queue
+
+
+def test_a_loop_that_waits_no_longer_is_called_no_longer(backend: Backend) -> None:
+    queue = leads(backend)
     assert list(queue.batches(poll=NEVER, idle=0.3)) == []
     backend.wait_for(lambda: owner_row(backend, queue.owner_id)["asleep"] is None, "others know that it is up")
 
 
 def test_a_loop_that_drains_does_not_sleep(backend: Backend) -> None:
+    """Not even while all that is left is locked by somebody."""
     engine = backend.new_engine()
-    queue = backend.queue(bind=engine, liveness=PATIENT)
+    queue = backend.queue(bind=engine)
     queue.enqueue(jobs(2))
-    with counted(engine) as sent:
-        for batch in queue.batches(1, drain=True):
-            with batch:
-                batch.done()
+    with counted(engine) as sent, Consumer(backend, queue, size=1, drain=True, poll=0.1) as consumer:
+        with stranger_holds(backend, "0001"):
+            consumer.does("0000")
+            backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
+        backend.wait_for(lambda: consumer.is_over, "it ends")
+    assert consumer.done == ["0000", "0001"]
     assert not of(sent, "stirring")
 
 
+@pytest.mark.usefixtures("only_when_called")
 def test_another_thread_of_the_queue_need_not_wait(backend: Backend) -> None:
     """Neither to claim nor to settle; and who sleeps is called again after that."""
     queue = backend.queue(liveness=PATIENT)
@@ -357,7 +405,7 @@ def _done_by(queue: Queue) -> int:
 
 
 def test_who_is_at_work_is_not_called(backend: Backend) -> None:
-    with Consumer(backend) as consumer:
+    with Consumer(backend, leads(backend)) as consumer:
         consumer.falls_asleep()
         consumer.busy.clear()
         backend.queue().enqueue(jobs(1))
@@ -442,6 +490,16 @@ def test_a_commit_in_two_phases_calls_nobody(anywhere: Backend) -> None:
             assert producer.enqueue(jobs(1), connection) == 1
         transaction.rollback()
     assert not of(sent, "claimjobs_owners")
+
+
+def test_an_owner_can_beat_while_a_serializable_transaction_has_enqueued(backend: Backend) -> None:
+    """Its reads may lock what they read, until it ends."""
+    producer, queue = backend.queue(), backend.queue(liveness=QUICK)
+    with backend.engine.connect().execution_options(isolation_level="SERIALIZABLE") as connection:
+        producer.enqueue(jobs(1), connection)
+        for _ in range(2):
+            await_beat(backend, queue.owner_id)
+        connection.rollback()
 
 
 # --- where nobody can be called ------------------------------------------------------------------------------

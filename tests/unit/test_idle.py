@@ -1,0 +1,83 @@
+"""How long a loop pauses between two looks, and when it may sleep instead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from claimjobs.idle import LONGEST_WAIT, SHORT, SHORTEST_POLL, Idleness
+
+
+class Time:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr("claimjobs.idle.time", time)
+    return time
+
+
+def slept(idleness: Idleness, time: Time, seconds: float) -> None:
+    with idleness.asleep():
+        time.now += seconds
+
+
+def awake_before_it_sleeps(idleness: Idleness, time: Time) -> float:
+    began = time.now
+    while not idleness.may_sleep:
+        time.now += 0.001
+    return time.now - began
+
+
+def about(seconds: float) -> Callable[[float], bool]:
+    return lambda pause: seconds / 2 <= pause <= seconds
+
+
+def test_pauses_double_up_to_the_longest_and_begin_anew_with_work(time: Time) -> None:
+    idleness = Idleness(poll=0.07, idle=math.inf)
+    for _ in range(2):
+        for seconds in (SHORTEST_POLL, 2 * SHORTEST_POLL, 0.07, 0.07):
+            assert about(seconds)(idleness.pause())
+        idleness.worked()
+
+
+def test_it_is_over_after_so_long_without_work_and_the_last_pause_is_no_storm(time: Time) -> None:
+    idleness = Idleness(poll=10.0, idle=3.0)
+    time.now += 2.0
+    assert idleness.left == pytest.approx(1.0)
+    time.now += 0.9999
+    for _ in range(10):
+        assert about(SHORTEST_POLL)(idleness.pause())
+    idleness.worked()
+    assert idleness.left == pytest.approx(3.0)
+
+
+def test_it_sleeps_at_once_unless_its_last_sleeps_were_short(time: Time) -> None:
+    idleness = Idleness(poll=1.0, idle=math.inf)
+    assert idleness.may_sleep
+    waits = []
+    for _ in range(9):
+        slept(idleness, time, SHORT / 2)
+        waits.append(awake_before_it_sleeps(idleness, time))
+    assert waits == pytest.approx(
+        [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, LONGEST_WAIT, LONGEST_WAIT, LONGEST_WAIT], abs=0.01
+    )
+    slept(idleness, time, SHORT * 2)
+    assert idleness.may_sleep
+
+
+def test_a_sleep_in_place_of_a_pause_may_be_short(time: Time) -> None:
+    idleness = Idleness(poll=1.0, idle=math.inf)
+    with idleness.asleep(costs=False):
+        time.now += SHORT / 2
+    assert idleness.may_sleep
