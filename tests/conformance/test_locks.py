@@ -218,7 +218,7 @@ def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
     with by_hand(backend) as connection:
         plan = backend.plan(connection, algorithm._take.begun(look), {**look.candidates, "claimjobs_size": SIZE})
     by_key = set() if backend.has("lock in order") else {backend.primary_key_of("jobs")}
-    assert set(plan.indexes) == {"jobs_claim", *by_key}, plan.text
+    assert {index for index in plan.indexes if index} == {"jobs_claim", *by_key}, plan.text
 
 
 @pytest.mark.parametrize("falling", [False, True])
