@@ -91,8 +91,10 @@ class Ringer:
 
     def interrupt(self, connection: sa.Connection, sessions: Iterable[int]) -> None:
         """Interrupt the sleep of these sessions. Those of other users are left to look for themselves."""
-        if sessions and self._knows_sessions(connection):
-            for session in sessions:
+        with contextlib.suppress(
+            sa.exc.SQLAlchemyError
+        ):  # what was enqueued is committed, whatever becomes of the call
+            for session in sessions if sessions and self._knows_sessions(connection) else ():
                 # Gone meanwhile, or another user's: it looks for itself.
                 with contextlib.suppress(sa.exc.DBAPIError):
                     connection.execute(self._dialect.interrupt(session))
@@ -120,7 +122,7 @@ class Ringer:
         """A commit is about to be sent. Of its end nothing tells; so somebody waits for it, on another connection."""
         transaction = connection.get_transaction()
         if transaction is not None and promised() is transaction:
-            waiting = partial(self._after, transaction, self._called.pop(transaction))
+            waiting = partial(self._after, transaction, self._called.pop(transaction, set()))
             threading.Thread(target=waiting, name="claimjobs calls").start()
 
     def _after(self, transaction: sa.Transaction, sessions: set[int]) -> None:

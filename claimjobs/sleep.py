@@ -81,6 +81,7 @@ class Sleeper:
         self._nap = Nap(backend, liveness, owner=owner, leads=leads)
         self._ended = threading.Event()
         self._nudged = threading.Event()
+        self._guard = threading.Lock()
         self._waiting = 0
         self._wish: Wish | None = None
         """None: nobody waits, or those who do have been called."""
@@ -97,17 +98,24 @@ class Sleeper:
     @contextmanager
     def waiting(self, wish: Wish) -> Iterator[None]:
         """For a `with` block in which a thread waits for `on_called`."""
-        self._waiting += 1
-        self._nap.breathed = time.monotonic()
-        self._wish = wish
+        with self._guard:
+            self._waiting += 1
+            self._nap.breathed = time.monotonic()
+            self._wish = wish
         self._nudged.set()
         try:
             yield
         finally:
+            self._leaves()
+
+    def _leaves(self) -> None:
+        with self._guard:
             self._waiting -= 1
-            if not self._waiting:
+            last = not self._waiting
+            if last:
                 self._wish = None
-                self._connector.disturb()
+        if last:
+            self._connector.disturb()
 
     @property
     def is_well(self) -> bool:
@@ -162,8 +170,13 @@ class Sleeper:
             self._nudge(left)
             if self.is_over or self._is_wished():
                 return
+        self._rise()
+
+    def _rise(self) -> None:
+        """Tell that we are up. If that fails the next beat does, or the greeting of the next connection."""
         with self._failing():
             self._owner.beat()
+        self._owner.asleep = False
 
     def _sleep(self) -> Woken:
         wish, why = self._wish, Woken.CALLED
@@ -174,6 +187,8 @@ class Sleeper:
         if why is Woken.CALLED:
             self._wish = None
             self.on_called()
+        elif why is Woken.UNWELL and not self._owner.asleep:
+            self._rise()  # declared dead: under a new id
         return why
 
     @contextmanager

@@ -479,6 +479,21 @@ def test_a_producer_that_may_not_look_for_sleepers_enqueues_all_the_same(backend
         backend.wait_for(lambda: sorted(consumer.done) == ["0000", "two"], "they are found by a look")
 
 
+def test_a_call_that_fails_after_the_commit_fails_no_enqueue(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not backend.dialect.interrupts:
+        pytest.skip(f"{backend.name} lacks calls that interrupt: its calls are part of the transaction")
+    producer = backend.queue()
+    with Consumer(backend, backend.queue(), poll=0.1) as consumer:
+        consumer.falls_asleep()
+        monkeypatch.setattr(backend.dialect.__class__, "sessions_are_ours", _breaks)
+        assert producer.enqueue(jobs(1)) == 1
+        consumer.does("0000")
+
+
+def _breaks(_dialect: Any, connection: sa.Connection) -> bool:
+    return bool(connection.scalar(sa.text("SELECT nothing FROM nowhere")))
+
+
 def test_a_commit_in_two_phases_calls_nobody(anywhere: Backend) -> None:
     """The server would refuse to prepare it."""
     engine = anywhere.new_engine()
