@@ -25,6 +25,7 @@ NAMES = (
     "order",
     "held_snapshot",
     "backlog",
+    "enqueue",
     "round_trip",
     "slow_handlers",
     "client",

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks import order, scenario
+from benchmarks import enqueue, order, scenario
 from benchmarks.contestants import LOOPS, OURS, RAW
+from benchmarks.crew import Worker
 from benchmarks.delay import DelayingProxy
-from benchmarks.report import Sample
+from benchmarks.goals import Found
+from benchmarks.report import Sample, figures
 from benchmarks.scenario import Record, Scenario, for_server, named, sizes_of
 from claimjobs import Queue
 from servers import Server
@@ -23,11 +25,13 @@ TINY: dict[str, dict[str, Any]] = {
     "order": {"jobs": 300, "consumers": [1]},
     "held_snapshot": {"seconds": 2, "raw_seconds": 1, "without": 1, "begins": 0, "waiting": 1_000, "last": 1},
     "backlog": {"waiting": [1_000], "turns": 3},
+    "enqueue": {"rows": [1_500], "memory": 2_000},
     "round_trip": {"jobs": 800, "delays_ms": [1]},
     "slow_handlers": {"milliseconds": [1], "batch": [100], "batches": [3]},
     "client": {"jobs": 300, "repeat": 1},
 }
-ON_EACH = {"order", "held_snapshot", "backlog"}  # which have SQL of their own
+ON_EACH = {"order", "held_snapshot", "backlog", "enqueue"}  # which have SQL of their own
+WITHOUT_THE_LOOP = {"enqueue", "client"}
 
 
 def test_each_scenario_has_a_size_for_the_tests() -> None:
@@ -46,7 +50,7 @@ def test_a_scenario_measures_on_each_database(database: Backend, name: str) -> N
 
 def _check(name: str, samples: list[Sample]) -> None:
     assert all(sample.value > 0 for sample in samples)
-    assert RAW in {sample.contestant for sample in samples} or name == "client"
+    assert RAW in {sample.contestant for sample in samples} or name in WITHOUT_THE_LOOP
     CHECKS.get(name, lambda _: None)(samples)
 
 
@@ -67,7 +71,19 @@ def _followed(samples: list[Sample]) -> None:
     assert [len(sample.course) for sample in samples if sample.contestant == OURS] == [1, 2]
 
 
-CHECKS = {"order": _strict_order, "round_trip": _one_trip_a_turn, "held_snapshot": _followed}
+def _beside_two_of_the_driver(samples: list[Sample]) -> None:
+    """And alone with the most rows."""
+    assert [sample.at for sample in samples] == [1_500, 1_500, 1_500, 2_000]
+    assert [sample.contestant for sample in samples[2:]] == [OURS, OURS]
+    assert not {sample.contestant for sample in samples[:2]} - {*enqueue.ON_POSTGRES, *enqueue.ON_MYSQL}
+
+
+CHECKS = {
+    "order": _strict_order,
+    "round_trip": _one_trip_a_turn,
+    "held_snapshot": _followed,
+    "enqueue": _beside_two_of_the_driver,
+}
 
 
 def _measured(backend: Backend, name: str) -> list[Sample]:
@@ -88,6 +104,23 @@ def test_sizes_are_options_of_the_same_names(name: str) -> None:
 def test_a_job_passes_over_what_nobody_has_begun_with() -> None:
     assert order.passed_over([1, 2, 5, 6, 3, 4], [1, 2, 3, 4, 5, 6]) == [0, 0, 2, 2, 0, 0]
     assert order.passed_over([3, 2, 1], [1, 2, 3]) == [2, 1, 0]
+
+
+def test_the_peak_of_a_process_is_its_own() -> None:
+    ours = b"x" * 300_000_000
+    assert enqueue.peak_of_this_process() > len(ours) / 2**20
+    assert 10 < Worker(enqueue.peak_of_this_process).result() < 200
+
+
+def _found(at: dict[tuple[str, float], float], **also: float) -> Found:
+    return Found(figures(Sample(name, place, value, also) for (name, place), value in at.items()))
+
+
+def test_raw_inserts_are_the_faster_ones_of_the_driver() -> None:
+    rates = dict(zip(enqueue.ON_MYSQL, (50_000.0, 80_000.0), strict=True)) | {OURS: 60_000.0}
+    found = _found({(name, enqueue.HELD_TO): rate for name, rate in rates.items()}, **{enqueue.PEAK: 100})
+    assert [goal.figure for goal in enqueue.goals(found, "mysql")] == [0.75, 100]
+    assert [goal.figure for goal in enqueue.goals(found, "postgres")] == [60_000, 100]
 
 
 def test_a_line_counts_what_waits_for_an_answer(database: Backend) -> None:
