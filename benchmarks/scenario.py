@@ -25,6 +25,8 @@ NAMES = (
     "order",
     "held_snapshot",
     "backlog",
+    "pickup",
+    "idle",
     "enqueue",
     "round_trip",
     "slow_handlers",

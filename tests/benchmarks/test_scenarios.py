@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from benchmarks import enqueue, order, scenario
-from benchmarks.contestants import LOOPS, OURS, RAW
+from benchmarks import enqueue, idle, order, pickup, scenario, tables
+from benchmarks.contestants import CALLED, LOOKS, LOOPS, OURS, RAW
 from benchmarks.crew import Worker
 from benchmarks.delay import DelayingProxy
 from benchmarks.goals import Found
@@ -25,13 +26,15 @@ TINY: dict[str, dict[str, Any]] = {
     "order": {"jobs": 300, "consumers": [1]},
     "held_snapshot": {"seconds": 2, "raw_seconds": 1, "without": 1, "begins": 0, "waiting": 1_000, "last": 1},
     "backlog": {"waiting": [1_000], "turns": 3},
+    "pickup": {"jobs": 4, "looking": 3},
+    "idle": {"consumers": [2], "settle": 0, "seconds": 2, "looks": True},
     "enqueue": {"rows": [1_500], "memory": 2_000},
     "round_trip": {"jobs": 800, "delays_ms": [1]},
     "slow_handlers": {"milliseconds": [1], "batch": [100], "batches": [3]},
     "client": {"jobs": 300, "repeat": 1},
 }
-ON_EACH = {"order", "held_snapshot", "backlog", "enqueue"}  # which have SQL of their own
-WITHOUT_THE_LOOP = {"enqueue", "client"}
+ON_EACH = {"order", "held_snapshot", "backlog", "idle", "enqueue"}  # which have SQL of their own
+WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client"}
 
 
 def test_each_scenario_has_a_size_for_the_tests() -> None:
@@ -78,7 +81,24 @@ def _beside_two_of_the_driver(samples: list[Sample]) -> None:
     assert not {sample.contestant for sample in samples[:2]} - {*enqueue.ON_POSTGRES, *enqueue.ON_MYSQL}
 
 
+def _by_percentile(samples: list[Sample]) -> None:
+    """Never less at a higher one, of both ways to wait."""
+    for name, jobs in ((CALLED, 4), (LOOKS, 3)):
+        mine = [sample for sample in samples if sample.contestant == name]
+        assert [sample.at for sample in mine] == list(pickup.PERCENTILES)
+        assert [sample.value for sample in mine] == sorted(sample.value for sample in mine)
+        assert {sample.also["jobs"] for sample in mine} == {jobs}
+
+
+def _cost_of_nothing(samples: list[Sample]) -> None:
+    """Of both ways to wait; all of them have just lain down, for which something is sent."""
+    assert [sample.contestant for sample in samples] == [CALLED, LOOKS]
+    assert all(cast("float", sample.also[name]) > 0 for sample in samples for name in (idle.SENT, idle.COUNTED))
+
+
 CHECKS = {
+    "pickup": _by_percentile,
+    "idle": _cost_of_nothing,
     "order": _strict_order,
     "round_trip": _one_trip_a_turn,
     "held_snapshot": _followed,
@@ -121,6 +141,32 @@ def test_raw_inserts_are_the_faster_ones_of_the_driver() -> None:
     found = _found({(name, enqueue.HELD_TO): rate for name, rate in rates.items()}, **{enqueue.PEAK: 100})
     assert [goal.figure for goal in enqueue.goals(found, "mysql")] == [0.75, 100]
     assert [goal.figure for goal in enqueue.goals(found, "postgres")] == [60_000, 100]
+
+
+def test_an_idle_consumer_is_held_to_the_worst_of_few_and_many() -> None:
+    sent = [Sample(CALLED, 1, 0.1, {idle.SENT: 0.7}), Sample(CALLED, idle.MANY, 1.5, {idle.SENT: 0.5})]
+    assert [goal.figure for goal in idle.goals(Found(figures(sent)), "postgres")] == [0.7, 1.5]
+
+
+@pytest.mark.parametrize("family", ["postgres", "mysql", "mariadb"])
+def test_a_pick_up_is_held_to_two_percentiles(family: str) -> None:
+    found = _found({(CALLED, at): float(at) for at in pickup.PERCENTILES})
+    assert [goal.figure for goal in pickup.goals(found, family)] == [50, 99]
+
+
+def test_idle_consumers_must_stay(anywhere: Backend) -> None:
+    anywhere.make("jobs")
+    with Queue(anywhere.url) as queue:
+        queue.stop()
+        with pytest.raises(tables.WrongCount, match="1 of 1"), idle.waiting([queue]):
+            _join(idle.THREAD)
+    queue.engine.dispose()
+
+
+def _join(name: str) -> None:
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(20)
 
 
 def test_a_line_counts_what_waits_for_an_answer(database: Backend) -> None:
