@@ -19,6 +19,7 @@ from benchmarks.harness import SECONDS_TO_START, Contestant, Share, now
 from benchmarks.raw import Hear, Over, nothing
 from claimjobs import Queue
 from claimjobs.errors import BatchRolledBack
+from claimjobs.liveness import Liveness
 
 
 class Loop(Protocol):
@@ -128,6 +129,13 @@ LOOPS: dict[str, tuple[Opened, dict[str, Any]]] = {
     OURS_HELD: (ours, {"hold": "transaction"}),
 }
 """By name how each is opened, and with which options."""
+
+
+CALLED = "claimjobs, called"
+LOOKS = "claimjobs, can only look"
+
+WAYS: dict[str, dict[str, Any]] = {CALLED: {}, LOOKS: {"liveness": Liveness(session_lock=False)}}
+"""By name the options of a Queue that waits for work. Without session locks nobody can be called."""
 
 
 def of_batches(size: int = BATCH) -> list[Contestant]:

@@ -1,54 +1,74 @@
-"""Pick-up: how soon an idle consumer has a job in its handler, and what it costs while there is none. `--help`
+"""Pick-up: how soon an idle consumer has a job in its handler. `--help`
 
-A consumer that waits to be called, beside one that can only look (as behind a pooler). Rows are enqueued one by one at
-random moments; counted is the time from the call of `enqueue` to the handler, whose processes share a clock.
-With `--idle N` so many consumers, threads of one process, wait for nothing, and what they cost is counted instead.
+A consumer that waits to be called, beside one that can only look (as behind a pooler), ever more rarely while nothing
+comes. Rows are enqueued one by one at random moments; counted is the time from the call of `enqueue` to the handler,
+whose processes share a clock.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import shlex
-import sys
-import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import quantiles
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import psutil
-import sqlalchemy as sa
-
-from benchmarks import article, machine
+from benchmarks import tables
+from benchmarks.contestants import CALLED, LOOKS, WAYS
 from benchmarks.crew import SPAWN, Worker, gather
-from benchmarks.drain import clear, setup_claimjobs
+from benchmarks.goals import Found, Goal
 from benchmarks.harness import SECONDS_TO_START
+from benchmarks.report import Sample
+from benchmarks.scenario import Plot
 from claimjobs import Queue
-from claimjobs.connect import engine_of
-from claimjobs.liveness import Liveness
-from servers import Server, start
-from servers.sources import BACKENDS
 
+if TYPE_CHECKING:
+    from servers import Server
+
+TITLE = "Pick-up"
+VARIES = "percentile"
+UNIT = "ms"
+PLOT: Plot = "lines"
+SIZES = {"jobs": 100, "looking": 30, "gap_ms": [150, 250], "repeat": 1}
+SMALL = {"jobs": 10, "looking": 5}
+FULL = {"jobs": 500, "looking": 200, "gap_ms": [200, 3_000], "repeat": 3}
+
+PERCENTILES = (50, 75, 90, 95, 99)
 LAST = "last"
 """The payload of the row after which a consumer ends."""
-SETTLED = 20.0
-"""Seconds until consumers that find nothing have fallen asleep, and look as rarely as they ever do."""
-
-WAYS = {"called": None, "looks": False}
-"""Contestants: `Liveness.session_lock` of each. Without session locks nobody can be called."""
+MOST_MS = {"postgres": {50: 3, 99: 15}, "mysql": {50: 5, 99: 25}, "mariadb": {50: 5, 99: 25}}
+"""By percentile."""
 
 
-# --- how soon ------------------------------------------------------------------------------------------------
+def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
+    """A B, A B, ..."""
+    jobs = {CALLED: sizes.jobs, LOOKS: sizes.looking}
+    for _ in range(sizes.repeat):
+        for name in WAYS:
+            yield from _picked_up(name, server.url, jobs[name], sizes.gap_ms)
 
 
-def consume(url: str, line: Any, *, session_lock: bool | None) -> dict[str, float]:
+def _picked_up(name: str, url: str, jobs: int, gap_ms: Sequence[int]) -> Iterator[Sample]:
+    """By one consumer, what one producer enqueues."""
+    tables.clear(url)
+    tables.setup_claimjobs(url)
+    line = SPAWN.Barrier(2)
+    work: list[Worker[Any]] = [
+        Worker(consume, url, line, **WAYS[name]),
+        Worker(produce, url, line, jobs=jobs, gap_ms=gap_ms),
+    ]
+    began, enqueued = gather(work)
+    if began.keys() != {"first", *enqueued} or tables.count(url):
+        raise tables.WrongCount(f"{len(began)} jobs begun with, {len(enqueued) + 1} enqueued")
+    yield from samples(name, began, enqueued)
+
+
+def consume(url: str, line: Any, **options: Any) -> dict[str, float]:
     """When the handler began with each row."""
     began: dict[str, float] = {}
-    with Queue(url, liveness=Liveness(session_lock=session_lock)) as queue:
-        assert queue.owner_id
+    with Queue(url, **options) as queue:
+        assert queue.owner_id  # connected, and registered
         line.wait(SECONDS_TO_START)
         for batch in queue.batches():
             now = time.monotonic()
@@ -56,164 +76,46 @@ def consume(url: str, line: Any, *, session_lock: bool | None) -> dict[str, floa
                 began |= {job["d"]: now for job in batch.jobs}
                 batch.done()
             if LAST in began:
-                return began
+                break
     return began
 
 
-def produce(url: str, line: Any, *, jobs: int, gap: tuple[float, float]) -> dict[str, tuple[float, float]]:
-    """When the enqueueing of each row began and ended."""
+def produce(url: str, line: Any, *, jobs: int, gap_ms: Sequence[int]) -> dict[str, tuple[float, float]]:
+    """When the enqueueing of each row began and ended; the very first one is for practice."""
     enqueued: dict[str, tuple[float, float]] = {}
+    shortest, longest = gap_ms
     with Queue(url) as queue:
         queue.enqueue({"d": "first", "e": ""})
         line.wait(SECONDS_TO_START)
-        for name in (*map(str, range(jobs)), LAST):
-            time.sleep(random.uniform(*gap))
+        for name in (*map(str, range(jobs - 1)), LAST):
+            time.sleep(random.uniform(shortest, longest) / 1000)
             began = time.monotonic()
             queue.enqueue({"d": name, "e": ""})
             enqueued[name] = began, time.monotonic()
     return enqueued
 
 
-def pick_up(url: str, name: str, *, jobs: int, gap: tuple[float, float]) -> str:
-    """One contestant's figures, as a line."""
-    clear(url)
-    setup_claimjobs(url)
-    line = SPAWN.Barrier(2)
-    work: list[Worker[Any]] = [
-        Worker(consume, url, line, session_lock=WAYS[name]),
-        Worker(produce, url, line, jobs=jobs, gap=gap),
-    ]
-    began, enqueued = gather(work)
-    seconds = [began[job] - at for job, (at, _) in enqueued.items()]
-    calls = [ended - at for at, ended in enqueued.values()]
-    return f"{name:>8}  {_of(seconds)}  of that enqueue itself {_of(calls)}"
+def samples(name: str, began: Mapping[str, float], enqueued: Mapping[str, tuple[float, float]]) -> Iterator[Sample]:
+    """One for each percentile, of all the time and of that within `enqueue`."""
+    whole = [1000 * (began[job] - at) for job, (at, _) in enqueued.items()]
+    calls = [1000 * (ended - at) for at, ended in enqueued.values()]
+    also = {"slowest": max(whole), "jobs": len(whole)}
+    for at, value, call in zip(PERCENTILES, _percentiles(whole), _percentiles(calls), strict=True):
+        yield Sample(name, at, value, {"of enqueue alone": call, **also})
 
 
-def _of(seconds: Sequence[float]) -> str:
-    percent = quantiles(seconds, n=100, method="inclusive")
-    return f"p50 {1000 * percent[49]:7.1f}  p99 {1000 * percent[98]:7.1f}  max {1000 * max(seconds):7.1f} ms"
+def _percentiles(values: Sequence[float]) -> list[float]:
+    cuts = quantiles(values, n=100, method="inclusive")
+    return [cuts[at - 1] for at in PERCENTILES]
 
 
-# --- what it costs -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Of all consumers, counted over the same seconds."""
-
-    cpu: float
-    seconds: float
-    statements: int
-    """Those that the driver was given, with the ends of transactions."""
-
-
-def wait_for_nothing(url: str, line: Any, *, consumers: int, seconds: float, session_lock: bool | None) -> Cost:
-    """So many consumers in threads of this process."""
-    sent: list[None] = []
-    queues = [_queue(url, sent, session_lock) for _ in range(consumers)]
-    threads = [threading.Thread(target=lambda queue=queue: list(queue.batches())) for queue in queues]
-    for thread in threads:
-        thread.start()
-    time.sleep(SETTLED)
-    line.wait(SECONDS_TO_START)
-    began, cpu, before = time.monotonic(), time.process_time(), len(sent)
-    line.wait(SECONDS_TO_START + seconds)
-    cost = Cost(time.process_time() - cpu, time.monotonic() - began, len(sent) - before)
-    for queue in queues:
-        queue.stop()
-    for thread in threads:
-        thread.join()
-    for queue in queues:
-        queue.close()
-    return cost
-
-
-def _queue(url: str, sent: list[None], session_lock: bool | None) -> Queue:
-    queue = Queue(engine_of(url), liveness=Liveness(session_lock=session_lock))
-    sa.event.listen(queue.engine, "before_cursor_execute", lambda *_: sent.append(None))
-    for end in ("commit", "rollback"):
-        sa.event.listen(queue.engine, end, lambda *_: sent.append(None))
-    return queue
-
-
-def idle(url: str, name: str, *, consumers: int, seconds: float) -> str:
-    """What one contestant's consumers cost, as a line."""
-    clear(url)
-    setup_claimjobs(url)
-    line = SPAWN.Barrier(2)
-    servers = psutil.Process().children()
-    options = {"consumers": consumers, "seconds": seconds, "session_lock": WAYS[name]}
-    worker = Worker(wait_for_nothing, url, line, **options)
-    line.wait(SECONDS_TO_START)
-    before, asked = _cpu(servers), _asked(url)
-    time.sleep(seconds)
-    used, asked = _cpu(servers) - before, _asked(url) - asked
-    line.wait(SECONDS_TO_START)
-    cost: Cost = worker.result()
-    each = consumers * cost.seconds
-    return (
-        f"{name:>8}  {consumers} consumers: clients {cost.cpu / cost.seconds:.2%} of a core, "
-        f"server {used / seconds:.2%}; a consumer sends {cost.statements / each:.2f} statements/s, "
-        f"the server counts {asked / each:.2f} {'transactions' if article.is_postgres(url) else 'statements'}/s"
-    )
-
-
-def _cpu(roots: Sequence[psutil.Process]) -> float:
-    found = [process for root in roots for process in (root, *root.children(recursive=True))]
-    return sum(sum(process.cpu_times()[:4]) for process in found)
-
-
-def _asked(url: str) -> int:
-    """How much was asked of the server so far, as it counts that itself."""
-    with article.connected(url) as db, db.cursor() as cursor:
-        if article.is_postgres(url):
-            cursor.execute("select xact_commit from pg_stat_database where datname = current_database()")
-            return int(cursor.fetchone()[0])
-        cursor.execute("show global status like 'Questions'")
-        return int(cursor.fetchone()[1])
-
-
-# --- the command ---------------------------------------------------------------------------------------------
-
-
-def main() -> None:
-    options = _parser().parse_args()
-    before = machine.load()
-    with start(options.backend) as server:
-        print(_heading(server, before), flush=True)
-        for name in options.ways.split(","):
-            print(_chosen(options)(server.url, name), flush=True)
-
-
-def _chosen(options: argparse.Namespace) -> Any:
-    if options.idle:
-        return partial(idle, consumers=options.idle, seconds=options.seconds)
-    return partial(pick_up, jobs=options.jobs, gap=options.gap)
-
-
-def _heading(server: Server, before: float) -> str:
-    durability = ", ".join(f"{name}={value}" for name, value in machine.durability(server.backend, server.url).items())
-    command = shlex.join(["python", "-m", "benchmarks.pickup", *sys.argv[1:]])
-    return "\n".join([command, f"{server.backend} {server.version}; {durability}", *machine.remarks(before)])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pickup", description=__doc__)
-    parser.add_argument("--backend", choices=BACKENDS, default="postgres")
-    parser.add_argument("--jobs", type=int, default=200, help="rows, one by one")
-    parser.add_argument(
-        "--gap", type=_gap, default=(0.2, 0.6), metavar="SECONDS-SECONDS", help="between two rows, at random"
-    )
-    parser.add_argument("--ways", default=",".join(WAYS), metavar="WAY,WAY", help="which: called, looks")
-    parser.add_argument("--idle", type=int, default=0, metavar="N", help="so many consumers, and no rows")
-    parser.add_argument("--seconds", type=float, default=20.0, help="how long they are watched")
-    return parser
-
-
-def _gap(text: str) -> tuple[float, float]:
-    shortest, longest = map(float, text.split("-"))
-    return shortest, longest
+def goals(found: Found, backend: str) -> Iterator[Goal]:
+    """Point 5, but for what a consumer costs while it is idle."""
+    for at, bound in MOST_MS[backend].items():
+        yield Goal(5, f"ms from enqueue to handler, p{at}", found.value(CALLED, at), bound, False)
 
 
 if __name__ == "__main__":
-    main()
+    from benchmarks.command import alone
+
+    alone("pickup")

@@ -101,10 +101,10 @@ def verify(url: str, keys: Sequence[int], shares: Sequence[Share]) -> None:
         raise WrongCount(f"{len(twice)} jobs twice, {len(missing)} not done, {left} left in the table")
 
 
-def count(url: str) -> int:
-    """How many rows there are, whatever their state."""
+def count(url: str, status: str | None = None) -> int:
+    """How many rows there are, of this status or whatever theirs is."""
     with connected(url) as db, db.cursor() as cursor:
-        return _count(cursor)
+        return _count(cursor, "where status = %s", status) if status else _count(cursor)
 
 
 def _count(cursor: Any, where: str = "", *values: Any) -> int:
