@@ -273,16 +273,17 @@ class TransactionHold:
                 whole.commit()
             self._settler.write(connection, None, outcomes)
 
+        settled = False
         try:
             transaction.commit(write)
+            settled = True
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
-            self._search.look_back()
             raise
         finally:
             self._let_go(transaction)
-        if not outcomes.all_done:
-            self._search.look_back()
+            if not (settled and outcomes.all_done):  # some of them are free
+                self._search.look_back()
         outcomes.count(self._report)
         return set()
 

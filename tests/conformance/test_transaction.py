@@ -354,7 +354,8 @@ def test_a_handler_that_writes_elsewhere_pays_for_no_savepoint(backend: Backend,
         with queue.claim() as batch:
             for _ in batch:
                 pass
-        assert [sql.split()[0] for sql in sent] == ["SELECT", "SELECT", "DELETE", "COMMIT"]
+        phases = ["SELECT"] if backend.has("lock of what is found") else ["SELECT", "SELECT"]
+        assert [sql.split()[0] for sql in sent] == [*phases, "DELETE", "COMMIT"]
 
 
 # --- tables without much -----------------------------------------------------------------------------------
