@@ -42,7 +42,7 @@ class MySQL(Dialect):
         3572: "lock timeout",  # NOWAIT met a lock
         3101: "serialization",  # a group refused the commit at certification
         1180: "serialization",  # the same, reported by the commit
-        1317: "interrupted",  # KILL QUERY
+        1317: "interrupted",  # KILL QUERY; see `error_code`
         1021: "disk full",
         1114: "disk full",
     }
@@ -63,7 +63,11 @@ class MySQL(Dialect):
 
     def error_code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error
-        return original.args[0] if original.args and isinstance(original.args[0], int) else None
+        if not (original.args and isinstance(original.args[0], int)):
+            return None
+        # What KILL QUERY does to a DELETE of joined rows has no number of its own.
+        interrupted = original.args[0] == _UNKNOWN and any(_MULTI in str(part) for part in original.args[1:])
+        return _INTERRUPTED if interrupted else original.args[0]
 
     def refusing_index(self, error: BaseException) -> str | None:
         # 'index', or since MySQL 8.0.19 'table.index'.
@@ -327,6 +331,10 @@ class _Sleep:
             self._closed = True
         if self._ending is not None:
             self._ending.join(1.0)  # so that it does not interrupt what comes next
+
+
+_INTERRUPTED = 1317
+_UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
 
 
 class _WalkedDelete(sa.Delete):

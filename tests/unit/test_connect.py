@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.connect import engine_of, parse
+from claimjobs.dialects.mysql import MySQL
 from claimjobs.errors import DriverMissing, UnknownDatabase
 
 SECRET = "Tr0ub4dor-3"
@@ -83,3 +84,10 @@ def test_a_driver_that_is_not_installed_is_told_with_what_to_install(
 
 def test_nothing_is_asked_of_a_server_before_the_first_use() -> None:
     Queue("postgresql://app@host.invalid/shop").close()
+
+
+def test_a_delete_of_joined_rows_that_is_interrupted_is_run_again() -> None:
+    """MySQL has no number for it (seen in a run whose consumers were called while they were at work)."""
+    joined = Exception(1105, "An error occurred in multi-table update")
+    assert MySQL().transient_kind(joined) == "interrupted"
+    assert MySQL().transient_kind(Exception(1105, "Unknown error")) is None
