@@ -294,7 +294,7 @@ def test_ctrl_c_leaves_nothing_half_done(jobs: Backend, words: tuple[str, ...], 
         process.send_signal(signal.SIGINT)
         process.wait(30)
         out, err = process.communicate()
-    assert (process.returncode, out) == (exits.INTERRUPTED, b"")
+    assert (process.returncode, out) == (exits.INTERRUPTED, b""), err
     assert b"interrupted" in err
     assert (b"3,000 rows up to line 3000 stay enqueued" if stay else b"nothing is enqueued") in err
     assert len(jobs.rows()) == stay

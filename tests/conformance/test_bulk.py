@@ -11,6 +11,7 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
@@ -525,6 +526,22 @@ def test_another_driver_inserts(backend: Backend, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(backend.engine.dialect, "driver", "another")
     queue.enqueue(jobs(MANY))
     assert how() == MANY_INSERTS
+
+
+def test_an_interrupted_copy_is_told_as_an_interruption(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves a copy under way: nothing else goes through that connection any more, a ROLLBACK neither."""
+    backend.requires("copies")
+    queue = backend.queue()
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(psycopg.Copy, "__exit__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            queue.enqueue(jobs(MANY))
+    assert backend.rows() == []
+    assert queue.enqueue(jobs(MANY)) == MANY
 
 
 def test_unique_rows_are_inserted(backend: Backend) -> None:
