@@ -22,8 +22,9 @@ from claimjobs.connector import AFTERWARDS
 from claimjobs.dialects import Dialect, Key, Lock
 from claimjobs.errors import SessionsNotOurs
 from claimjobs.job import Job
-from claimjobs.phases import NOTHING, Claimed, JobMaker, Look, Looks, alike, check_keys, reach_of
+from claimjobs.phases import NOTHING, Claimed, Look, Looks, alike, check_keys, reach_of
 from claimjobs.roles import Roles
+from claimjobs.rows import JobMaker
 from claimjobs.state import Column
 from claimjobs.statements import advisory as statements
 from claimjobs.statements.find import Selection, find

@@ -18,7 +18,8 @@ from claimjobs.backend import Backend
 from claimjobs.claim import Algorithm, Hold, OwnerDead
 from claimjobs.dialects import Key
 from claimjobs.job import Job
-from claimjobs.phases import NOTHING, Claimed, JobMaker, Look, Looks, alike, check_keys, reach_of
+from claimjobs.phases import NOTHING, Claimed, Look, Looks, alike, check_keys, reach_of
+from claimjobs.rows import JobMaker
 from claimjobs.settle import key_of
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection

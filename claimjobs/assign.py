@@ -18,8 +18,9 @@ from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive, OtherIndex
 from claimjobs.job import Job
-from claimjobs.phases import JobMaker, Look, phases
+from claimjobs.phases import Look, phases
 from claimjobs.roles import Roles, quote_of
+from claimjobs.rows import JobMaker
 from claimjobs.state import Column
 from claimjobs.statements import assign as statements
 from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING

@@ -7,7 +7,7 @@ How many candidates to read for the jobs wanted is `claimjobs.overfetch`'s to sa
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol, get_args
 
@@ -30,7 +30,6 @@ HOLDS: Final = get_args(Hold)
 Lock = Literal["rows", "advisory"]
 """What keeps others from claiming the same job: the lock of its row, or an advisory lock on its key."""
 LOCKS: Final = get_args(Lock)
-
 
 TOLD: Final = 1
 """Columns of every row of a claim in one statement that are not about a job."""
@@ -108,44 +107,53 @@ class OneStatement:
         self._roles = backend.roles
         # Of a key that may name two rows it is known when they are marked, which must be undone then.
         self.is_one_statement = backend.roles.key_index is None
-        self._rows = Reader(backend.roles, backend.dialect, known=list(as_claimed(backend.roles, 0)))
         self._backend, self._selection, self._now = backend, selection, now
+        self._known = list(as_claimed(backend.roles, 0))
         self.key_columns = len(backend.roles.key)
-        self._claim = self._looks()
+        self._taking = self.taking(TOLD)
         self._count = Counted(backend, selection)
-        self.walk = self._claim.walk
+        self.walk = self._taking.looks.walk
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
-        given = {**look.candidates, "claimjobs_size": look.size, "claimjobs_me": me}
-        rows = self.rows(connection.execute(self._claim.begun(look), given), TOLD)
+        rows = self._taking(connection, me, look)
         if not rows[0][0]:
             raise OwnerDead
-        return self.claimed(connection, [row[TOLD:] for row in rows], me, look)
+        return self.claimed(connection, self._taking, rows, me=me, look=look)
 
-    def after(self, settle: sa.Delete | sa.Update) -> Looks[sa.Select[Any]]:
-        """The same statement after one that settles the batch before; `claimed` reads what it returns of jobs."""
-        return self._looks(settled=settle.cte("settled"))
-
-    def _looks(self, **options: Any) -> Looks[sa.Select[Any]]:
+    def taking(self, told: int, settle: sa.Delete | sa.Update | None = None) -> Taking:
+        """The statement, of whose columns so many are not about a job; after one that settles the batch before."""
         roles, dialect, owners = self._backend.roles, self._backend.dialect, self._backend.owners
-        build = partial(claim, roles, dialect, now=self._now, owners=owners, columns=self._rows.read, **options)
-        return Looks(build, self._selection, dialect)
+        rows = Reader(roles, dialect, self._known, before=told)
+        settled = None if settle is None else settle.cte("claimjobs_before")
+        build = partial(claim, roles, dialect, now=self._now, owners=owners, columns=rows.read, settled=settled)
+        return Taking(Looks(build, self._selection, dialect), rows)
 
-    def rows(self, result: sa.CursorResult[Any], before: int) -> Sequence[Any]:
-        """All rows of its result, in which so many columns stand before a job's."""
-        return self._rows.all(result, before)
-
-    def claimed(self, connection: sa.Connection, rows: Sequence[Any], me: int, look: Look) -> Claimed:
-        """What the rows tell of the jobs: their columns, and their places; None in the only row of an empty claim."""
-        taken = [row for row in rows if row[-1] is not None]
-        marked = as_claimed(self._roles, me)
-        jobs = [self._rows.job(row, marked) for row in taken]
+    def claimed(
+        self, connection: sa.Connection, taking: Taking, rows: Sequence[Any], *, me: int, look: Look
+    ) -> Claimed:
+        """What the rows of a statement tell of the jobs."""
+        taken = [] if taking.rows.is_none(rows[0]) else rows
+        jobs = taking.rows.jobs(taken, as_claimed(self._roles, me))
         check_keys(self._roles, jobs)
-        company = self._roles.told("suspect", jobs[0], 0) if jobs else 0
+        company = taking.rows.suspicions(taken[:1])[0] if taken else 0
         is_full = len(taken) == at_most(look.size, company)
         # Those that are ours now are candidates no more.
         reach = len(taken) if is_full else len(taken) + self._count(connection, look)
         return Claimed(jobs, reach, reach, me, suspects=bool(company))
+
+
+@dataclass(frozen=True)
+class Taking:
+    """A statement that claims, and what reads the jobs in the rows that it returns."""
+
+    looks: Looks[sa.Select[Any]]
+    rows: Reader
+
+    def __call__(self, connection: sa.Connection, me: int, look: Look, **settled: Any) -> Sequence[Any]:
+        """Its rows. `settled`: parameters of the settle before."""
+        after = look.after or {}
+        given = {"claimjobs_size": look.size, "claimjobs_me": me, **after, **settled}
+        return self.rows.all(connection.execute(self.looks.begun(look), given))
 
 
 def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold = "lease") -> Algorithm:

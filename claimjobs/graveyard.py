@@ -16,7 +16,7 @@ from claimjobs.columns import DEAD
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.job import Job
-from claimjobs.phases import JobMaker
+from claimjobs.rows import JobMaker
 from claimjobs.selection import Predicate, Where, predicates_of
 from claimjobs.settle import key_of
 from claimjobs.statements import dead as statements

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
 
 import sqlalchemy as sa
@@ -65,11 +66,18 @@ class Looks(Generic[Statement]):
     def __init__(self, build: Callable[[Selection], Statement], selection: Selection, dialect: Dialect) -> None:
         self.walk = walk_of(selection)
         """The order, if it can be entered anywhere."""
-        self._from_head = build(selection)
-        self._from_beyond = self._from_head if self.walk is None else build(self.walk.begun(selection, dialect))
+        self._build, self._selection, self._dialect = build, selection, dialect
+
+    @cached_property
+    def _from_head(self) -> Statement:
+        return self._build(self._selection)
+
+    @cached_property
+    def _from_beyond(self) -> Statement:
+        return self._from_head if self.walk is None else self._build(self.walk.begun(self._selection, self._dialect))
 
     def begun(self, look: Look) -> Statement:
-        """The one to be sent with this look's parameters."""
+        """The one to be sent with this look's parameters. Built when it is wanted first."""
         return self._from_head if look.after is None else self._from_beyond
 
 
@@ -107,8 +115,7 @@ class FindThenLock:
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
         given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        rows = self._rows.all(connection.execute(self._lock, given))
-        jobs = [self._rows.job(row, marked) for row in rows]
+        jobs = self._rows.jobs(self._rows.all(connection.execute(self._lock, given)), marked)
         check_keys(self._roles, jobs)
         return jobs
 
@@ -127,7 +134,6 @@ class FindAndLock:
         self._rows = Reader(roles, dialect, known)
         build = lock_first if dialect.locks_in_order else find_and_lock
         self._take = Looks(lambda some: build(roles, dialect, some, self._rows.read), selection, dialect)
-        self._suspect = None if roles.suspect is None else self._rows.read.index(roles.suspect)
         self._count = Counted(backend, selection)
         self.walk = self._take.walk
 
@@ -135,7 +141,7 @@ class FindAndLock:
         given = {**look.candidates, "claimjobs_size": look.size}
         rows = self._rows.all(connection.execute(self._take.begun(look), given))
         taken, wanted = self._alike(rows, look.size)
-        jobs = [self._rows.job(row, marked) for row in taken]
+        jobs = self._rows.jobs(taken, marked)
         check_keys(self._roles, jobs)
         if len(rows) == look.size:
             reach = max(taken[-1][-1], len(taken))
@@ -145,12 +151,11 @@ class FindAndLock:
 
     def _alike(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], int]:
         """Those of the locked jobs that are taken, and how many can be: such as are as suspect as the first."""
-        place = self._suspect
-        if place is None or not any(row[place] for row in rows):
+        kinds = self._rows.suspicions(rows)
+        if not any(kinds):
             return rows, size
-        company = rows[0][place] or 0
-        wanted = at_most(size, company)
-        return [row for row in rows if (row[place] or 0) == company][:wanted], wanted
+        wanted = at_most(size, kinds[0])
+        return [row for row, kind in zip(rows, kinds, strict=True) if kind == kinds[0]][:wanted], wanted
 
 
 class Counted:
@@ -172,21 +177,6 @@ def phases(backend: Backend, selection: Selection, known: Sequence[str] = ()) ->
     """
     at_once = backend.dialect.finds_and_locks_at_once or backend.dialect.locks_in_order
     return (FindAndLock if at_once else FindThenLock)(backend, selection, known)
-
-
-class JobMaker:
-    """Makes jobs of the rows of a table, as a SELECT of its columns returns them."""
-
-    def __init__(self, roles: Roles) -> None:
-        self._names = roles.columns
-        self._places = [self._names.index(column.name) for column in roles.key]
-
-    def __call__(self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS) -> Job:
-        """The job with these values, but for those that were `marked` since."""
-        columns = dict(zip(self._names, values, strict=True))
-        key = values[self._places[0]] if len(self._places) == 1 else tuple(values[place] for place in self._places)
-        columns.update(marked)
-        return Job(key, columns)
 
 
 def check_keys(roles: Roles, jobs: Sequence[Job]) -> None:

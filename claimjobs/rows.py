@@ -6,7 +6,7 @@ is most of what a client spends on a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -61,30 +61,49 @@ class Row(Mapping[str, Any]):
 class Reader:
     """Makes jobs of the rows that a statement returns of a table's `columns`; it returns others before and after."""
 
-    def __init__(self, roles: Roles, dialect: Dialect, known: Sequence[str] = ()) -> None:
-        """`known`: names of columns that need not be read: whoever makes a job says what they hold."""
+    def __init__(self, roles: Roles, dialect: Dialect, known: Sequence[str] = (), before: int = 0) -> None:
+        """`known`: names of columns that need not be read: whoever makes a job says what they hold.
+
+        `before`: so many columns stand before those of the table.
+        """
         self._roles = roles
         self._dialect = dialect
         self._known = frozenset(known)
+        self._before = before
         self.read = [column for column in roles.table.columns if column.name not in self._known]
-        self.width = len(self.read)
-        self._makers: dict[str, tuple[int, Convert]] = {}
+        self._makers: Makers = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
 
-    def all(self, result: sa.CursorResult[Any], before: int = 0) -> Sequence[Any]:
-        """All rows of a result, in which so many columns stand before those of the table."""
+    def all(self, result: sa.CursorResult[Any]) -> Sequence[Any]:
+        """All rows of a result."""
         if not self._makers:
-            self._learn(result, before)
+            self._learn(result)
         return result.all()
 
-    def job(self, given: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS) -> Job:
-        """The job of a row, cut to `columns`; with `marked` values of columns that are known or were changed since."""
-        return Job(self._key(given), Row(self._makers, given, marked))
+    def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
+        """The jobs of rows; with `marked` values of columns that are known or were changed since."""
+        key, makers = self._key, self._makers
+        return [Job(key(row), Row(makers, row, marked)) for row in rows]
 
-    def _learn(self, result: sa.CursorResult[Any], before: int) -> None:
+    def is_none(self, row: Sequence[Any]) -> bool:
+        """Whether it is no job's: those of an outer join are NULL then."""
+        return row[self._place(self._roles.key[0])] is None
+
+    def suspicions(self, rows: Iterable[Sequence[Any]]) -> list[int]:
+        """How suspect the jobs are."""
+        suspect = self._roles.suspect
+        if suspect is None:
+            return [0 for _ in rows]
+        place = self._place(suspect)
+        return [row[place] or 0 for row in rows]
+
+    def _place(self, column: sa.Column[Any]) -> int:
+        return self._makers[column.name][0]
+
+    def _learn(self, result: sa.CursorResult[Any]) -> None:
         assert result.cursor is not None  # noqa: S101 - it returns rows
-        described = result.cursor.description[before:]
-        places = {column.name: place for place, column in enumerate(self.read)}
+        described = result.cursor.description
+        places = {column.name: place for place, column in enumerate(self.read, self._before)}
         here = result.dialect
         makers: dict[str, tuple[int, Convert]] = {}
         for column in self._roles.table.columns:
@@ -112,3 +131,16 @@ def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], 
 
 def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
     return itemgetter(place) if make is None else lambda given: make(given[place])
+
+
+class JobMaker:
+    """Makes jobs of the rows of a table, as a SELECT of its columns returns them."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._names = roles.columns
+        self._places = [self._names.index(column.name) for column in roles.key]
+
+    def __call__(self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS) -> Job:
+        """The job with these values, but for those that were `marked` since."""
+        key = values[self._places[0]] if len(self._places) == 1 else tuple(values[place] for place in self._places)
+        return Job(key, {**dict(zip(self._names, values, strict=True)), **marked})

@@ -60,8 +60,8 @@ class AtOnce(OneAfterTheOther):
         """`settle` is the settler's for done jobs, whose keys have so many columns."""
         super().__init__(settler, algorithm)
         self._one = algorithm
-        self._turn = algorithm.after(settle)
         self._told = TOLD + keys
+        self._turn = algorithm.taking(self._told, settle)
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
         return self._one.is_one_statement and outcomes.all_done and len(outcomes.done) <= MANY
@@ -73,15 +73,13 @@ class AtOnce(OneAfterTheOther):
             return super().__call__(connection, me, look, owner=owner, outcomes=outcomes)
         if owner != me:  # we were declared dead since: what is ours must still be one statement
             return self._settler.guarded(connection, owner, outcomes), NOTHING
-        settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done), "claimjobs_me": me}
-        given = {**look.candidates, "claimjobs_size": look.size, **settles}
-        rows = self._one.rows(connection.execute(self._turn.begun(look), given), self._told)
+        settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
+        rows = self._turn(connection, me, look, **settles)
         alive, settled, *arrays = rows[0][: self._told]
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if not alive:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
-        jobs = [row[self._told :] for row in rows]
-        return lost, self._one.claimed(connection, jobs, me, look)
+        return lost, self._one.claimed(connection, self._turn, rows, me=me, look=look)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:

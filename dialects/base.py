@@ -281,10 +281,17 @@ class Dialect:
         del column
         return None
 
-    def few(self, rows: sa.FromClause, order: sa.ColumnElement[Any]) -> sa.FromClause:
-        """A CTE of a few rows, to be joined by a planner that may think it has many; in this order."""
-        del order
-        return rows
+    def numbered(self, rows: sa.CTE, place: str) -> sa.FromClause:
+        """A CTE of a few rows, with the place of each in a column of this name; a planner may think they are many."""
+        return sa.select(*rows.c, sa.func.row_number().over().label(place)).subquery("few")
+
+    def is_one_of(self, column: sa.Column[Any], rows: sa.CTE) -> sa.ColumnElement[bool]:
+        """Whether a column has one of the values of such a CTE, which has no other column."""
+        return column.in_(sa.select(*rows.c))
+
+    def array(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """All values of a column of a CTE, as one value."""
+        return sa.func.array(sa.select(column).scalar_subquery(), type_=sa.ARRAY(column.type))
 
     def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
         """Let rows that are all alike in this column be found through its index (None: the primary key), unsorted.

@@ -53,6 +53,11 @@ class Walk:
         """The parameters of the place where this row stands."""
         return {AFTER.format(i): row[column.name] for i, column in enumerate(self.columns)}
 
+    def order_of(self, rows: sa.FromClause) -> list[sa.ColumnElement[Any]]:
+        """The same order of rows that have these columns."""
+        columns = [rows.c[column.key] for column in self.columns]
+        return [column.desc() if self.falling else column for column in columns]
+
 
 def walk_of(selection: Selection) -> Walk | None:
     """The order as a way that can be entered anywhere; None where it is none."""
@@ -79,7 +84,7 @@ def find(roles: Roles, selection: Selection) -> sa.Select[Any]:
 
 def head(roles: Roles, selection: Selection) -> sa.Select[Any]:
     """How suspect the first job is that is ready."""
-    return begun(sa.select(suspicion(roles)), selection).limit(1)
+    return begun(sa.select(suspicion(roles).label(SUSPECT)), selection).limit(1)
 
 
 def suspicion(roles: Roles) -> sa.ColumnElement[int]:
