@@ -75,10 +75,13 @@ class Reader:
         self._key: Callable[[Sequence[Any]], Any] = tuple
 
     def all(self, result: sa.CursorResult[Any]) -> Sequence[Any]:
-        """All rows of a result."""
+        """All rows of a result, as the driver gives them."""
+        assert result.cursor is not None  # noqa: S101 - it returns rows
         if not self._makers:
-            self._learn(result)
-        return result.all()
+            self._learn(result.dialect, result.cursor.description)
+        rows: Sequence[Any] = result.cursor.fetchall()
+        result.close()
+        return rows
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of rows; with `marked` values of columns that are known or were changed since."""
@@ -100,11 +103,8 @@ class Reader:
     def _place(self, column: sa.Column[Any]) -> int:
         return self._makers[column.name][0]
 
-    def _learn(self, result: sa.CursorResult[Any]) -> None:
-        assert result.cursor is not None  # noqa: S101 - it returns rows
-        described = result.cursor.description
+    def _learn(self, here: sa.Dialect, described: Sequence[Any]) -> None:
         places = {column.name: place for place, column in enumerate(self.read, self._before)}
-        here = result.dialect
         makers: dict[str, tuple[int, Convert]] = {}
         for column in self._roles.table.columns:
             place = places.get(column.name, -1)

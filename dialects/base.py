@@ -272,7 +272,7 @@ class Dialect:
         """A column of a key whose values come from another table."""
         return sa.Column(name, type_, primary_key=True, autoincrement=False)
 
-    def lean(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    def lean(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """A column in the form that costs a driver least to read. `from_lean` makes a value of it."""
         return column
 

@@ -111,7 +111,7 @@ class MySQL(Dialect):
         del order  # the candidates already stand in it
         return _walked(jobs, key, "claimjobs_candidates", index)
 
-    def lean(self, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    def lean(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # PyMySQL makes a datetime in Python, by a regular expression: as much work as five other values.
         return sa.cast(column, sa.CHAR) if isinstance(column.type, sa.DateTime | Instant) else column
 

@@ -123,7 +123,7 @@ def same_key(roles: Roles, other: sa.FromClause) -> sa.ColumnElement[bool]:
 def lean(columns: Sequence[sa.Column[Any]], dialect: Dialect, of: sa.FromClause | None = None) -> list[Any]:
     """Columns of a table, or of `of`, as the driver gives them: see `claimjobs.rows`."""
     as_is = sa.types.NullType()
-    given = [(column.name, dialect.lean(column) if of is None else of.c[column.key]) for column in columns]
+    given = [(column.name, dialect.lean(column if of is None else of.c[column.key])) for column in columns]
     return [sa.type_coerce(one, as_is).label(name) for name, one in given]
 
 
