@@ -222,6 +222,9 @@ class Batch:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
         keys = self._meant(jobs)
         self._grip.progress()
+        if not jobs:
+            self._undecided.clear()
+            return keys
         for key in keys:
             if self._undecided.pop(key, None) is None:
                 self._outcomes.forget(key)
@@ -308,7 +311,9 @@ class Batch:
     def _meant(self, jobs: Sequence[Job]) -> list[Key]:
         """The keys of these jobs; of none: of all without an outcome."""
         self._must_be_open()
-        keys = list(dict.fromkeys(job.key for job in jobs)) or list(self._undecided)
+        if not jobs:
+            return list(self._undecided)
+        keys = list(dict.fromkeys(job.key for job in jobs))
         for key in keys:
             if key not in self._jobs:
                 raise NotInBatch(key)

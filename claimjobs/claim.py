@@ -6,9 +6,9 @@ How many candidates to read for the jobs wanted is `claimjobs.overfetch`'s to sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol, get_args
 
 import sqlalchemy as sa
@@ -63,14 +63,15 @@ class TwoPhases:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         roles, dialect = backend.roles, backend.dialect
-        self._phases = phases(backend, selection, known=list(as_claimed(roles, 0)))
+        self._as_claimed = as_claimed(roles)
+        self._phases = phases(backend, selection, known=list(self._as_claimed(0)))
         self._roles = roles
         self._mark = mark(roles, dialect, now, backend.owners)
         self.walk, self.is_lazy = self._phases.walk, self._phases.is_lazy
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         # As they will be once they are marked; `owner_date` is the server's to say.
-        claimed = self._phases(connection, look, as_claimed(self._roles, me))
+        claimed = self._phases(connection, look, self._as_claimed(me))
         if claimed.jobs:
             self._mark_all(connection, me, claimed.jobs)
         return replace(claimed, owner=me)
@@ -108,7 +109,7 @@ class OneStatement:
         # Of a key that may name two rows it is known when they are marked, which must be undone then.
         self.is_one_statement = backend.roles.key_index is None
         self._backend, self._selection, self._now = backend, selection, now
-        self._known = list(as_claimed(backend.roles, 0))
+        self._as_claimed = as_claimed(backend.roles)
         self.key_columns = len(backend.roles.key)
         self._taking = self.taking(TOLD)
         self._count = Counted(backend, selection)
@@ -123,7 +124,7 @@ class OneStatement:
     def taking(self, told: int, settle: sa.Delete | sa.Update | None = None) -> Taking:
         """The statement, of whose columns so many are not about a job; after one that settles the batch before."""
         roles, dialect, owners = self._backend.roles, self._backend.dialect, self._backend.owners
-        rows = Reader(roles, dialect, self._known, before=told)
+        rows = Reader(roles, dialect, list(self._as_claimed(0)), before=told)
         settled = None if settle is None else settle.cte("claimjobs_before")
         build = partial(claim, roles, dialect, now=self._now, owners=owners, columns=rows.read, settled=settled)
         return Taking(Looks(build, self._selection, dialect), rows)
@@ -133,7 +134,7 @@ class OneStatement:
     ) -> Claimed:
         """What the rows of a statement tell of the jobs."""
         taken = [] if taking.rows.is_none(rows[0]) else rows
-        jobs = taking.rows.jobs(taken, as_claimed(self._roles, me))
+        jobs = taking.rows.jobs(taken, self._as_claimed(me))
         check_keys(self._roles, jobs)
         company = taking.rows.suspicions(taken[:1])[0] if taken else 0
         is_full = len(taken) == at_most(look.size, company)
@@ -163,7 +164,12 @@ def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]
     return (OneStatement if backend.dialect.claims_in_one_statement else TwoPhases)(backend, selection, now)
 
 
-def as_claimed(roles: Roles, me: int) -> dict[str, Any]:
-    """What the columns that tell a job's state will hold, by name, when it is claimed by `me`."""
-    told = roles.state.becomes(CLAIMED, sa.literal(me))
-    return {column.name: one.value if isinstance(one, sa.BindParameter) else one for column, one in told.items()}
+def as_claimed(roles: Roles) -> Callable[[int], Mapping[str, Any]]:
+    """What the columns that tell a job's state will hold, by name, when it is claimed by an owner."""
+
+    @lru_cache(maxsize=2)  # an owner that was declared dead goes on under another id
+    def by(me: int) -> Mapping[str, Any]:
+        told = roles.state.becomes(CLAIMED, sa.literal(me))
+        return {column.name: one.value if isinstance(one, sa.BindParameter) else one for column, one in told.items()}
+
+    return by

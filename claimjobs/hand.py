@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -44,7 +45,8 @@ class Hand:
         self._connector = Connector(engine, backend.dialect, liveness, report)
         self._search = Search(report)
         self._process = os.getpid()
-        self._in_hand: set[tuple[int, Key]] = set()
+        self._in_hand: defaultdict[int, set[Key]] = defaultdict(set)
+        """By the owner in whose name they were claimed."""
         self.ahead = Claims()
         """Those that nobody has asked for yet."""
         self._doubts = 0
@@ -77,7 +79,7 @@ class Hand:
         return Grip(partial(self.settle, owner=claimed.owner), self.progress)
 
     def _hold(self, claimed: Claimed) -> None:
-        self._in_hand.update((claimed.owner, job.key) for job in claimed.jobs)
+        self._in_hand[claimed.owner].update([job.key for job in claimed.jobs])
         self._dispel_doubts()
 
     def _take(self, algorithm: Algorithm, look: Look) -> Claimed:
@@ -102,7 +104,7 @@ class Hand:
         self._doubted = None if now - self._doubted > self._lease else self._doubted
         me = self.owner.id
         held = self._connector.transaction(partial(_held, backend=self._backend, me=me))
-        strays = [key for key in held if (me, key) not in self._in_hand]
+        strays = [key for key in held if key not in self._in_hand[me]]
         if strays:
             self._settler.settle(self._connector, me, Outcomes(released=strays))
 
@@ -159,7 +161,7 @@ class Hand:
         """Keep the books; the keys of those of the refused that are really lost."""
         lost = set() if refused and doubts and self._is_still(owner) else refused
         keys = outcomes.keys()
-        self._in_hand.difference_update((owner, key) for key in keys)
+        self._in_hand[owner].difference_update(keys)
         (outcomes.only(set(keys) - lost) if lost else outcomes).count(self._report)
         self._report.lost += len(lost)
         return lost
@@ -198,7 +200,7 @@ class Hand:
 
     def progress(self) -> None:
         """The work goes on: a job passed, a batch came or went."""
-        self.heart.working(bool(self._in_hand))
+        self.heart.working(any(self._in_hand.values()))
 
     def look_back(self) -> None:
         """There may be jobs before those that were claimed last."""
