@@ -126,7 +126,7 @@ class OneStatement:
         roles, dialect, owners = self._backend.roles, self._backend.dialect, self._backend.owners
         rows = Reader(roles, dialect, list(self._as_claimed(0)), before=told)
         settled = None if settle is None else settle.cte("claimjobs_before")
-        build = partial(claim, roles, dialect, now=self._now, owners=owners, columns=rows.read, settled=settled)
+        build = partial(claim, roles, dialect, now=self._now, owners=owners, read=rows.read, settled=settled)
         return Taking(Looks(build, self._selection, dialect), rows)
 
     def claimed(

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.job import Job
 from claimjobs.roles import Roles
+from claimjobs.statements.lean import parts
 
 Convert = Callable[[Any], Any] | None
 Makers = Mapping[str, tuple[int, Convert]]
@@ -68,9 +69,9 @@ class Reader:
         """
         self._roles = roles
         self._dialect = dialect
-        self._known = frozenset(known)
         self._before = before
-        self.read = [column for column in roles.table.columns if column.name not in self._known]
+        columns = [column for column in roles.table.columns if column.name not in known]
+        self.read = parts(columns, dialect, roles)
         self._makers: Makers = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
 
@@ -90,35 +91,45 @@ class Reader:
 
     def is_none(self, row: Sequence[Any]) -> bool:
         """Whether it is no job's: those of an outer join are NULL then."""
-        return row[self._place(self._roles.key[0])] is None
+        return row[self._makers[self._roles.key[0].name][0]] is None
 
     def suspicions(self, rows: Iterable[Sequence[Any]]) -> list[int]:
         """How suspect the jobs are."""
         suspect = self._roles.suspect
         if suspect is None:
             return [0 for _ in rows]
-        place = self._place(suspect)
-        return [row[place] or 0 for row in rows]
-
-    def _place(self, column: sa.Column[Any]) -> int:
-        return self._makers[column.name][0]
+        place, make = self._makers[suspect.name]
+        return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
 
     def _learn(self, here: sa.Dialect, described: Sequence[Any]) -> None:
-        places = {column.name: place for place, column in enumerate(self.read, self._before)}
-        makers: dict[str, tuple[int, Convert]] = {}
-        for column in self._roles.table.columns:
-            place = places.get(column.name, -1)
-            makers[column.name] = place, None if place < 0 else self._maker(column, here, described[place][1])
+        makers: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
+        for place, part in enumerate(self.read, self._before):
+            for number, column in enumerate(part):
+                lean = self._dialect.from_lean(column) if len(part) == 1 else self._unpacked(column, number)
+                makers[column.name] = place, _maker(column, here, described[place][1], lean)
         self._key = _key_reader([makers[column.name] for column in self._roles.key])
         self._makers = makers
 
-    def _maker(self, column: sa.Column[Any], here: sa.Dialect, code: Any) -> Convert:
-        """What makes a value of what the driver gives for it."""
-        type_ = column.type.dialect_impl(here).result_processor(here, code)
-        lean = self._dialect.from_lean(column)
-        if lean is None or type_ is None:
-            return lean or type_
-        return lambda given: type_(lean(given))
+    def _unpacked(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
+        convert = self._dialect.from_packed(column)
+
+        def unpack_first(packed: str) -> Any:
+            text = packed.partition(",")[0]
+            return convert(text) if text else None
+
+        def unpack(packed: str) -> Any:
+            text = packed.split(",", number + 1)[number]
+            return convert(text) if text else None
+
+        return unpack if number else unpack_first
+
+
+def _maker(column: sa.Column[Any], here: sa.Dialect, code: Any, lean: Convert) -> Convert:
+    """What makes a value of what the driver gives for it."""
+    type_ = column.type.dialect_impl(here).result_processor(here, code)
+    if lean is None or type_ is None:
+        return lean or type_
+    return lambda given: type_(lean(given))
 
 
 def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:

@@ -19,7 +19,7 @@ def dialect_of(connection: sa.Connection) -> Dialect:
     """
     found = connection.dialect
     name = "mariadb" if getattr(found, "is_mariadb", False) else found.name
-    return DIALECTS[name]()
+    return DIALECTS[name](found.driver)
 
 
 __all__ = ["DIALECTS", "Bell", "Dialect", "Key", "Lock", "PortablePostgres", "dialect_of"]

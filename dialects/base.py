@@ -54,6 +54,7 @@ class Dialect:
 
     joins_rows: ClassVar[int] = 0
     """Up to so many bytes rows are best inserted by one statement that holds them all; 0: as the driver does it."""
+
     primary: ClassVar[str | None] = None
     """The name of every primary key, where they have none of their own."""
     wakes: ClassVar[bool] = False
@@ -80,6 +81,10 @@ class Dialect:
     """Codes of "this row does not fit": too long, not null, out of range, a constraint."""
     duplicate: ClassVar[frozenset[Any]] = frozenset()
     """Those of them that mean a unique key that is there already."""
+
+    def __init__(self, driver: str = "") -> None:
+        """`driver`: SQLAlchemy's name of the driver, for what only some of them can do."""
+        self._driver = driver
 
     def error_code(self, error: BaseException) -> Any:
         """The server's (or driver's) code for this error, or None where there is none."""
@@ -280,6 +285,19 @@ class Dialect:
         """What makes of a lean value what the driver would have given. None: it is the same."""
         del column
         return None
+
+    def packs(self, column: sa.Column[Any]) -> bool:
+        """Whether several columns such as this one cost a driver less to read as one text."""
+        del column
+        return False
+
+    def pack(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
+        """Such columns as one text: their values with commas between them, and nothing for NULL."""
+        raise NotImplementedError
+
+    def from_packed(self, column: sa.Column[Any]) -> Callable[[str], Any]:
+        """What makes of the text of a value what the driver would have given."""
+        raise NotImplementedError
 
     def numbered(self, rows: sa.CTE, place: str) -> sa.FromClause:
         """A CTE of a few rows, with the place of each in a column of this name; a planner may think they are many."""

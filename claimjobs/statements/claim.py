@@ -16,11 +16,11 @@ from claimjobs.statements.find import (
     Selection,
     begun,
     head,
-    lean,
     same_key,
     suspicion,
     walk_of,
 )
+from claimjobs.statements.lean import Parts, flat, lean
 from claimjobs.statements.lock import free_ones
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
@@ -41,10 +41,10 @@ def claim(
     *,
     now: sa.ColumnElement[Any],
     owners: sa.Table,
-    columns: Sequence[sa.Column[Any]],
+    read: Parts,
     settled: sa.CTE | None = None,
 ) -> sa.Select[Any]:
-    """Find and lock the first `size` jobs that are free, make them claimed by `me`, return them in order: these columns
+    """Find and lock the first `size` jobs that are free, make them claimed by `me`, return them in order: these parts
     of them.
 
     If the first job is a suspect only its like are taken, half as many at most as they were (see claimjobs.phases). If
@@ -58,8 +58,8 @@ def claim(
     """
     told = _told(roles, dialect, alive(owners), settled)
     locked = _locked(roles, selection, told)
-    claimed, order = _claimed(roles, dialect, locked, selection=selection, now=now, columns=columns)
-    jobs = lean(columns, dialect, claimed)
+    claimed, order = _claimed(roles, dialect, locked, selection=selection, now=now, columns=flat(read))
+    jobs = lean(read, dialect, claimed)
     return sa.select(*told.c, *jobs).select_from(told.outerjoin(claimed, sa.true())).order_by(*order)
 
 

@@ -120,13 +120,6 @@ def same_key(roles: Roles, other: sa.FromClause) -> sa.ColumnElement[bool]:
     return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
 
 
-def lean(columns: Sequence[sa.Column[Any]], dialect: Dialect, of: sa.FromClause | None = None) -> list[Any]:
-    """Columns of a table, or of `of`, as the driver gives them: see `claimjobs.rows`."""
-    as_is = sa.types.NullType()
-    given = [(column.name, dialect.lean(column if of is None else of.c[column.key])) for column in columns]
-    return [sa.type_coerce(one, as_is).label(name) for name, one in given]
-
-
 def counted(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
     """A number that counts from 0, also where a user's column holds NULL."""
     return sa.func.coalesce(column, 0) if column.nullable else column

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.statements.find import PLACE, Selection, begun, lean, numbered, same_key
+from claimjobs.statements.find import PLACE, Selection, begun, numbered, same_key
+from claimjobs.statements.lean import Parts, lean
 
-Columns = Sequence[sa.Column[Any]]
 
-
-def lock(roles: Roles, dialect: Dialect, selection: Selection, columns: Columns) -> sa.Select[Any]:
+def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
     """Lock the first `size` of the `candidates` that nobody else holds and that are still ready.
 
     The recheck is needed: between the phases another consumer may have claimed a candidate and let go of its lock.
     """
-    jobs = sa.select(*lean(columns, dialect)).where(selection.ready)
+    jobs = sa.select(*lean(read, dialect)).where(selection.ready)
     picked = dialect.pick(jobs, roles.key, selection.order, roles.key_index).limit(
         sa.bindparam("claimjobs_size", type_=sa.Integer)
     )
     return free_ones(picked, roles)
 
 
-def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, columns: Columns) -> sa.Select[Any]:
+def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
     """Both in one statement, for a database that can lock the rows of one table of several, in the order of another.
 
-    These columns of the jobs, and the place of each among the `limit` candidates.
+    These parts of the jobs, and the place of each among the `limit` candidates.
     """
     candidate = numbered(roles, selection).subquery("candidate")
-    wanted = sa.select(*lean(columns, dialect)).where(selection.ready)
+    wanted = sa.select(*lean(read, dialect)).where(selection.ready)
     walk = candidate.join(roles.table, same_key(roles, candidate))
     return dialect.lock_in_order(wanted, walk, sa.bindparam("claimjobs_size", type_=sa.Integer), roles.key_index)
 
 
-def lock_first(roles: Roles, dialect: Dialect, selection: Selection, columns: Columns) -> sa.Select[Any]:
+def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
     """The same for a database that `locks_in_order`: each job is found and locked before the next one is looked for.
 
     What it passes over, because others have it, is not counted: the place of each is 0.
     """
-    rows = begun(sa.select(*lean(columns, dialect), sa.literal(0).label(PLACE)), selection)
+    rows = begun(sa.select(*lean(read, dialect), sa.literal(0).label(PLACE)), selection)
     return free_ones(rows.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)), roles)
 
 

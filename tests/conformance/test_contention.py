@@ -95,7 +95,9 @@ def two_phases(backend: Backend, connection: sa.Connection) -> tuple[list[Key], 
     ready = roles.due(sa.func.now()) if backend.family == "postgres" else roles.state.is_("unclaimed")
     selection = Selection(ready, roles.default_order)
     found = connection.execute(find(roles, selection), {"claimjobs_limit": 10})
-    return [row[0] for row in found], lock(roles, backend.dialect, selection, list(roles.table.columns))
+    return [row[0] for row in found], lock(
+        roles, backend.dialect, selection, [[column] for column in roles.table.columns]
+    )
 
 
 @contextmanager

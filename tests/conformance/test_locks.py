@@ -162,7 +162,9 @@ def test_phase_2_goes_through_the_primary_key(backend: Backend, queue: Queue) ->
     with by_hand(backend) as connection:
         keys = connection.scalars(find(roles, selection), {"claimjobs_limit": CANDIDATES}).all()
         given = {"claimjobs_candidates": keys, "claimjobs_size": SIZE}
-        locking = backend.plan(connection, lock(roles, backend.dialect, selection, list(JOBS.columns)), given)
+        locking = backend.plan(
+            connection, lock(roles, backend.dialect, selection, [[column] for column in JOBS.columns]), given
+        )
         taken = {"claimjobs_keys": list(keys[:SIZE]), "claimjobs_me": queue.owner_id}
         marking = backend.plan(connection, mark(roles, backend.dialect, database_now(), owner_table()), taken)
     for plan in (locking, marking):
