@@ -204,7 +204,7 @@ def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, 
     look = Look(SIZE, SIZE, looks(queue, backend)[begin])
     given = {**look.candidates, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, algorithm._claim.begun(look), given)
+        plan = backend.plan(connection, algorithm._taking.looks.begun(look), given)
     assert set(plan.indexes) <= {"jobs_claim", "jobs_pkey", f"{OWNER_TABLE}_pkey"}, plan.text
     assert not plan.scans, plan.text
 
