@@ -1,7 +1,7 @@
 """The two-phase claim: find candidates without a lock, then lock those that are still free and mark them ours.
 
-Two named algorithms do it, chosen by what the database can: `OneStatement` and `TwoPhases`.
-How many candidates to read for the jobs wanted is `claimjobs.overfetch`'s to say.
+Two named algorithms do it, chosen by what the database can: `OneStatement` and `TwoPhases`; `LockOnly` where an open
+transaction holds the jobs. Where candidates are read before they are locked, `claimjobs.overfetch` says how many.
 """
 
 from __future__ import annotations

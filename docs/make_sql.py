@@ -28,6 +28,7 @@ from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.liveness import Liveness
 from claimjobs.roles import Roles, roles_of
+from claimjobs.rows import Reader
 from claimjobs.schema import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
 from claimjobs.setup import tables_for
 from claimjobs.sleep import Wish
@@ -275,11 +276,11 @@ def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> d
     walk = walk_of(selection)
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
     beyond = walk.begun(selection, dialect)
-    columns = [column for column in roles.table.columns if column.name not in as_claimed(roles, 0)]
+    read = Reader(roles, dialect, known=list(as_claimed(roles)(0))).read
     counts = {"count": how_many(roles, selection), "count beyond": how_many(roles, beyond)}
     if dialect.claims_in_one_statement:
-        one = partial(claim, roles, dialect, now=now, owners=owner_table(), columns=columns)
-        done = settle.delete(settle.Reach(roles, dialect, roles.mine)).cte("settled")
+        one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
+        done = settle.delete(settle.Reach(roles, dialect, roles.mine)).cte("claimjobs_before")
         return {
             "claim": one(selection),
             "claim beyond": one(beyond),
@@ -289,14 +290,15 @@ def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> d
         }
     marks = {"mark": mark(roles, dialect, now, owner_table())}
     if dialect.finds_and_locks_at_once:
-        take = partial(find_and_lock, roles, dialect, columns=columns)
+        take = partial(find_and_lock, roles, dialect, read=read)
         return {"take": take(selection), "take beyond": take(beyond), **counts, **marks}
     finds = {"find": find(roles, selection), "find beyond": find(roles, beyond)}
-    return {**finds, "lock": lock(roles, dialect, selection, columns), **marks}
+    return {**finds, "lock": lock(roles, dialect, selection, read), **marks}
 
 
 def _dialect(family: str) -> Dialect:
-    return DIALECTS["postgresql" if family == "postgres" else family]()
+    name, driver = ("postgresql", "psycopg") if family == "postgres" else (family, "pymysql")
+    return DIALECTS[name](driver)
 
 
 def compiled(statement: Any, family: str) -> Any:
