@@ -317,6 +317,17 @@ class _Unless(tenacity.stop.stop_base):
         return self._unwanted()
 
 
+class _Turn:
+    """A place in the line."""
+
+    __slots__ = ("comes",)
+
+    def __init__(self) -> None:
+        self.comes: threading.Event | None = None
+        """Set when it is this one's turn; None where nobody stood before it, as nearly always: an event costs more than
+        all the rest."""
+
+
 class Turns:
     """A lock that threads get in the order in which they asked.
 
@@ -325,25 +336,27 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._line: deque[threading.Event] = deque()
+        self._line: deque[_Turn] = deque()
         self._guard = threading.Lock()
         self._give_up: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def take(self, patience: float, impatient: Callable[[], None]) -> Iterator[None]:
         """Wait for one's turn, calling `impatient` every `patience` seconds, and have it for a `with` block."""
-        mine = threading.Event()
+        mine = _Turn()
         with self._guard:
+            if self._line:
+                mine.comes = threading.Event()
             self._line.append(mine)
-            self._line[0].set()
         try:
-            self._wait(mine, patience, impatient)
+            if mine.comes is not None:
+                self._wait(mine.comes, patience, impatient)
             yield
         finally:
             with self._guard:
                 self._line.remove(mine)
-                if self._line:
-                    self._line[0].set()
+                if self._line and (comes := self._line[0].comes) is not None:
+                    comes.set()
 
     def _wait(self, mine: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
         while self._give_up and not mine.is_set():
