@@ -30,7 +30,7 @@ VARIES = "consumers"
 UNIT = "jobs/s"
 PLOT: Plot = "lines"
 SIZES = {
-    "jobs": {"postgres": 40_000, "mysql": 15_000, "mariadb": 15_000},
+    "jobs": {"postgres": 120_000, "mysql": 45_000, "mariadb": 45_000},
     "consumers": [1, 2, 4, 8, 10],
     "repeat": 3,
     "held": False,
@@ -38,7 +38,7 @@ SIZES = {
     "read_committed": False,
 }
 SMALL = {"jobs": 2_000, "consumers": [1, 2], "repeat": 1}
-FULL = {"jobs": {"postgres": 200_000, "mysql": 60_000, "mariadb": 60_000}, "repeat": 5, "held": True, "no_letter": True}
+FULL = {"jobs": {"postgres": 400_000, "mysql": 120_000, "mariadb": 120_000}, "repeat": 5, "held": True, "no_letter": True}
 
 
 def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:

@@ -30,7 +30,7 @@ TITLE = "Order kept"
 VARIES = "consumers"
 UNIT = "jobs/s"
 PLOT: Plot = None
-SIZES = {"jobs": {"postgres": 40_000, "mysql": 15_000, "mariadb": 15_000}, "consumers": [1, 10], "repeat": 2}
+SIZES = {"jobs": {"postgres": 80_000, "mysql": 30_000, "mariadb": 30_000}, "consumers": [1, 10], "repeat": 2}
 SMALL = {"jobs": 2_000, "repeat": 1}
 FULL = {"jobs": {"postgres": 200_000, "mysql": 60_000, "mariadb": 60_000}, "repeat": 5}
 
