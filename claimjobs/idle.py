@@ -20,7 +20,7 @@ class Idleness:
     """Of one loop. A pause follows each look that found nothing; or a sleep, where somebody calls."""
 
     def __init__(self, poll: float, idle: float) -> None:
-        """`poll` is the longest pause; after `idle` seconds without work it is `over`."""
+        """`poll` is the longest pause; after `idle` seconds without work none is `left`."""
         self._poll = poll
         self._idle = idle
         self._awake_for = 0.0

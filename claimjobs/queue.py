@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
-import threading
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Self
@@ -17,7 +14,7 @@ from sqlalchemy.orm import Session
 from claimjobs import stats as statistics
 from claimjobs.assign import Assignment
 from claimjobs.backend import TableLike
-from claimjobs.batch import Batch, Grip
+from claimjobs.batch import Batch
 from claimjobs.bulk import Row
 from claimjobs.choices import Choices
 from claimjobs.claim import Hold, Lock
@@ -27,34 +24,24 @@ from claimjobs.copying import CopyInsert
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue import Insert, OnBad, enqueue
-from claimjobs.errors import BadSize, BatchNotSettled, ServerUnreachable
+from claimjobs.errors import BadSize
 from claimjobs.graveyard import Graveyard
-from claimjobs.hand import Hand
-from claimjobs.idle import Idleness
 from claimjobs.instants import age_of
 from claimjobs.liveness import Liveness
-from claimjobs.phases import NOTHING
+from claimjobs.orders import Orders
 from claimjobs.purge import Kept, Purge
 from claimjobs.relay import Prefetch, Relay
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.roles import Roles
+from claimjobs.rounds import Rounds, listen
 from claimjobs.schema import DEFAULT_TABLE
 from claimjobs.selection import OrderBy, Where
 from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
-from claimjobs.sleep import Wish
 from claimjobs.stats import Stats
-from claimjobs.transaction import TransactionHold
 from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
 from claimjobs.works import Works
-
-FIRST_LOOK = 0.05
-"""Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
-RARER = 3
-"""Times `poll`: how often a loop looks that is asleep, and would be called."""
-CHECK = 5.0
-"""Seconds after which a loop that waits to be called makes sure that there is somebody to hear it."""
 
 
 class Queue:
@@ -123,11 +110,9 @@ class Queue:
         self._works = Works(self.engine, self._chosen, self.report)
         self.on_hang: Callable[[], None] = lambda: None
         """Called, in a thread, when a batch makes no progress for longer than `liveness.max_batch_time`."""
-        self._stopped = threading.Event()
-        self._draining = False
-        self._wake = threading.Event()
+        self._orders = Orders()
         self._unique_keys = UniqueKeys()
-        self._works.on_new_hand = _listens(weakref.ref(self), self._stopped, self._wake)
+        self._works.on_new_hand = partial(listen, orders=self._orders, on_hang=partial(_hangs, weakref.ref(self)))
 
     # --- producing -------------------------------------------------------------------------------------
 
@@ -221,88 +206,34 @@ class Queue:
         _check_size(size)
         if prefetch < 0:
             raise ValueError(f"prefetch={prefetch}: give a number of batches, 0 or more")
+        # By this the loop keeps its queue, and with it `on_hang`, also where nobody else does.
         wanted = lambda: not self.stopping  # noqa: E731
         relay: Relay | Prefetch = Relay(self._works, size, where, wanted)
         if prefetch:
             relay = Prefetch(self._works, size, where, wanted, count=prefetch)
-        return self._batches(relay, drain, poll=poll, idle=math.inf if idle is None else idle)
-
-    def _batches(
-        self, relay: Relay | Prefetch, drain: bool, *, poll: float, idle: float
-    ) -> Generator[Batch, None, None]:
-        with contextlib.closing(relay):
-            yield from self._relayed(relay, drain, poll=poll, idle=idle)
-
-    def _relayed(self, relay: Relay | Prefetch, drain: bool, *, poll: float, idle: float) -> Iterator[Batch]:
-        idleness = Idleness(poll, idle)
-        while not self.stopping:
-            batch = self._claim_unless_stopped(relay)
-            if batch:
-                yield batch
-                _must_be_settled(batch)
-                idleness.worked()
-            elif self.stopping or idleness.left <= 0 or ((drain or self._draining) and not batch.contended):
-                return
-            elif batch.contended or not self._slept(idleness, relay.where, poll):
-                self.wait(idleness.pause())
-
-    def _slept(self, idleness: Idleness, where: Where, poll: float) -> bool:
-        """Wait to be called, where that can be and is worth it; then there may be work."""
-        sleeper = self._works.hand.sleeper
-        if sleeper is None or not sleeper.can() or not idleness.may_sleep:
-            return False
-        wish = self._wish(idleness, where, poll)
-        with idleness.asleep(costs=wish.work is not None), sleeper.waiting(wish):
-            while not self._wake.wait(min(CHECK, max(0.0, idleness.left))) and idleness.left > 0 and sleeper.is_well:
-                pass
-        self._awake()
-        return True
-
-    def _wish(self, idleness: Idleness, where: Where, poll: float) -> Wish:
-        """What to be called for. Where only a claim can tell whether there is work, claims go on as ever."""
-        work = self._works.work(where)
-        if work is not None:
-            return Wish(work, FIRST_LOOK, poll * RARER)
-        pause = idleness.pause()
-        return Wish(None, pause, pause)
-
-    def _awake(self) -> None:
-        if not self.stopping:
-            self._wake.clear()
-
-    def _claim_unless_stopped(self, relay: Relay | Prefetch) -> Batch:
-        """A batch; an empty one where the database cannot be reached and nobody wants to wait for it any more."""
-        try:
-            return relay()
-        except (sa.exc.DBAPIError, ServerUnreachable):
-            if not self.stopping:
-                raise
-            return self._works.batch(NOTHING, Grip(lambda _: set()))
+        return iter(Rounds(self._works, relay, self._orders, drain=drain, poll=poll, idle=idle))
 
     def stop(self) -> None:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
-        self._stopped.set()
-        self._wake.set()
+        self._orders.stop()
 
     def drain(self) -> None:
         """Let `batches` end once no job is due that anybody could claim, from any thread or signal handler."""
-        self._draining = True
-        self._wake.set()
+        self._orders.drain()
 
     @property
     def stopping(self) -> bool:
         """Whether `stop()` was called."""
-        return self._stopped.is_set()
+        return self._orders.stopping
 
     @property
     def draining(self) -> bool:
         """Whether `drain()` was called."""
-        return self._draining
+        return self._orders.draining
 
     def wait(self, seconds: float) -> None:
         """Pause, but not beyond `stop()` or `drain()`."""
-        self._wake.wait(seconds)
-        self._awake()
+        self._orders.wait(seconds)
 
     @property
     def owner_id(self) -> int:
@@ -442,36 +373,13 @@ class Queue:
         self.close()
 
 
-def _listens(
-    queue: weakref.ref[Queue], stopped: threading.Event, wake: threading.Event
-) -> Callable[[Hand | TransactionHold], None]:
-    """What joins a new hand to its queue. The heart's thread must not keep a queue alive that nobody else knows of."""
-
-    def join(hand: Hand | TransactionHold) -> None:
-        hand.unwanted = stopped.is_set
-        if isinstance(hand, Hand):
-            hand.heart.on_reclaimed = hand.heart.sleeper.on_called = partial(_look_back_at_once, hand, wake)
-            hand.heart.on_hang = lambda: _hangs(queue())
-
-    return join
-
-
-def _look_back_at_once(hand: Hand, wake: threading.Event) -> None:
-    hand.look_back()
-    wake.set()
-
-
-def _hangs(queue: Queue | None) -> None:
-    if queue is not None:
-        queue.on_hang()
+def _hangs(queue: weakref.ref[Queue]) -> None:
+    """The heart's thread, which calls this, must not keep a queue alive that nobody else knows of."""
+    known = queue()
+    if known is not None:
+        known.on_hang()
 
 
 def _check_size(size: Any) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise BadSize(size)
-
-
-def _must_be_settled(batch: Batch) -> None:
-    if not batch.settled:
-        batch.settle()
-        raise BatchNotSettled

@@ -101,7 +101,7 @@ class Consumer:
 def only_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sleeper does not look for work by itself either, not even when it has just lain down; nor between two sleeps,
     however short they were."""
-    monkeypatch.setattr("claimjobs.queue.FIRST_LOOK", NEVER)
+    monkeypatch.setattr("claimjobs.rounds.FIRST_LOOK", NEVER)
     monkeypatch.setattr("claimjobs.idle.SHORT", 0.0)
 
 
@@ -346,7 +346,7 @@ def test_a_queue_that_is_closed_while_it_sleeps_does_not_wait(backend: Backend) 
     with consumer:
         consumer.falls_asleep()
         hand = hand_of(consumer.queue)
-        consumer.queue._stopped.set()  # whoever waits for the call is not told
+        consumer.queue._orders._stopped.set()  # whoever waits for the call is not told
         closing = threading.Thread(target=hand.close)
         closing.start()
         closing.join(5)
