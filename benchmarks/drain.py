@@ -38,7 +38,12 @@ SIZES = {
     "read_committed": False,
 }
 SMALL = {"jobs": 2_000, "consumers": [1, 2], "repeat": 1}
-FULL = {"jobs": {"postgres": 400_000, "mysql": 120_000, "mariadb": 120_000}, "repeat": 5, "held": True, "no_letter": True}
+FULL = {
+    "jobs": {"postgres": 400_000, "mysql": 120_000, "mariadb": 120_000},
+    "repeat": 5,
+    "held": True,
+    "no_letter": True,
+}
 
 
 def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:

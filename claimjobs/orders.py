@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
+from contextlib import suppress
 
 
 class Orders:
-    """Of one queue. Whoever waits for a word hears each of them at once."""
+    """Of one queue. Whoever waits for a word hears each of them at once.
+
+    A signal handler runs in the middle of anything, also of these methods. A `threading.Event`, whose lock its own
+    thread may have at that moment, would have it wait for itself.
+    """
 
     def __init__(self) -> None:
-        self._stopped = threading.Event()
+        self._stopped = False
         self._draining = False
-        self._word = threading.Event()
+        self._said = False
+        self._waiting: deque[threading.Lock] = deque()
+        """A lock for everybody who waits, taken until there is a word."""
 
     def stop(self) -> None:
         """End after the batch in hand."""
-        self._stopped.set()
-        self._word.set()
+        self._stopped = True
+        self.wake()
 
     def drain(self) -> None:
         """End once there is nothing to claim."""
         self._draining = True
-        self._word.set()
+        self.wake()
 
     def wake(self) -> None:
         """Look again: there may be work."""
-        self._word.set()
+        self._said = True
+        for lock in tuple(self._waiting):
+            with suppress(RuntimeError):  # released by a word before
+                lock.release()
 
     @property
     def stopping(self) -> bool:
         """Whether it was said to stop."""
-        return self._stopped.is_set()
+        return self._stopped
 
     @property
     def draining(self) -> bool:
@@ -44,9 +55,16 @@ class Orders:
 
     def hears(self, seconds: float) -> bool:
         """Whether there is a word, at once or within so many seconds. It stands until it is heeded."""
-        return self._word.wait(seconds)
+        word = threading.Lock()
+        word.acquire()
+        self._waiting.append(word)
+        try:  # what is said from here on releases the lock
+            return self._said or word.acquire(timeout=max(0.0, seconds))
+        finally:
+            self._waiting.remove(word)
 
     def heed(self) -> None:
         """Wait for the next word from now on. After `stop` there is none: nobody is to wait any more."""
-        if not self.stopping:
-            self._word.clear()
+        self._said = False
+        if self._stopped:
+            self._said = True

@@ -1,10 +1,15 @@
 """What loops are told, and what they keep; with a database: tests/conformance/test_batch.py, test_sleep.py."""
 
 import gc
+import sys
+import threading
 import weakref
+from types import FrameType
+from typing import Any
 
 from claimjobs.orders import Orders
 from claimjobs.queue import Queue
+from tests.backends import wait_for
 
 AT_ONCE = 0.0
 LONG = 60.0
@@ -34,6 +39,48 @@ def test_nobody_pauses_after_a_stop() -> None:
     assert orders.hears(AT_ONCE)
     assert orders.stopping
     assert not orders.draining
+
+
+def test_a_word_may_be_said_in_the_middle_of_anything() -> None:
+    """As by a signal handler: here at every line that runs while somebody waits, and heeds."""
+    orders = Orders()
+    said: list[int] = []
+
+    def interrupt(frame: FrameType, _event: str, _given: Any) -> Any:
+        sys.settrace(None)
+        said.append(frame.f_lineno)
+        orders.wake()
+        sys.settrace(interrupt)
+        return interrupt
+
+    def waits() -> None:
+        sys.settrace(interrupt)
+        orders.wait(AT_ONCE)
+        orders.hears(LONG)
+        sys.settrace(None)
+
+    waiter = threading.Thread(target=waits, daemon=True)
+    waiter.start()
+    waiter.join(10)
+    assert not waiter.is_alive()
+    assert len(said) > 10
+
+
+def test_everybody_who_waits_hears_a_word() -> None:
+    orders, heard = Orders(), []
+
+    def listens() -> None:
+        heard.append(orders.hears(LONG))
+        orders.heed()
+
+    listeners = [threading.Thread(target=listens) for _ in range(5)]
+    for listener in listeners:
+        listener.start()
+    wait_for(lambda: len(orders._waiting) == 5, "all to wait", 10)
+    orders.wake()
+    for listener in listeners:
+        listener.join(10)
+    assert heard == [True] * 5
 
 
 def test_a_loop_keeps_its_queue_which_is_to_be_told_when_a_batch_hangs() -> None:
