@@ -16,6 +16,7 @@ from claimjobs.job import Job
 from claimjobs.roles import Roles
 from claimjobs.rows import AS_IT_IS, Reader
 from claimjobs.statements.find import Selection, Walk, find, how_many, walk_of
+from claimjobs.statements.lean import last_of
 from claimjobs.statements.lock import find_and_lock, lock, lock_first
 
 Statement = TypeVar("Statement")
@@ -144,7 +145,7 @@ class FindAndLock:
         jobs = self._rows.jobs(taken, marked)
         check_keys(self._roles, jobs)
         if len(rows) == look.size:
-            reach = max(taken[-1][-1], len(taken))
+            reach = max(last_of(taken[-1]), len(taken))
             return Claimed(jobs, reach, reach, suspects=wanted < look.size)
         found = self._count(connection, look, at_least=len(rows))
         return Claimed(jobs, found, found, suspects=wanted < look.size)

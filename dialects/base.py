@@ -344,7 +344,7 @@ class Dialect:
 
     def lock_in_order(self, wanted: sa.Select[Any], walk: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
         """Walk along numbered rows, the left of a join; look up what is `wanted` of its right, and lock the first
-        `limit` rows there that nobody else has locked: the columns wanted, then the number of each.
+        `limit` rows there that nobody else has locked.
 
         `index` as for `reach`. Needs `finds_and_locks_at_once`.
         """

@@ -137,7 +137,7 @@ class MySQL(Dialect):
         FOR UPDATE OF locks what it names; a subquery is a plain read. With its window function it is a table that is
         stored, and read as it was stored.
         """
-        found = _straight(wanted.add_columns(walk.left.c.claimjobs_place), walk, index)
+        found = _straight(wanted, walk, index)
         return found.limit(limit).with_for_update(skip_locked=True, of=walk.right)
 
     # --- sessions ------------------------------------------------------------------------------------------

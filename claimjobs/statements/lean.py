@@ -32,6 +32,19 @@ def lean(read: Parts, dialect: Dialect, of: sa.FromClause | None = None) -> list
     return [_lean(part if of is None else [of.c[column.key] for column in part], dialect) for part in read]
 
 
+def with_last(read: Parts, dialect: Dialect, last: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
+    """The same with a number after them, packed as well where something is: `last_of` reads it out of a row."""
+    *others, final = read
+    if len(final) == 1:
+        return [*lean(read, dialect), last]
+    return [*lean(others, dialect), _lean([*final, last], dialect)]
+
+
+def last_of(row: Sequence[Any]) -> int:
+    """The number that was put after all else."""
+    return int(str(row[-1]).rpartition(",")[2])
+
+
 def _lean(part: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> sa.ColumnElement[Any]:
     value = dialect.lean(part[0]) if len(part) == 1 else dialect.pack(part)
     name = part[0].name if len(part) == 1 else "claimjobs_packed"

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
 from claimjobs.statements.find import PLACE, Selection, begun, numbered, same_key
-from claimjobs.statements.lean import Parts, lean
+from claimjobs.statements.lean import Parts, lean, with_last
 
 
 def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
@@ -27,10 +27,10 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> s
 def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
     """Both in one statement, for a database that can lock the rows of one table of several, in the order of another.
 
-    These parts of the jobs, and the place of each among the `limit` candidates.
+    These parts of the jobs, and last the place of each among the `limit` candidates.
     """
     candidate = numbered(roles, selection).subquery("candidate")
-    wanted = sa.select(*lean(read, dialect)).where(selection.ready)
+    wanted = sa.select(*with_last(read, dialect, candidate.c[PLACE])).where(selection.ready)
     walk = candidate.join(roles.table, same_key(roles, candidate))
     return dialect.lock_in_order(wanted, walk, sa.bindparam("claimjobs_size", type_=sa.Integer), roles.key_index)
 
@@ -40,7 +40,7 @@ def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts
 
     What it passes over, because others have it, is not counted: the place of each is 0.
     """
-    rows = begun(sa.select(*lean(read, dialect), sa.literal(0).label(PLACE)), selection)
+    rows = begun(sa.select(*with_last(read, dialect, sa.literal(0).label(PLACE))), selection)
     return free_ones(rows.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)), roles)
 
 
