@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 import signal
 import subprocess
+import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
