@@ -21,7 +21,7 @@ class Cursor:
     the head walks over all of that, a claim from the cursor over what went since the last one.
 
     Jobs can appear before the cursor: enqueued with a smaller key or a higher priority, committed late, run again,
-    due at last, handed back. So every now and then, and whenever a claim falls short, a claim looks from the head.
+    due at last, handed back. So every now and then, and whenever there are not enough beyond, one looks from the head.
     """
 
     def __init__(self, walk: Walk | None) -> None:
@@ -37,8 +37,12 @@ class Cursor:
         """What came of a look that took so many seconds."""
         if look.after is None:
             self._head_at = time.monotonic() + min(SHARE * took, LONGEST)
-        is_full = len(claimed.jobs) == look.size
-        self._place = self._walk.place(claimed.jobs[-1]) if is_full and self._walk is not None else None
+        if len(claimed.jobs) == look.size and self._walk is not None:
+            self._place = self._walk.place(claimed.jobs[-1])
+        elif not claimed.jobs or claimed.found < look.limit:
+            self._place = None
+        else:  # what it read others had: there is more beyond, of which the next claim reads more
+            self._place = look.after
 
     def look_back(self) -> None:
         """Jobs have appeared before the cursor, as far as this process knows: look from the head next."""

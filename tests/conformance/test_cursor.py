@@ -195,3 +195,20 @@ def test_the_share_and_the_bound_of_looks_from_the_head(monkeypatch: pytest.Monk
         assert cursor.begin() is not None
         now += 0.002
         assert cursor.begin() is None
+
+
+def test_a_claim_whose_candidates_others_had_goes_on_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    never_back(monkeypatch)
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
+    cursor = Cursor(walk_of(Selection(sa.true(), [table.c.id])))
+    job: Any = {"id": 7}
+    here = {"claimjobs_after_0": 7}
+    cursor.learn(Claimed([job] * 2, 2, 2), Look(2, 2), 0.1)
+    assert cursor.begin() == here
+    cursor.learn(Claimed([job], 4, 4), Look(2, 4, here), 0.1)
+    assert cursor.begin() == here
+    cursor.learn(Claimed([job], 3, 3), Look(2, 4, here), 0.1)  # that was all there is
+    assert cursor.begin() is None
+    cursor.learn(Claimed([job] * 2, 2, 2), Look(2, 2), 0.1)
+    cursor.learn(Claimed([], 4, 4), Look(2, 4, here), 0.1)  # others had all of it
+    assert cursor.begin() is None
