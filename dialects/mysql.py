@@ -208,11 +208,13 @@ class MySQL(Dialect):
         return self.holder(owner)
 
     def interrupt(self, session: int) -> sa.Executable:
-        return sa.text("KILL QUERY :session").bindparams(session=session)
+        # What the session does after its nap is its own: without the lock there is nobody to kill, which is error 1094.
+        return sa.text(f"KILL QUERY is_used_lock({_NAP})").bindparams(session=session)
 
     @contextlib.contextmanager
     def committing(self, connection: sa.Connection) -> Iterator[None]:
-        connection.exec_driver_sql("SET autocommit = 1").close()
+        # In one statement with the lock that says that this session may be interrupted.
+        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_nap = get_lock({_MY_NAP}, 0)").close()
         try:
             yield
         finally:
@@ -222,9 +224,9 @@ class MySQL(Dialect):
     def _commit_no_more(self, connection: sa.Connection) -> None:
         """A session that went on to commit each statement would let go of a claim's locks before its end."""
         try:
-            for _ in range(3):  # a call that comes late may hit this statement, too
+            for _ in range(3):  # a call may hit this statement, too
                 with self._interruptible():
-                    connection.exec_driver_sql("SET autocommit = 0").close()
+                    connection.exec_driver_sql(f"SET autocommit = 0, @claimjobs_nap = release_lock({_MY_NAP})").close()
                     return
         except sa.exc.SQLAlchemyError:
             connection.invalidate()
@@ -355,6 +357,9 @@ class _Sleep:
             self._ending.join(1.0)  # so that it does not interrupt what comes next
 
 
+_NAP = "concat('claimjobs.nap.', :session)"
+"""The lock of a session that may be interrupted: its number is the server's, and so are the names of locks."""
+_MY_NAP = "concat('claimjobs.nap.', connection_id())"
 _INTERRUPTED = 1317
 _UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
 

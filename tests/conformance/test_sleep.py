@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from claimjobs import Queue, side_car_tables
 from claimjobs.liveness import Liveness
 from claimjobs.setup import make
-from claimjobs.sleep import Sleeper, Woken
+from claimjobs.sleep import Woken
 from tests.backends import Backend, poll, wait_for
 from tests.conformance.jobs import counted, jobs
 from tests.conformance.owners import (
@@ -30,79 +30,12 @@ from tests.conformance.owners import (
     states,
     stranger_holds,
 )
+from tests.conformance.sleepers import NEVER, PATIENT, Consumer
 from tests.conformance.test_liveness import consumer
 from tests.docs.pooler import pooler
 
-NEVER = 3600.0
-"""A consumer that looks so rarely finds nothing within a test: it has to be called."""
-PATIENT = Liveness(lease=60.0)
-"""A sleeper stirs by itself after 18 s at the earliest."""
 QUICK = Liveness(lease=2.0)
 LEASE_ONLY = Liveness(session_lock=False)
-
-
-class Consumer:
-    """A loop in a thread, which counts what it has done."""
-
-    def __init__(self, backend: Backend, queue: Queue | None = None, **options: Any) -> None:
-        self.queue = queue or backend.queue(liveness=PATIENT)
-        self._backend = backend
-        self.done: list[str] = []
-        self.busy = threading.Event()
-        self.busy.set()
-        """While this is not set a batch stays in hand."""
-        self._options = {"poll": NEVER, **options}
-        self._thread = threading.Thread(target=self._run)
-
-    def __enter__(self) -> Consumer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.busy.set()
-        self.queue.stop()
-        self._thread.join(10)
-        assert not self._thread.is_alive()
-
-    def _run(self) -> None:
-        for batch in self.queue.batches(**self._options):
-            with batch:
-                self.done += [job.d for job in batch.jobs]
-                batch.done()
-                self.busy.wait(20)
-
-    @property
-    def is_over(self) -> bool:
-        return not self._thread.is_alive()
-
-    @property
-    def sleeper(self) -> Sleeper:
-        return hand_of(self.queue).sleeper
-
-    def is_asleep(self) -> bool:
-        """Others believe it, and it is waiting for the call at this moment. An interrupt that came before is lost."""
-        hand = hand_of(self.queue)
-        if not hand.owner.asleep or hand._connector._turns._give_up is None:
-            return False
-        return not self._backend.dialect.interrupts or self._is_in_a_sleep()
-
-    def _is_in_a_sleep(self) -> bool:
-        session = session_of(self._backend, self.queue.owner_id)
-        return any(said.startswith(f"{session} ") and "sleep(" in said for said in self._backend.sessions())
-
-    def falls_asleep(self) -> None:
-        wait_for(self.is_asleep, "it sleeps")
-
-    def does(self, *those: str) -> None:
-        wait_for(lambda: self.done == list(those), f"{those} are done, not {self.done}")
-
-
-@pytest.fixture
-def only_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sleeper does not look for work by itself either, not even when it has just lain down; nor between two sleeps,
-    however short they were."""
-    monkeypatch.setattr("claimjobs.rounds.FIRST_LOOK", NEVER)
-    monkeypatch.setattr("claimjobs.idle.SHORT", 0.0)
 
 
 pytestmark = pytest.mark.usefixtures("_others_look_as_ever")
@@ -169,6 +102,33 @@ def test_nobody_is_interrupted_before_the_commit_is_over(backend: Backend, monke
             connection.commit()
         consumer.does("0000")
     assert woken[0] is False
+
+
+def test_a_call_that_comes_late_interrupts_nothing(backend: Backend) -> None:
+    """Whoever was asleep a moment ago may be claiming by now."""
+    if not backend.dialect.interrupts:
+        pytest.skip(f"{backend.name} lacks calls that interrupt: its calls are part of the transaction")
+    queue, answers = backend.queue(liveness=PATIENT), list[Any]()
+    hand, lock = hand_of(queue), sa.literal("claimjobs test")
+    with Consumer(backend, queue) as consumer:
+        consumer.falls_asleep()
+    session = session_of(backend, queue.owner_id)
+    assert session is not None
+    working = threading.Thread(
+        target=lambda: answers.append(
+            hand._connector.transaction(lambda c: c.scalar(sa.select(sa.func.get_lock(lock, 20))))
+        )
+    )
+    with backend.engine.connect() as other:
+        other.execute(sa.select(sa.func.get_lock(lock, 0)))
+        working.start()
+        wait_for(lambda: consumer.runs("get_lock("), "it is in the middle of a statement")
+        with contextlib.suppress(sa.exc.DBAPIError):
+            other.execute(backend.dialect.interrupt(session))
+        other.execute(sa.select(sa.func.release_lock(lock)))
+        working.join(20)
+    assert answers == [1]
+    assert not queue.report.transients
 
 
 @contextmanager
@@ -485,13 +445,13 @@ def test_a_call_that_fails_after_the_commit_fails_no_enqueue(backend: Backend, m
     producer = backend.queue()
     with Consumer(backend, backend.queue(), poll=0.1) as consumer:
         consumer.falls_asleep()
-        monkeypatch.setattr(backend.dialect.__class__, "sessions_are_ours", _breaks)
+        monkeypatch.setattr(backend.dialect.__class__, "interrupt", _breaks)
         assert producer.enqueue(jobs(1)) == 1
         consumer.does("0000")
 
 
-def _breaks(_dialect: Any, connection: sa.Connection) -> bool:
-    return bool(connection.scalar(sa.text("SELECT nothing FROM nowhere")))
+def _breaks(_dialect: Any, session: int) -> sa.Executable:
+    return sa.text(f"SELECT {session:d} FROM nowhere")
 
 
 def test_a_commit_in_two_phases_calls_nobody(anywhere: Backend) -> None:

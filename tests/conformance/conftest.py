@@ -1,0 +1,15 @@
+"""Fixtures for what the conformance tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.sleepers import NEVER
+
+
+@pytest.fixture
+def only_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sleeper does not look for work by itself either, not even when it has just lain down; nor between two sleeps,
+    however short they were."""
+    monkeypatch.setattr("claimjobs.rounds.FIRST_LOOK", NEVER)
+    monkeypatch.setattr("claimjobs.idle.SHORT", 0.0)

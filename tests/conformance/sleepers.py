@@ -1,0 +1,78 @@
+"""Consumers that sleep, for tests: a loop in a thread, and what it is at."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from claimjobs import Queue
+from claimjobs.liveness import Liveness
+from claimjobs.sleep import Sleeper
+from tests.backends import Backend, wait_for
+from tests.conformance.owners import hand_of, session_of
+
+NEVER = 3600.0
+"""A consumer that looks so rarely finds nothing within a test: it has to be called."""
+PATIENT = Liveness(lease=60.0)
+"""A sleeper stirs by itself after 18 s at the earliest."""
+
+
+class Consumer:
+    """A loop in a thread, which counts what it has done."""
+
+    def __init__(self, backend: Backend, queue: Queue | None = None, **options: Any) -> None:
+        self.queue = queue or backend.queue(liveness=PATIENT)
+        self._backend = backend
+        self.done: list[str] = []
+        self.busy = threading.Event()
+        self.busy.set()
+        """While this is not set a batch stays in hand."""
+        self.on_batch: Callable[[], None] = lambda: None
+        """Called with each batch."""
+        self._options = {"poll": NEVER, **options}
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Consumer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.busy.set()
+        self.queue.stop()
+        self._thread.join(10)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        for batch in self.queue.batches(**self._options):
+            with batch:
+                self.on_batch()
+                self.done += [job.d for job in batch.jobs]
+                batch.done()
+                self.busy.wait(20)
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    @property
+    def sleeper(self) -> Sleeper:
+        return hand_of(self.queue).sleeper
+
+    def is_asleep(self) -> bool:
+        """Others believe it, and it is waiting for the call at this moment. An interrupt that came before is lost."""
+        hand = hand_of(self.queue)
+        if not hand.owner.asleep or hand._connector._turns._give_up is None:
+            return False
+        return not self._backend.dialect.interrupts or self.runs("sleep(")
+
+    def runs(self, words: str) -> bool:
+        """Whether its session runs such a statement."""
+        session = session_of(self._backend, self.queue.owner_id)
+        return any(said.startswith(f"{session} ") and words in said for said in self._backend.sessions())
+
+    def falls_asleep(self) -> None:
+        wait_for(self.is_asleep, "it sleeps")
+
+    def does(self, *those: str) -> None:
+        wait_for(lambda: self.done == list(those), f"{those} are done, not {self.done}")
