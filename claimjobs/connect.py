@@ -111,6 +111,21 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
         raise _explained(engine, error) from error
 
 
+def isolation_of(connection: sa.Connection) -> str | None:
+    """The isolation level of a connection, as far as it is known without asking."""
+    chosen: str | None = connection.get_execution_options().get("isolation_level")
+    return chosen or connection.default_isolation_level
+
+
+def commits_by_itself(connection: sa.Connection) -> bool:
+    """Whether each statement of a connection commits itself, or may do so: not every driver tells."""
+    line = connection.connection.dbapi_connection
+    try:
+        return line is None or bool(connection.dialect.detect_autocommit_setting(line))
+    except NotImplementedError:
+        return True
+
+
 def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ConnectionFailed:
     where = engine.url.render_as_string(hide_password=True)
     why = reason(error)

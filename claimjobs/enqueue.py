@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from claimjobs.statements.produce import produce
 from claimjobs.translate import reason
 
 OnBad = Callable[[BadRow], None]
+Undo = Callable[[sa.Connection], AbstractContextManager[None]]
+"""A `with` block that is undone alone if it raises."""
 
 AT_ONCE = 1_000
 """Rows handed to the driver at once, and undone together: many enough that the cost is that of the rows."""
@@ -56,16 +59,18 @@ def enqueue(
     *,
     on_bad: OnBad | None = None,
     inserting: Inserting | None = None,
+    undo: Undo = savepoint,
 ) -> int:
     """Insert rows in the transaction of `connection`, the way of `inserting`; return how many.
 
     Raises BadRow, with the number of the row, for the first one that does not fit; what was inserted before it
     stays in the transaction, for the caller to commit or not. With `on_bad` that is called instead, for each row
-    that does not fit, and all others are inserted.
+    that does not fit, and all others are inserted. `undo` takes back a chunk that was refused.
     """
     several = [rows] if isinstance(rows, Mapping) else rows
     tell = on_bad or _give_up
     insert = (inserting or Insert)(connection, roles, dialect, tell)
+    insert.undo = undo
     return sum(map(insert, _chunks(several, roles, tell)))
 
 
@@ -112,6 +117,7 @@ class Insert:
     """Inserts chunks; finds the rows that a refused chunk was refused for."""
 
     def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect, on_bad: OnBad) -> None:
+        self.undo: Undo = savepoint
         self._connection = connection
         self._statement = produce(roles)
         self._dialect = dialect
@@ -126,7 +132,7 @@ class Insert:
     def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
         try:
-            with savepoint(self._connection):
+            with self.undo(self._connection):
                 return self._insert(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):

@@ -21,6 +21,7 @@ from claimjobs.claim import Hold, Lock
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, engine_of
 from claimjobs.copying import CopyInsert
+from claimjobs.delivery import Delivery
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue import Insert, OnBad, enqueue
@@ -140,32 +141,18 @@ class Queue:
         plain = CopyInsert if backend.dialect.copies else Insert
         inserting = partial(UniqueInsert, unique=self._unique_keys.of(unique)) if unique else plain
         insert = partial(enqueue, roles=backend.source, dialect=backend.dialect, inserting=inserting)
-        if unique and connection is None:
+        ringer = self._works.ringer
+        delivery = Delivery(self.engine, backend.dialect, ringer, insert, rereads=bool(unique))
+        if connection is not None:
+            count = delivery.into(connection, rows, on_bad)
+        elif unique:
             again = ThroughConflicts(backend.dialect, self._chosen.liveness.patience, self.report)
-            count = again(partial(self._in_transaction, None, insert), rows, on_bad)
+            count = again(delivery.alone, rows, on_bad)
         else:
-            count = self._in_transaction(connection, insert, rows, on_bad)
+            count = delivery.alone(rows, on_bad)
         self.report.enqueued += count
         self._works.look_back()
         return count
-
-    def _in_transaction(
-        self, connection: sa.Connection | Session | None, insert: Callable[..., int], rows: Any, on_bad: OnBad | None
-    ) -> int:
-        ringer = self._works.ringer
-        if connection is not None:
-            given = connection.connection() if isinstance(connection, Session) else connection
-            count = insert(given, rows=rows, on_bad=on_bad)
-            ringer.call_later(given, count)
-            return count
-        with connected(self.engine) as own:
-            # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
-            own.execution_options(isolation_level=self._works.backend.dialect.isolation)
-            with own.begin():
-                count = insert(own, rows=rows, on_bad=on_bad)
-                asleep = ringer.call(own, count)
-            ringer.interrupt(own, asleep)
-            return count
 
     # --- claiming --------------------------------------------------------------------------------------
 

@@ -7,14 +7,13 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.connect import connected
+from claimjobs.connect import connected, isolation_of
 from claimjobs.errors import ClaimjobsError
 from claimjobs.savepoint import savepoint
 from claimjobs.statements.sleepers import call
@@ -26,110 +25,107 @@ SPARE: Final = 1
 """Owners called beyond that: one of those chosen may have got up, or died, a moment ago."""
 PATIENCE: Final = 5.0
 """Seconds in which a commit that has begun comes to an end."""
-DIRECT: Final = "claimjobs_direct"
-"""Where the `info` of a connection says whether its session knows the others by their numbers."""
 
 log = logging.getLogger("claimjobs.ring")
 
 
 class Ringer:
-    """Calls as many owners as there are batches, if any sleep; the rest go on sleeping.
+    """Calls as many owners as there are batches, if any sleep; the rest go on sleeping. Nobody before the commit."""
 
-    Where the call is no part of a transaction it is made when that is committed, never before.
-    """
-
-    def __init__(self, engine: sa.Engine, backend: Backend, *, declared: bool | None) -> None:
-        """`declared`: as `Liveness.session_lock`."""
+    def __init__(self, engine: sa.Engine, backend: Backend) -> None:
         self._engine = engine
         self._dialect = backend.dialect
         self._call = call(backend.owners, backend.dialect)
         self._claims = backend.roles.name
-        self._declared = declared
-        can = backend.dialect.wakes and not (backend.dialect.interrupts and declared is False)
-        self._may: bool | None = None if backend.by_lease and can else False
+        self._may: bool | None = None if backend.by_lease and backend.dialect.wakes else False
         """Whether this user may look for sleepers; None: not tried yet."""
-        self._called: weakref.WeakKeyDictionary[sa.Transaction, set[int]] = weakref.WeakKeyDictionary()
+        self._waiting: weakref.WeakKeyDictionary[sa.Transaction, int] = weakref.WeakKeyDictionary()
 
-    def call(self, connection: sa.Connection, rows: int) -> list[int]:
-        """Call for so many rows, in the transaction that brings them: one statement.
+    # --- for rows that are committed -------------------------------------------------------------------
 
-        Returns the sessions that are to be interrupted when it is committed.
+    def call(self, connection: sa.Connection, rows: int) -> None:
+        """Call for so many rows: one statement, and where a call `interrupts` one for each that is called.
+
+        A call that fails costs time, and no more.
         """
-        if not rows or self._may is False or not self._can(connection):
-            return []
-        number = -(-rows // A_BATCH) + SPARE
-        if self._may is None:
-            return self._try(connection, number)
-        return self._chosen(connection, number)
+        if not rows or self._may is False:
+            return
+        try:
+            chosen = self._chosen(connection, rows)
+            self._may = True
+            self._interrupt(connection, chosen)
+        except sa.exc.SQLAlchemyError as error:
+            self._fails(error)
 
-    def _can(self, connection: sa.Connection) -> bool:
+    def _interrupt(self, connection: sa.Connection, sessions: list[int]) -> None:
+        """Interrupt the sleep of these sessions."""
+        for session in sessions:
+            # Up meanwhile, or gone, or another user's: it looks for itself.
+            with contextlib.suppress(sa.exc.DBAPIError):
+                connection.execute(self._dialect.interrupt(session))
+
+    def _fails(self, error: sa.exc.SQLAlchemyError) -> None:
+        lost = not isinstance(error, sa.exc.DBAPIError) or error.connection_invalidated
+        if lost or self._dialect.transient_kind(error):
+            return
+        log.info("consumers are not called, and find jobs when they look: %s", reason(error))
+        self._may = False
+
+    # --- for rows that somebody else commits -----------------------------------------------------------
+
+    def call_later(self, connection: sa.Connection, rows: int) -> None:
+        """Call for rows in a transaction of the caller's, once it is committed: one statement within it."""
+        transaction = connection.get_transaction()
+        if not rows or self._may is False or transaction is None or not self._can(connection, transaction):
+            return
+        if self._try(connection, rows) and self._dialect.interrupts:
+            self._wait_for(connection, transaction, rows)
+
+    def _can(self, connection: sa.Connection, transaction: sa.Transaction) -> bool:
         """Not in two phases: what notifies cannot be prepared. Nor where owners could not beat until the commit."""
-        level = connection.get_execution_options().get("isolation_level") or connection.default_isolation_level
-        in_two_phases = isinstance(connection.get_transaction(), sa.TwoPhaseTransaction)
-        return not in_two_phases and level not in self._dialect.reads_that_lock
+        in_two_phases = isinstance(transaction, sa.TwoPhaseTransaction)
+        return not in_two_phases and isolation_of(connection) not in self._dialect.reads_that_lock
 
-    def _try(self, connection: sa.Connection, number: int) -> list[int]:
+    def _try(self, connection: sa.Connection, rows: int) -> list[int]:
         """The first time: who may only insert jobs must not lose the transaction for it."""
+        if self._may:
+            return self._chosen(connection, rows)
         try:
             with savepoint(connection):
-                chosen = self._chosen(connection, number)
+                chosen = self._chosen(connection, rows)
         except sa.exc.DBAPIError as error:
-            if error.connection_invalidated or self._dialect.transient_kind(error):
+            self._fails(error)
+            if self._may is not False:
                 raise
-            log.info("consumers are not called, and find jobs when they look: %s", reason(error))
-            self._may = False
             return []
         self._may = True
         return chosen
 
-    def _chosen(self, connection: sa.Connection, number: int) -> list[int]:
-        given = {"claimjobs_claims": self._claims, "claimjobs_number": number}
+    def _chosen(self, connection: sa.Connection, rows: int) -> list[int]:
+        """Those that are called. Where a call `interrupts` they are not yet."""
+        given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // A_BATCH) + SPARE}
         called = connection.scalars(self._call, given).all()
         return [session for session in called if session is not None] if self._dialect.interrupts else []
 
-    # --- after the commit ------------------------------------------------------------------------------
-
-    def interrupt(self, connection: sa.Connection, sessions: Iterable[int]) -> None:
-        """Interrupt the sleep of these sessions. Those of other users are left to look for themselves."""
-        with contextlib.suppress(
-            sa.exc.SQLAlchemyError
-        ):  # what was enqueued is committed, whatever becomes of the call
-            for session in sessions if sessions and self._knows_sessions(connection) else ():
-                # Gone meanwhile, or another user's: it looks for itself.
-                with contextlib.suppress(sa.exc.DBAPIError):
-                    connection.execute(self._dialect.interrupt(session))
-
-    def _knows_sessions(self, connection: sa.Connection) -> bool:
-        """Not through a pooler, whose own sessions have such numbers."""
-        if self._declared is not None:
-            return self._declared
-        if DIRECT not in connection.info:
-            connection.info[DIRECT] = self._dialect.sessions_are_ours(connection)
-        return bool(connection.info[DIRECT])
-
-    def call_later(self, connection: sa.Connection, rows: int) -> None:
-        """Call for rows in a transaction that somebody else commits."""
-        sessions = self.call(connection, rows)
-        transaction = connection.get_transaction()
-        if not sessions or transaction is None:
-            return
-        if transaction not in self._called:
-            self._called[transaction] = set()
+    def _wait_for(self, connection: sa.Connection, transaction: sa.Transaction, rows: int) -> None:
+        if transaction not in self._waiting:
+            self._waiting[transaction] = 0
             sa.event.listen(connection, "commit", partial(self._commits, weakref.ref(transaction)), once=True)
-        self._called[transaction].update(sessions)
+        self._waiting[transaction] += rows
 
     def _commits(self, promised: weakref.ref[sa.Transaction], connection: sa.Connection) -> None:
         """A commit is about to be sent. Of its end nothing tells; so somebody waits for it, on another connection."""
         transaction = connection.get_transaction()
         if transaction is not None and promised() is transaction:
-            waiting = partial(self._after, transaction, self._called.pop(transaction, set()))
+            waiting = partial(self._after, transaction, self._waiting.pop(transaction, 0))
             threading.Thread(target=waiting, name="claimjobs calls").start()
 
-    def _after(self, transaction: sa.Transaction, sessions: set[int]) -> None:
+    def _after(self, transaction: sa.Transaction, rows: int) -> None:
+        """Who slept when the rows came may be up by now, and others asleep: they are chosen once more."""
         deadline = time.monotonic() + PATIENCE
         while transaction.is_active:
             if time.monotonic() > deadline:
                 return
             time.sleep(0.001)
         with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError), connected(self._engine) as own:
-            self.interrupt(own, sessions)
+            self.call(own, rows)

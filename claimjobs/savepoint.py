@@ -1,4 +1,4 @@
-"""A savepoint: what a block did is undone alone."""
+"""Savepoint: what a block did is undone alone."""
 
 from __future__ import annotations
 
@@ -23,3 +23,22 @@ def savepoint(connection: sa.Connection) -> Iterator[None]:
             point.rollback()
         raise
     point.commit()
+
+
+@contextlib.contextmanager
+def undoing(connection: sa.Connection) -> Iterator[None]:
+    """The same, for a transaction that nobody else has begun: what comes first in it is undone with it.
+
+    That is two round trips less, and all that a transaction of one statement needs.
+    """
+    if connection.in_transaction():
+        with savepoint(connection):
+            yield
+        return
+    whole = connection.begin()
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(sa.exc.DBAPIError):
+            whole.rollback()
+        raise

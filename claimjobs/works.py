@@ -131,8 +131,7 @@ class Works:
         backend = self.backend
         with self._preparing:
             if self._ringer is None or self._ringer[0] is not backend:
-                declared = self._choices.liveness.session_lock
-                self._ringer = (backend, Ringer(self._engine, backend, declared=declared))
+                self._ringer = (backend, Ringer(self._engine, backend))
             return self._ringer[1]
 
     @contextmanager

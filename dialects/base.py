@@ -63,6 +63,9 @@ class Dialect:
     interrupts: ClassVar[bool] = False
     """The call ends what a session does, after the commit. Else it is part of the transaction."""
 
+    switches_autocommit_freely: ClassVar[bool] = False
+    """Nothing is sent for it: the driver only leaves out BEGIN and COMMIT, which a single statement is spared then."""
+
     reads_that_lock: ClassVar[frozenset[str]] = frozenset()
     """Isolation levels at which a plain read locks what it reads."""
 
@@ -244,12 +247,13 @@ class Dialect:
         raise NotImplementedError
 
     def interrupt(self, session: int) -> sa.Executable:
-        """End the statement that another session of the same user runs."""
+        """End the statement that another session of the same user sleeps in: one of those within `committing`."""
         raise NotImplementedError
 
     @contextlib.contextmanager
     def committing(self, connection: sa.Connection) -> Iterator[None]:
-        """Let each statement commit itself for a `with` block, which spares a round trip each.
+        """Let each statement commit itself for a `with` block, which spares a round trip each. Where a call
+        `interrupts`, it does so in that block only.
 
         A transaction of SQLAlchemy's goes around it. If the session cannot be set back it is ended.
         """

@@ -44,6 +44,7 @@ class Postgres(Dialect):
     skips_duplicates: ClassVar[bool] = True
     copies: ClassVar[bool] = True
     wakes: ClassVar[bool] = True
+    switches_autocommit_freely: ClassVar[bool] = True
 
     transient: ClassVar[dict[Any, str]] = {
         "40P01": "deadlock",

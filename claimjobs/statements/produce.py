@@ -13,8 +13,11 @@ from claimjobs.state import Column
 
 
 def produce(roles: Roles) -> sa.Insert:
-    """Insert jobs; run with a list of mappings of one shape. What a mapping leaves out has its default."""
-    return sa.insert(roles.table)
+    """Insert jobs; run with a list of mappings of one shape. What a mapping leaves out has its default.
+
+    Inline: of a single row, too, nobody asks which key it got.
+    """
+    return sa.insert(roles.table).inline()
 
 
 def produce_new(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
