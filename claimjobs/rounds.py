@@ -17,8 +17,9 @@ from claimjobs.idle import Idleness
 from claimjobs.orders import Orders
 from claimjobs.phases import NOTHING
 from claimjobs.relay import Prefetch, Relay
-from claimjobs.sleep import Sleeper, Wish
+from claimjobs.sleep import Sleeper
 from claimjobs.transaction import TransactionHold
+from claimjobs.wish import Wish
 from claimjobs.works import Works
 
 FIRST_LOOK: Final = 0.05

@@ -31,12 +31,12 @@ from claimjobs.roles import Roles, roles_of
 from claimjobs.rows import Reader
 from claimjobs.schema import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
 from claimjobs.setup import tables_for
-from claimjobs.sleep import Wish
 from claimjobs.statements import dead, owners, produce, purge, settle, sleepers
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find, how_many, walk_of
 from claimjobs.statements.lock import find_and_lock, lock
 from claimjobs.statements.mark import mark
+from claimjobs.wish import Wish
 from tests.backends import Backend, Servers
 from tests.conformance.owners import declare_dead, hand_of, still
 

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from claimjobs import Queue, side_car_tables
 from claimjobs.liveness import Liveness
+from claimjobs.nap import Woken
 from claimjobs.setup import make
-from claimjobs.sleep import Woken
 from tests.backends import Backend, poll, wait_for
 from tests.conformance.jobs import counted, jobs
 from tests.conformance.owners import (
