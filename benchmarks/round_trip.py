@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 from benchmarks import article, tables
 from benchmarks.contestants import LOOPS, OURS, OURS_HELD
 from benchmarks.crew import Worker, gather
-from benchmarks.delay import DelayingProxy
 from benchmarks.goals import Found, Goal
 from benchmarks.raw import Keys
 from benchmarks.report import Sample
@@ -74,15 +73,17 @@ def _sample(name: str, jobs: int, delay: int, *, far: Drain, near: Drain) -> Sam
 
 def _through(name: str, url: str, rows: Sequence[tuple[str, str]], delay: int) -> Drain:
     """A drain by one consumer behind a proxy."""
+    from servers.proxy import Proxy  # noqa: PLC0415 - servers are slow to import, and a worker needs none
+
     tables.clear(url)
     tables.setup_claimjobs(url)
     keys = tables.fill(url, rows)
-    with DelayingProxy(url, delay / 1000) as proxy:
+    with Proxy(url, delay / 1000) as proxy:
         [(done, moments, last)] = gather([Worker(consume, proxy.url, name=name)])
     if sorted(done) != sorted(keys) or tables.count(url):
         raise tables.WrongCount(f"{len(done)} jobs done, {len(keys)} there")
-    turns = [proxy.trips(one, two) for one, two in pairwise(moments[1:])]
-    return Drain(last - moments[0], proxy.trips(moments[0], last), median(turns))
+    turns = [proxy.round_trips_between(one, two) for one, two in pairwise(moments[1:])]
+    return Drain(last - moments[0], proxy.round_trips_between(moments[0], last), median(turns))
 
 
 def consume(url: str, *, name: str) -> tuple[Keys, list[float], float]:

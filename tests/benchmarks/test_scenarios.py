@@ -12,7 +12,6 @@ import pytest
 from benchmarks import enqueue, idle, order, pickup, scenario, tables
 from benchmarks.contestants import CALLED, LOOKS, LOOPS, OURS, RAW
 from benchmarks.crew import Worker
-from benchmarks.delay import DelayingProxy
 from benchmarks.goals import Found
 from benchmarks.report import Sample, figures
 from benchmarks.scenario import Record, Scenario, for_server, named, sizes_of
@@ -167,17 +166,6 @@ def _join(name: str) -> None:
     for thread in threading.enumerate():
         if thread.name == name:
             thread.join(20)
-
-
-def test_a_line_counts_what_waits_for_an_answer(database: Backend) -> None:
-    with DelayingProxy(database.url, 0.0) as proxy:
-        database.make("jobs")
-        queue = Queue(proxy.url)
-        queue.check()
-        queue.engine.dispose()
-        some = proxy.trips(0, float("inf"))
-        assert some > 0
-        assert proxy.trips(0, 0) == 0
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:

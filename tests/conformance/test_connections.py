@@ -17,6 +17,7 @@ from claimjobs import Batch, Queue, job_table
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ServerUnreachable
 from claimjobs.liveness import Liveness
+from servers.proxy import Proxy
 from tests.backends import FAMILIES, Backend, Family
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import (
@@ -29,7 +30,6 @@ from tests.conformance.owners import (
     still,
     stranger_holds,
 )
-from tests.proxy import Proxy
 
 QUICK = Liveness(lease=2.0)
 PATIENT = Liveness(lease=60.0)

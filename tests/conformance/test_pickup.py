@@ -10,10 +10,10 @@ import sqlalchemy as sa
 
 from claimjobs.connect import engine_of
 from claimjobs.errors import BadRow
+from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, way_of_a_claim
 from tests.conformance.sleepers import PATIENT, Consumer
-from tests.proxy import Proxy
 
 PREPARED = 10
 """So often a statement was sent, after which psycopg prepares no more of them."""

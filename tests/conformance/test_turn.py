@@ -14,10 +14,10 @@ from claimjobs import Batch, Queue
 from claimjobs.claim import Hold
 from claimjobs.errors import BadPredicate
 from claimjobs.liveness import Liveness
+from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import declare_dead, hand_of, owner_row, still
-from tests.proxy import Proxy
 
 
 def states(backend: Backend) -> Counter[tuple[str, bool]]:

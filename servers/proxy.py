@@ -1,4 +1,4 @@
-"""A TCP proxy for tests: between a queue and its server, to cut lines and to let them go dead."""
+"""A TCP proxy between a client and a server: counts round trips, makes them longer, lets a line go dead."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import selectors
 import socket
 import threading
+import time
 from types import TracebackType
 from typing import Self
 
@@ -15,12 +16,16 @@ import sqlalchemy as sa
 class Proxy:
     """Forwards connections to the server of a URL, each in a thread, until it is left.
 
+    What a client says arrives `delay` seconds later, what the server answers at once. All that a client says before
+    the server answers is one round trip, however many packets it is.
+
     A line that is `stall()`ed stays open on both sides and carries nothing more, as when a cable is pulled;
     connections that are made afterwards work.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, delay: float = 0.0) -> None:
         self._target = sa.make_url(url)
+        self._delay = delay
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._lines: list[_Line] = []
         self._accepting = threading.Thread(target=self._accept, name="proxy", daemon=True)
@@ -34,7 +39,11 @@ class Proxy:
     @property
     def round_trips(self) -> int:
         """How often a client has said something and then waited for its server's answer, on all lines."""
-        return sum(line.round_trips for line in self._lines)
+        return sum(len(line.trips) for line in self._lines)
+
+    def round_trips_between(self, began: float, ended: float) -> int:
+        """How many of them began between two moments of the monotonic clock."""
+        return sum(began <= at <= ended for line in self._lines for at in line.trips)
 
     def stall(self) -> None:
         """All lines that there are carry nothing more."""
@@ -62,42 +71,49 @@ class Proxy:
             except OSError:
                 return
             server = socket.create_connection((self._target.host or "127.0.0.1", self._target.port or 0))
-            self._lines.append(_Line(client, server))
+            self._lines.append(_Line(client, server, self._delay))
 
 
 class _Line:
-    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+    def __init__(self, client: socket.socket, server: socket.socket, delay: float) -> None:
         self.stalled = threading.Event()
-        self.round_trips = 0
-        self._ends = (client, server)
+        self.trips: list[float] = []
+        """When each round trip began."""
+        self._delay = delay
+        self._client, self._server = client, server
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._thread = threading.Thread(target=self._forward, name="proxied line", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        for end in self._ends:
+        for end in (self._client, self._server):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
         self._thread.join(10)
-        for end in self._ends:
+        for end in (self._client, self._server):
             end.close()
 
     def _forward(self) -> None:
-        client, server = self._ends
         with selectors.DefaultSelector() as ready, contextlib.suppress(OSError):
-            ready.register(client, selectors.EVENT_READ, server)
-            ready.register(server, selectors.EVENT_READ, client)
-            speaks: object = server
-            while not self.stalled.is_set():
+            ready.register(self._client, selectors.EVENT_READ, self._server)
+            ready.register(self._server, selectors.EVENT_READ, self._client)
+            spoke: object = self._server
+            while not self.stalled.is_set() and ready.get_map():
                 for key, _ in ready.select():
-                    said = key.fileobj.recv(65_536)  # type: ignore[union-attr]
-                    self.round_trips += key.fileobj is client and speaks is not client
-                    speaks = key.fileobj
+                    source: socket.socket = key.fileobj  # type: ignore[assignment]  # as it was registered
+                    said = source.recv(65_536)
                     if self.stalled.is_set():
                         return  # what came last is lost; both ends stay open
                     if not said:
                         key.data.shutdown(socket.SHUT_WR)
-                        ready.unregister(key.fileobj)
-                        if not ready.get_map():
-                            return
-                    else:
-                        key.data.sendall(said)
+                        ready.unregister(source)
+                        continue
+                    if source is self._client and spoke is not self._client:
+                        self._begin_trip()
+                    spoke = source
+                    key.data.sendall(said)
+
+    def _begin_trip(self) -> None:
+        self.trips.append(time.monotonic())
+        time.sleep(self._delay)
