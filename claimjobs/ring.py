@@ -32,12 +32,14 @@ log = logging.getLogger("claimjobs.ring")
 class Ringer:
     """Calls as many owners as there are batches, if any sleep; the rest go on sleeping. Nobody before the commit."""
 
-    def __init__(self, engine: sa.Engine, backend: Backend) -> None:
+    def __init__(self, engine: sa.Engine, backend: Backend, *, session_locks: bool) -> None:
+        """`session_locks`: whether there can be any, by which an owner that is to be interrupted is found."""
         self._engine = engine
         self._dialect = backend.dialect
         self._call = call(backend.owners, backend.dialect)
         self._claims = backend.roles.name
-        self._may: bool | None = None if backend.by_lease and backend.dialect.wakes else False
+        can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
+        self._may: bool | None = None if backend.by_lease and can else False
         """Whether this user may look for sleepers; None: not tried yet."""
         self._waiting: weakref.WeakKeyDictionary[sa.Transaction, int] = weakref.WeakKeyDictionary()
 

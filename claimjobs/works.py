@@ -131,7 +131,8 @@ class Works:
         backend = self.backend
         with self._preparing:
             if self._ringer is None or self._ringer[0] is not backend:
-                self._ringer = (backend, Ringer(self._engine, backend))
+                session_locks = self._choices.liveness.session_lock is not False
+                self._ringer = (backend, Ringer(self._engine, backend, session_locks=session_locks))
             return self._ringer[1]
 
     @contextmanager
