@@ -20,8 +20,6 @@ from servers import Server, start
 from servers.sources import BACKENDS, Backend
 
 JOBS_TO_PROFILE = 60_000
-WARM = ("benchmarks.contestants", "claimjobs.cli", "psycopg", "pymysql")
-"""What workers have imported when they start, so that 600 starts of them take no minutes."""
 
 
 def all_of_them() -> None:
@@ -68,7 +66,7 @@ def show_profiles(backends: Sequence[Backend], jobs: int) -> None:
 
 def run(names: Sequence[str], options: argparse.Namespace, given: Mapping[str, Any]) -> None:
     """Run these scenarios on each of the servers; print tables, write files."""
-    crew.warm(WARM)
+    crew.warm()
     before = machine.load()
     print("\n".join([_line(), machine.name(), *machine.remarks(before)]), end="\n\n")
     for backend in options.backend:

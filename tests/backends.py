@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Family = Literal["postgres", "mysql", "mariadb"]
 FAMILIES: tuple[Family, ...] = ("postgres", "mysql", "mariadb")
 MAY_BE_MISSING = frozenset({"mariadb"})
+DEAR = 3
+"""So many times longer than a look takes is the pause after it: what is waited for needs the processor, too."""
 
 
 @dataclass(frozen=True)
@@ -73,12 +75,11 @@ class Servers:
     """The servers of a run: each started once, when the first test asks for it."""
 
     def __init__(self) -> None:
-        self._started: dict[Family, Server] = {}
+        self._started: dict[Family, Host] = {}
         self._missing: dict[Family, Exception] = {}
-        self._spare: dict[Family, list[str]] = {family: [] for family in FAMILIES}
         self._open = contextlib.ExitStack()
 
-    def get(self, family: Family) -> Server:
+    def get(self, family: Family) -> Host:
         """The server of a family. Without one a test fails, or is skipped where the family may be missing."""
         if family not in self._started and family not in self._missing:
             self._start(family)
@@ -93,25 +94,39 @@ class Servers:
         import servers  # its containers are slow to import, and a run without a server needs none
 
         try:
-            self._started[family] = self._open.enter_context(servers.start(family))
+            server = self._open.enter_context(servers.start(family))
+            self._started[family] = self._open.enter_context(contextlib.closing(Host(family, server)))
         except servers.Unavailable as error:
             self._missing[family] = error
 
     def lend(self, name: str) -> Backend:
         """An empty database on the server of a flavour, to be closed by the caller."""
-        family = FLAVOURS[name].family
-        return Backend(name, self.get(family), self._spare[family])
+        return Backend(name, self.get(FLAVOURS[name].family))
 
     def close(self) -> None:
-        for family, databases in self._spare.items():
-            for database in databases:
-                _Eye(family, self._started[family].url, database).drop()
         self._open.close()
 
     def lines(self) -> list[str]:
         """Which servers were used, for the summary of the run."""
-        used = [f"{name} {server.version} ({server.how})" for name, server in self._started.items()]
+        used = [f"{name} {host.server.version} ({host.server.how})" for name, host in self._started.items()]
         return used + [f"{name} is missing: {error}" for name, error in self._missing.items()]
+
+
+class Host:
+    """A server, what each test leaves for the next one there, and the sessions of those who look at it from outside."""
+
+    def __init__(self, family: Family, server: Server) -> None:
+        self.server = server
+        self.spare: list[str] = []
+        """Databases that are empty again."""
+        self.outside = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", max_overflow=-1, pool_pre_ping=True)
+        """In no test's database. A server may be started again under it."""
+        self._family = family
+
+    def close(self) -> None:
+        for database in self.spare:
+            _Eye(self._family, self.outside, database).drop()
+        self.outside.dispose()
 
 
 class Clock:
@@ -126,20 +141,20 @@ class Clock:
 class Backend:
     """An empty database of its own for one test. See tests/conftest.py for how to use it."""
 
-    def __init__(self, name: str, server: Server, spare: list[str]) -> None:
+    def __init__(self, name: str, host: Host) -> None:
         flavour = FLAVOURS[name]
         self.name = name
         self.family: Family = flavour.family
-        self.server = server
+        self.server = host.server
         self.may_leave_owners = False
         """For a test that kills a process: whether rows may be left in the table of owners."""
         self._override = flavour.dialect
-        self._spare = spare
-        database = spare.pop() if spare else None
-        self._eye = _Eye(flavour.family, server.url, database or f"cj_{secrets.token_hex(6)}")
+        self._spare = host.spare
+        database = self._spare.pop() if self._spare else None
+        self._eye = _Eye(flavour.family, host.outside, database or f"cj_{secrets.token_hex(6)}")
         if not database:
             self._eye.create()
-        url = sa.make_url(server.url).set(database=self._eye.database)
+        url = host.outside.url.set(database=self._eye.database)
         self.url: str = url.render_as_string(hide_password=False)
         self._engines: list[sa.Engine] = []
         self._queues: list[Queue] = []
@@ -300,10 +315,12 @@ class Backend:
 def poll(condition: Callable[[], Any], seconds: float) -> None:
     """Return when `condition()` is true; raise TimeoutError when it is not within `seconds`."""
     deadline = time.monotonic() + seconds
+    began = time.thread_time()
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError
-        time.sleep(0.01)
+        time.sleep(max(0.01, DEAR * (time.thread_time() - began)))
+        began = time.thread_time()
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
@@ -324,9 +341,9 @@ _OF_CLIENTS = "datname = :database AND backend_type = 'client backend'"
 class _Eye:
     """Looks at a server from outside the test's database."""
 
-    def __init__(self, family: Family, url: str, database: str) -> None:
+    def __init__(self, family: Family, outside: sa.Engine, database: str) -> None:
         self._family = family
-        self._url = sa.make_url(url)
+        self._outside = outside
         self.database = database
 
     def create(self) -> None:
@@ -353,7 +370,7 @@ class _Eye:
             self.drop()
             return False
         ours = "SELECT nspname FROM pg_namespace WHERE nspname NOT LIKE 'pg\\_%' AND nspname <> 'information_schema'"
-        with self._connect(self.database) as connection:
+        with self._inside() as connection:
             for schema in connection.scalars(sa.text(ours)).all():
                 connection.exec_driver_sql(f"DROP SCHEMA {schema} CASCADE").close()
             connection.exec_driver_sql("CREATE SCHEMA public").close()
@@ -396,7 +413,7 @@ class _Eye:
         else:
             listed = "json_table(:names, '$[*]' columns (name varchar(64) path '$')) AS listed"
             asked = f"SELECT count(*) FROM {listed} WHERE is_used_lock(name) IS NOT NULL AND :database <> ''"
-        with self._connect() as connection:
+        with self._outside.connect() as connection:
             return int(connection.scalar(sa.text(asked), {"database": self.database, "names": json.dumps(names)}) or 0)
 
     def row_locks(self) -> list[tuple[str, str]]:
@@ -407,16 +424,16 @@ class _Eye:
         return [(row[0], row[1]) for row in self._ask(asked)]
 
     def _ask(self, statement: str) -> list[Any]:
-        with self._connect() as connection:
+        with self._outside.connect() as connection:
             return list(connection.execute(sa.text(statement), {"database": self.database}))
 
     def _run(self, statement: str) -> None:
-        with self._connect() as connection:
+        with self._outside.connect() as connection:
             connection.exec_driver_sql(statement).close()
 
     @contextlib.contextmanager
-    def _connect(self, database: str | None = None) -> Iterator[sa.Connection]:
-        url = self._url.set(database=database) if database else self._url
+    def _inside(self) -> Iterator[sa.Connection]:
+        url = self._outside.url.set(database=self.database)
         engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with engine.connect() as connection:
             yield connection

@@ -14,33 +14,66 @@ stop it for every later test: start your own with `servers.start` for that).
 
 At teardown its queues are closed, and the test fails for owners, connections or sessions that are left behind. A test
 that kills its consumers sets `backend.may_leave_owners = True`. Servers are started when a first test asks for
-one, and named in the summary. Without MySQL or Postgres tests fail; without MariaDB they are skipped.
+one, and named in the summary; each worker of pytest-xdist has its own. Without MySQL or Postgres tests fail; without
+MariaDB they are skipped.
 
 `wait_for(condition, "what", seconds)` of tests.backends polls with a deadline.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import psutil
 import pytest
 
+from benchmarks import crew
+from tests import authorities
 from tests.backends import FAMILIES, FLAVOURS, Backend, Clock, Servers, poll
 
 RUN = pytest.StashKey[Servers]()
+USED = pytest.StashKey[list[str]]()
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # A run in the background of a shell script ignores SIGINT, and so would every command that a test starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    authorities.forget()
+    crew.warm()
+    gc.disable()
     config.stash[RUN] = Servers()
+    config.stash[USED] = []
+
+
+def pytest_collection_finish() -> None:
+    # What is there by now stays to the end of the run: the collector need not look through it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    config = session.config
+    config.stash[USED].extend(config.stash[RUN].lines())
+    if hasattr(config, "workeroutput"):  # of pytest-xdist: another process writes the summary
+        config.workeroutput["servers"] = config.stash[USED]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """A worker of pytest-xdist has ended. One that was killed says nothing."""
+    node.config.stash[USED].extend(getattr(node, "workeroutput", {}).get("servers", []))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for line in config.stash[RUN].lines():
+    used = config.stash[USED]
+    for line in sorted(set(used)):
         terminalreporter.write_line(f"server: {line}")
 
 
@@ -57,14 +90,14 @@ def servers(pytestconfig: pytest.Config) -> Iterator[Servers]:
 
 
 def _children() -> list[str]:
-    """Processes that we started; multiprocessing keeps one helper of its own until we end."""
+    """Processes that we started, and theirs; multiprocessing keeps helpers of its own until we end."""
     found = []
     for child in psutil.Process().children(recursive=True):
         try:
-            line = " ".join(child.cmdline())
+            line, ours = " ".join(child.cmdline()), child.ppid() == os.getpid()
         except psutil.NoSuchProcess:
             continue
-        if line and "multiprocessing.resource_tracker" not in line:
+        if line and not (ours and any(helper in line for helper in HELPERS)):
             found.append(f"{child.pid} {line}")
     return found
 

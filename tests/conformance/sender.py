@@ -20,12 +20,13 @@ VISITS = job_table(
 )
 
 
-def send(url: str, dialect: Dialect | None, rounds: list[list[dict[str, Any]]], all_of_us: Any) -> None:
-    """Enqueue each round's rows, in an order of one's own, when everyone is there; tell how many came in."""
-    everyone, came = all_of_us
+def send(url: str, dialect: Dialect | None, rounds: list[list[dict[str, Any]]], everyone: Any) -> int:
+    """Enqueue each round's rows, in an order of one's own, when everyone is there; how many came in."""
+    came = 0
     with Queue(url, VISITS, dialect=dialect) as queue:
         queue.check()
         for rows in rounds:
             everyone.wait()
-            came.put(queue.enqueue(random.sample(rows, len(rows)), unique=("customer", "day")))
+            came += queue.enqueue(random.sample(rows, len(rows)), unique=("customer", "day"))
     queue.engine.dispose()
+    return came

@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-import servers
 from claimjobs import Batch, Queue, job_table
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ServerUnreachable
 from claimjobs.liveness import Liveness
 from servers.proxy import Proxy
-from tests.backends import FAMILIES, Backend, Family
+from tests.backends import FAMILIES, Backend, Servers
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import (
     age,
@@ -387,38 +386,17 @@ def test_patience_runs_out_while_nobody_answers(backend: Backend, caplog: pytest
 # --- a server of the test's own ----------------------------------------------------------------------------
 
 
-class OwnServers:
-    """Servers that tests may stop, restart and set as they like; started when first asked for."""
-
-    def __init__(self) -> None:
-        self._started: dict[Family, servers.Server] = {}
-        self._open = contextlib.ExitStack()
-
-    def __enter__(self) -> OwnServers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def get(self, family: Family) -> servers.Server:
-        if family not in self._started:
-            try:
-                self._started[family] = self._open.enter_context(servers.start(family))
-            except servers.Unavailable as error:
-                pytest.skip(f"no {family} server: {error}")
-        return self._started[family]
-
-
 @pytest.fixture(scope="module")
-def own_servers() -> Iterator[OwnServers]:
-    with OwnServers() as started:
+def own_servers() -> Iterator[Servers]:
+    """Servers that tests may stop, restart and set as they like."""
+    with contextlib.closing(Servers()) as started:
         yield started
 
 
 @pytest.fixture(params=FAMILIES)
-def own(request: pytest.FixtureRequest, own_servers: OwnServers) -> Iterator[Backend]:
+def own(request: pytest.FixtureRequest, own_servers: Servers) -> Iterator[Backend]:
     """As `database`, on a server of this module's own."""
-    backend = Backend(request.param, own_servers.get(request.param), [])
+    backend = own_servers.lend(request.param)
     yield backend
     backend.close()
 
@@ -463,6 +441,7 @@ def limited_user(own: Backend, connections: int) -> Iterator[str]:
     grants = {
         "postgres": [
             f"CREATE ROLE limited LOGIN PASSWORD 'limited' CONNECTION LIMIT {connections}",
+            "GRANT USAGE ON SCHEMA public TO limited",
             "GRANT ALL ON ALL TABLES IN SCHEMA public TO limited",
             "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO limited",
         ]

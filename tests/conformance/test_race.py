@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
-
 import pytest
 import sqlalchemy as sa
 
+from benchmarks.crew import SPAWN, Worker, gather
 from tests.backends import FLAVOURS, Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.racer import AUDIT, race
@@ -14,7 +13,6 @@ from tests.conformance.racer import AUDIT, race
 PROCESSES = 8
 JOBS = 20_000
 SIZE = 50
-SPAWN = multiprocessing.get_context("spawn")
 
 
 @pytest.mark.timeout(120)
@@ -23,13 +21,8 @@ def test_every_job_is_done_exactly_once(backend: Backend) -> None:
     AUDIT.create(backend.engine)
     queue.enqueue(jobs(JOBS))
     start = SPAWN.Barrier(PROCESSES, timeout=60)
-    given = (backend.url, FLAVOURS[backend.name].dialect, SIZE, start)
-    racers = [SPAWN.Process(target=race, args=given, daemon=True) for _ in range(PROCESSES)]
-    for racer in racers:
-        racer.start()
-    for racer in racers:
-        racer.join()
-    assert [racer.exitcode for racer in racers] == [0] * PROCESSES
+    dialect = FLAVOURS[backend.name].dialect
+    gather([Worker(race, backend.url, dialect, SIZE, start) for _ in range(PROCESSES)])
     with backend.engine.connect() as connection:
         handled, distinct, owners = connection.execute(
             sa.select(

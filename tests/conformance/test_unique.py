@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from benchmarks.crew import SPAWN, Worker, gather
 from claimjobs import Queue, job_table
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
 from tests.backends import FLAVOURS, Backend
@@ -19,7 +19,6 @@ from tests.conformance.jobs import counted
 from tests.conformance.sender import VISITS, send
 
 KEY = ("customer", "day")
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def visits(*customers: str, day: int = 1, **more: Any) -> list[dict[str, Any]]:
@@ -200,18 +199,11 @@ def test_processes_that_enqueue_the_same_keys_at_once_all_succeed_and_each_key_i
     backend.make(VISITS)
     count, sizes = 4, [1] * 10 + [80] * 10
     rounds = [visits(*(f"{n:03}" for n in range(size)), day=day) for day, size in enumerate(sizes)]
-    everyone, came = SPAWN.Barrier(count, timeout=60), SPAWN.Queue()
-    given = (backend.url, FLAVOURS[backend.name].dialect, rounds, (everyone, came))
-    senders = [SPAWN.Process(target=send, args=given, daemon=True) for _ in range(count)]
-    for sender in senders:
-        sender.start()
-    total = sum(came.get(timeout=60) for _ in range(count * len(rounds)))
-    for sender in senders:
-        sender.join()
-    assert [sender.exitcode for sender in senders] == [0] * count
+    everyone, dialect = SPAWN.Barrier(count, timeout=60), FLAVOURS[backend.name].dialect
+    came = gather([Worker(send, backend.url, dialect, rounds, everyone) for _ in range(count)])
     wanted = sorted((row["day"], row["customer"]) for rows in rounds for row in rows)
     assert sorted((row["day"], row["customer"]) for row in backend.rows(VISITS)) == wanted
-    assert total == len(wanted)
+    assert sum(came) == len(wanted)
 
 
 @pytest.mark.parametrize("ends", ["commit", "rollback"])

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.authorities import remembered
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -40,9 +42,8 @@ def contents(wheel: Path) -> dict[str, bytes]:
 
 
 def _build(*options: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "build", *options, str(REPOSITORY)], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "build", *options, str(REPOSITORY)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=remembered())
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import claimjobs
+from tests.authorities import remembered
 from tests.packaging.conftest import REPOSITORY, Built, contents
 
 pytestmark = pytest.mark.slow
@@ -100,4 +100,4 @@ def run(*command: str | Path) -> str:
 
 def _bare() -> dict[str, str]:
     hidden = ("CLAIMJOBS_URL", "PYTHONPATH", "VIRTUAL_ENV")
-    return {name: value for name, value in os.environ.items() if name not in hidden}
+    return {name: value for name, value in remembered().items() if name not in hidden}
