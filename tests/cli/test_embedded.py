@@ -165,13 +165,14 @@ def test_a_server_that_crashed_is_started_again(data: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x" * 100, "a,b", "it's $HOME", "ä"])
 def test_a_path_that_a_socket_cannot_have(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    folder = make_folder(name)
+    folder, elsewhere = make_folder(name), make_folder("sockets")
     monkeypatch.setenv("CLAIMJOBS_DATA", str(folder))
-    before = set(Path(tempfile.gettempdir()).glob("claimjobs-*"))
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
     assert claimjobs("setup-tables").code == exits.OK
     gone(folder)
-    assert set(Path(tempfile.gettempdir()).glob("claimjobs-????????")) <= before
-    shutil.rmtree(folder.parent)
+    assert list(elsewhere.iterdir()) == []
+    for made in (folder, elsewhere):
+        shutil.rmtree(made.parent)
 
 
 def test_what_an_interrupted_start_left_is_no_data(data: Path) -> None:

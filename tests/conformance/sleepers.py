@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -41,7 +43,7 @@ class Consumer:
         self.busy.set()
         self.queue.stop()
         self._thread.join(10)
-        assert not self._thread.is_alive()
+        assert not self._thread.is_alive(), self._where()
 
     def _run(self) -> None:
         for batch in self.queue.batches(**self._options):
@@ -50,6 +52,11 @@ class Consumer:
                 self.done += [job.d for job in batch.jobs]
                 batch.done()
                 self.busy.wait(20)
+
+    def _where(self) -> str:
+        """Where its thread is at this moment."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "".join(traceback.format_stack(frame)) if frame else "it has just ended"
 
     @property
     def is_over(self) -> bool:

@@ -215,7 +215,7 @@ def test_a_thousand_and_one_are_two_chunks(backend: Backend) -> None:
 
 
 def test_what_was_done_before_an_interruption_stands(backend: Backend, small_chunks: int) -> None:
-    queue = backend.queue()
+    queue = still(backend.queue())
     queue.enqueue(jobs(7))
     bury(queue, 7)
     updates: list[str] = []
@@ -236,7 +236,7 @@ def test_what_was_done_before_an_interruption_stands(backend: Backend, small_chu
 
 def test_each_is_brought_back_once_even_if_it_dies_again_at_once(backend: Backend, small_chunks: int) -> None:
     """A consumer beside it fails whatever comes back: to retry all comes to an end all the same."""
-    queue = backend.queue()
+    queue = still(backend.queue())
     queue.enqueue(jobs(9))
     bury(queue, 9)
     died: list[str] = []

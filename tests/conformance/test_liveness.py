@@ -51,7 +51,8 @@ HERE = str(Path(claimjobs.__file__).parents[1])
 @pytest.fixture(autouse=True)
 def _no_heart_outlives_its_test() -> Iterator[None]:
     yield
-    gc.collect()
+    if hearts():  # of a queue that waits for the collector, which looks at all that there is
+        gc.collect()
 
 
 def hearts() -> list[str]:
@@ -437,7 +438,7 @@ def test_a_job_that_was_alone_in_a_dead_hand_is_charged(backend: Backend) -> Non
     [row] = backend.rows()
     assert (row["status"], row["attempts"], row["suspect"], row["owner_id"]) == ("unclaimed", 1, 1, None)
     assert "died with it in hand" in row["last_error"]
-    assert len(backend.queue().claim()) == 1, "after the first death it is available at once"
+    assert len(still(backend.queue()).claim()) == 1, "after the first death it is available at once"
     backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL")
     assert left_behind(backend, 1, retry) == 1
     [row] = backend.rows()
@@ -450,7 +451,7 @@ def test_a_job_that_was_alone_in_a_dead_hand_is_charged(backend: Backend) -> Non
 
 
 def test_of_several_jobs_in_a_dead_hand_none_is_charged(backend: Backend) -> None:
-    queue = backend.queue()
+    queue = still(backend.queue())
     queue.enqueue(jobs(5))
     assert left_behind(backend, 4, Retry(attempts=1, base=600)) == 4
     assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [

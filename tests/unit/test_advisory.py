@@ -45,7 +45,7 @@ def text(here: sa.Dialect, key: Any, *types: Any) -> str:
         ((NOON, Instant), (NOON.astimezone(timezone(timedelta(hours=3))), Instant)),
         ((NOON, Instant), (NOON.replace(tzinfo=None), sa.DateTime)),
     ],
-    ids=repr,
+    ids=["number", "truth", "bytes", "instant of another zone", "instant without a zone"],
 )
 def test_the_same_value_has_the_same_text(here: sa.Dialect, one: Any, other: Any) -> None:
     assert text(here, *one) == text(here, *other)
