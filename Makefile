@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Tests wait more than they compute. A server that is named by its URL is one for all: some tests stop or set it.
+WORKERS ?= $(if $(CLAIMJOBS_TEST_MYSQL_URL)$(CLAIMJOBS_TEST_MARIADB_URL)$(CLAIMJOBS_TEST_POSTGRES_URL),0,4)
 SEED ?=
 CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
@@ -43,8 +45,8 @@ types: $(READY) ## mypy, strict
 layers: $(READY) ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: $(READY) servers ## pytest (PYTEST_ARGS=...)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+tests: $(READY) servers ## pytest, in four processes, each with servers of its own (PYTEST_ARGS=..., WORKERS=n)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
