@@ -56,8 +56,7 @@ class Apart:
         return sorted(jobs, key=lambda job: place[job.key])
 
     def _with_attempts(self, row: Any) -> Job:
-        job = self._job(row[:-1])
-        return Job(job.key, dict(job), {self.pair.attempts.name: row[-1]})
+        return self._job(row[:-1], claim={self.pair.attempts.name: row[-1]})
 
 
 class AntiJoin:

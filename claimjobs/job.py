@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+Convert = Callable[[Any], Any] | None
+Places = Mapping[str, tuple[int, Convert]]
+"""Where in a row of values each column stands, and what makes its value of what is there; None: that is the value."""
 
 
 class Job(Mapping[str, Any]):
@@ -15,30 +19,52 @@ class Job(Mapping[str, Any]):
     called `key` is reached as an item.
     """
 
-    __slots__ = ("_claim", "_row", "key")
+    __slots__ = ("_claim", "_made", "_places", "_row", "key")
 
-    def __init__(self, key: Any, row: Mapping[str, Any], claim: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        key: Any,
+        row: Mapping[str, Any] | Sequence[Any],
+        claim: Mapping[str, Any] | None = None,
+        places: Places | None = None,
+    ) -> None:
+        """`row`: the columns by name; or values, of which `places` says what they are. One is made of every job of a
+        batch before any is worked on: what it takes to read a column is left for who does.
+        """
         self.key = key
-        self._row = row
-        self._claim = row if claim is None else claim
+        self._row: Any = row
+        self._claim = claim
+        self._places = places
+        self._made: dict[str, Any] | None = None
 
     def __getattr__(self, column: str) -> Any:
         try:
-            return self._row[column]
+            return self[column]
         except KeyError:
             raise AttributeError(f"job {self.key!r} has no column {column!r}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Job, (self.key, dict(self._row), None if self._claim is self._row else dict(self._claim))
+        return Job, (self.key, dict(self), None if self._claim is None else dict(self._claim))
 
     def __getitem__(self, column: str) -> Any:
-        return self._row[column]
+        if self._places is None:
+            return self._row[column]
+        place, convert = self._places[column]
+        return self._row[place] if convert is None else self._value(column, self._row[place], convert)
+
+    def _value(self, column: str, given: Any, convert: Callable[[Any], Any]) -> Any:
+        """What is made of it, once: a value that can be changed stays the same one."""
+        if self._made is None:
+            self._made = {}
+        if column not in self._made:
+            self._made[column] = convert(given)
+        return self._made[column]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._row)
+        return iter(self._places or self._row)
 
     def __len__(self) -> int:
-        return len(self._row)
+        return len(self._places or self._row)
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -52,4 +78,4 @@ class Job(Mapping[str, Any]):
 
 def claim_of(job: Job) -> Mapping[str, Any]:
     """What is known of the claim on a job: its row, or what a table of claims beside it says."""
-    return job._claim
+    return job if job._claim is None else job._claim

@@ -6,7 +6,7 @@ is most of what a client spends on a batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -14,49 +14,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.job import Job
+from claimjobs.job import Convert, Job, Places
 from claimjobs.roles import Roles
 from claimjobs.statements.lean import parts
 
-Convert = Callable[[Any], Any] | None
-Makers = Mapping[str, tuple[int, Convert]]
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
-
-
-class Row(Mapping[str, Any]):
-    """A row of a table: its columns by name, in the table's order."""
-
-    __slots__ = ("_given", "_known", "_made", "_makers")
-
-    def __init__(
-        self, makers: Mapping[str, tuple[int, Convert]], given: Sequence[Any], known: Mapping[str, Any]
-    ) -> None:
-        """`makers`: where in `given` each column stands, and what makes its value; `known`: values that are known."""
-        self._makers = makers
-        self._given = given
-        self._known = known
-        self._made: dict[str, Any] | None = None
-
-    def __getitem__(self, name: str) -> Any:
-        if name in self._known:
-            return self._known[name]
-        place, convert = self._makers[name]
-        return self._given[place] if convert is None else self._make(name, place, convert)
-
-    def _make(self, name: str, place: int, convert: Callable[[Any], Any]) -> Any:
-        """Once: a value that can be changed stays the same one."""
-        if self._made is None:
-            self._made = {}
-        if name not in self._made:
-            given = self._given[place]
-            self._made[name] = None if given is None else convert(given)
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
-
-    def __len__(self) -> int:
-        return len(self._makers)
 
 
 class Reader:
@@ -72,13 +34,13 @@ class Reader:
         self._before = before
         columns = [column for column in roles.table.columns if column.name not in known]
         self.read = parts(columns, dialect, roles)
-        self._makers: Makers = {}
+        self._places: Places = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
 
     def all(self, result: sa.CursorResult[Any]) -> Sequence[Any]:
         """All rows of a result, as the driver gives them."""
         assert result.cursor is not None  # noqa: S101 - it returns rows
-        if not self._makers:
+        if not self._places:
             self._learn(result.dialect, result.cursor.description)
         rows: Sequence[Any] = result.cursor.fetchall()
         result.close()
@@ -86,29 +48,29 @@ class Reader:
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of rows; with `marked` values of columns that are known or were changed since."""
-        key, makers = self._key, self._makers
-        return [Job(key(row), Row(makers, row, marked)) for row in rows]
+        key, columns = self._key, _with(marked, self._places)
+        return [Job(key(row), row, None, columns) for row in rows]
 
     def is_none(self, row: Sequence[Any]) -> bool:
         """Whether it is no job's: those of an outer join are NULL then."""
-        return row[self._makers[self._roles.key[0].name][0]] is None
+        return row[self._places[self._roles.key[0].name][0]] is None
 
     def suspicions(self, rows: Iterable[Sequence[Any]]) -> list[int]:
         """How suspect the jobs are."""
         suspect = self._roles.suspect
         if suspect is None:
             return [0 for _ in rows]
-        place, make = self._makers[suspect.name]
+        place, make = self._places[suspect.name]
         return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
 
     def _learn(self, here: sa.Dialect, described: Sequence[Any]) -> None:
-        makers: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
+        columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
         for place, part in enumerate(self.read, self._before):
             for number, column in enumerate(part):
                 lean = self._dialect.from_lean(column) if len(part) == 1 else self._unpacked(column, number)
-                makers[column.name] = place, _maker(column, here, described[place][1], lean)
-        self._key = _key_reader([makers[column.name] for column in self._roles.key])
-        self._makers = makers
+                columns[column.name] = place, _maker(column, here, described[place][1], lean)
+        self._key = _key_reader([columns[column.name] for column in self._roles.key])
+        self._places = columns
 
     def _unpacked(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
         convert = self._dialect.from_packed(column)
@@ -124,12 +86,22 @@ class Reader:
         return unpack if number else unpack_first
 
 
+def _with(marked: Mapping[str, Any], columns: Places) -> Places:
+    """The same, but for some of which it is known what they hold."""
+    return {**columns, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else columns
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
 def _maker(column: sa.Column[Any], here: sa.Dialect, code: Any, lean: Convert) -> Convert:
-    """What makes a value of what the driver gives for it."""
+    """What makes a value of what the driver gives for it. What NULL means is a type's own affair."""
     type_ = column.type.dialect_impl(here).result_processor(here, code)
-    if lean is None or type_ is None:
-        return lean or type_
-    return lambda given: type_(lean(given))
+    if lean is None:
+        return type_
+    plain: Callable[[Any], Any] = lambda given: None if given is None else lean(given)  # noqa: E731
+    return plain if type_ is None else lambda given: type_(plain(given))
 
 
 def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:
@@ -148,10 +120,11 @@ class JobMaker:
     """Makes jobs of the rows of a table, as a SELECT of its columns returns them."""
 
     def __init__(self, roles: Roles) -> None:
-        self._names = roles.columns
-        self._places = [self._names.index(column.name) for column in roles.key]
+        self._places: Places = {name: (place, None) for place, name in enumerate(roles.columns)}
+        self._key = _key_reader([self._places[column.name] for column in roles.key])
 
-    def __call__(self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS) -> Job:
-        """The job with these values, but for those that were `marked` since."""
-        key = values[self._places[0]] if len(self._places) == 1 else tuple(values[place] for place in self._places)
-        return Job(key, {**dict(zip(self._names, values, strict=True)), **marked})
+    def __call__(
+        self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS, claim: Mapping[str, Any] | None = None
+    ) -> Job:
+        """The job with these values, but for those that were `marked` since; with what is known of its claim."""
+        return Job(self._key(values), tuple(values), claim, _with(marked, self._places))
