@@ -7,7 +7,7 @@ transaction holds the jobs. Where candidates are read before they are locked, `c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, Final, Literal, Protocol, get_args
 
@@ -23,6 +23,7 @@ from claimjobs.rows import Reader
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, Walk
 from claimjobs.statements.mark import mark
+from claimjobs.wire import Wire
 
 Hold = Literal["lease", "transaction"]
 """What holds a claim while the work is done: the name of an owner that lives, or the locks of an open transaction."""
@@ -66,7 +67,7 @@ class TwoPhases:
         self._as_claimed = as_claimed(roles)
         self._phases = phases(backend, selection, known=list(self._as_claimed(0)))
         self._roles = roles
-        self._mark = mark(roles, dialect, now, backend.owners)
+        self._mark = Wire(mark(roles, dialect, now, backend.owners))
         self.walk, self.is_lazy = self._phases.walk, self._phases.is_lazy
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
@@ -74,12 +75,10 @@ class TwoPhases:
         claimed = self._phases(connection, look, self._as_claimed(me))
         if claimed.jobs:
             self._mark_all(connection, me, claimed.jobs)
-        return replace(claimed, owner=me)
+        return claimed._replace(owner=me)
 
     def _mark_all(self, connection: sa.Connection, me: int, jobs: list[Job]) -> None:
-        marked = connection.execute(
-            self._mark, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": me}
-        ).rowcount
+        marked = self._mark.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": me})
         if marked > len(jobs):
             raise KeyNotUnique(self._roles.name)
         if marked < len(jobs):
@@ -96,7 +95,7 @@ class LockOnly:
         self.walk, self.is_lazy = self._phases.walk, self._phases.is_lazy
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
-        return replace(self._phases(connection, look), owner=me)
+        return self._phases(connection, look)._replace(owner=me)
 
 
 class OneStatement:
@@ -117,7 +116,7 @@ class OneStatement:
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         rows = self._taking(connection, me, look)
-        if not rows[0][0]:
+        if rows[0][0] < 0:
             raise OwnerDead
         return self.claimed(connection, self._taking, rows, me=me, look=look)
 
@@ -127,7 +126,7 @@ class OneStatement:
         rows = Reader(roles, dialect, list(self._as_claimed(0)), before=told)
         settled = None if settle is None else settle.cte("claimjobs_before")
         build = partial(claim, roles, dialect, now=self._now, owners=owners, read=rows.read, settled=settled)
-        return Taking(Looks(build, self._selection, dialect), rows)
+        return Taking(Looks(lambda some: Wire(build(some)), self._selection, dialect), rows)
 
     def claimed(
         self, connection: sa.Connection, taking: Taking, rows: Sequence[Any], *, me: int, look: Look
@@ -147,14 +146,14 @@ class OneStatement:
 class Taking:
     """A statement that claims, and what reads the jobs in the rows that it returns."""
 
-    looks: Looks[sa.Select[Any]]
+    looks: Looks[Wire]
     rows: Reader
 
     def __call__(self, connection: sa.Connection, me: int, look: Look, **settled: Any) -> Sequence[Any]:
         """Its rows. `settled`: parameters of the settle before."""
         after = look.after or {}
         given = {"claimjobs_size": look.size, "claimjobs_me": me, **after, **settled}
-        return self.rows.all(connection.execute(self.looks.begun(look), given))
+        return self.rows.all(connection, self.looks.begun(look), given)
 
 
 def algorithm(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold = "lease") -> Algorithm:

@@ -70,7 +70,6 @@ class Connector:
         self._liveness = liveness
         self._report = report
         self._turns = Turns()
-        self._busy_since = 0.0
         self._connection: sa.Connection | None = None
         self._alone = False
         self._opened = 0.0
@@ -163,7 +162,7 @@ class Connector:
         self._turns.disturb()
 
     def _is_wanted(self) -> bool:
-        self._busy_since = time.monotonic()
+        self._turns.since = time.monotonic()
         return self._turns.wanted
 
     # --- a single try ----------------------------------------------------------------------------------
@@ -172,8 +171,14 @@ class Connector:
         with shielded(), self._taking_turns():
             connection = self._open()
             self._commit_by_itself(connection, alone and not self.pooled)
-            with self._breaking(doubts), self._clearing_up(), connection.begin():
-                return work(connection)
+            try:
+                with _ByItself(connection) if self._alone else connection.begin():
+                    return work(connection)
+            except sa.exc.DBAPIError as error:
+                self._drop_if_broken(error, doubts)
+                raise
+            finally:
+                self._clear_up()
 
     def _commit_by_itself(self, connection: sa.Connection, alone: bool) -> None:
         if alone != self._alone:
@@ -186,19 +191,15 @@ class Connector:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            if self._dialect.broken_kind(error):
-                self.lost += 1
-                self._drop()
-                if doubts is not None:
-                    doubts.append(error)
+            self._drop_if_broken(error, doubts)
             raise
 
-    @contextlib.contextmanager
-    def _clearing_up(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            self._clear_up()
+    def _drop_if_broken(self, error: sa.exc.DBAPIError, doubts: list[BaseException] | None) -> None:
+        if self._dialect.broken_kind(error):
+            self.lost += 1
+            self._drop()
+            if doubts is not None:
+                doubts.append(error)
 
     def _clear_up(self) -> None:
         """Do what is left to be done when a transaction has ended. Where it fails, the end of the session does it."""
@@ -210,15 +211,12 @@ class Connector:
         except sa.exc.SQLAlchemyError:
             self._drop()
 
-    @contextlib.contextmanager
-    def _taking_turns(self) -> Iterator[None]:
+    def _taking_turns(self) -> _Turn:
         """One thread at a time. Whoever keeps the connection for longer than a lease waits for a dead line: cut it."""
-        with self._turns.take(self._liveness.lease / 4, self._cut_if_dead):
-            self._busy_since = time.monotonic()
-            yield
+        return self._turns.take(self._liveness.lease / 4, self._cut_if_dead)
 
     def _cut_if_dead(self) -> None:
-        if time.monotonic() - self._busy_since > self._liveness.lease:
+        if time.monotonic() - self._turns.since > self._liveness.lease:
             self._cut()
 
     def _cut(self) -> None:
@@ -317,15 +315,45 @@ class _Unless(tenacity.stop.stop_base):
         return self._unwanted()
 
 
+class _ByItself:
+    """For a `with` block around one statement that commits itself: ends what SQLAlchemy begins if it sends that."""
+
+    def __init__(self, connection: sa.Connection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._connection.in_transaction():
+            self._connection.commit() if kind is None else self._connection.rollback()
+
+
 class _Turn:
-    """A place in the line."""
+    """A place in the line, for a `with` block in which it is this one's turn."""
 
-    __slots__ = ("comes",)
+    __slots__ = ("_impatient", "_patience", "_turns", "comes")
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns, patience: float, impatient: Callable[[], None]) -> None:
         self.comes: threading.Event | None = None
         """Set when it is this one's turn; None where nobody stood before it, as nearly always: an event costs more than
         all the rest."""
+        self._turns = turns
+        self._patience = patience
+        self._impatient = impatient
+
+    def __enter__(self) -> None:
+        self._turns.enter(self)
+        try:
+            if self.comes is not None:
+                self._turns.wait(self.comes, self._patience, self._impatient)
+        except BaseException:
+            self._turns.leave(self)
+            raise
+        self._turns.since = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._turns.leave(self)
 
 
 class Turns:
@@ -339,26 +367,29 @@ class Turns:
         self._line: deque[_Turn] = deque()
         self._guard = threading.Lock()
         self._give_up: Callable[[], None] | None = None
+        self.since = 0.0
+        """When whoever has the turn got it, or last said that he is alive."""
 
-    @contextlib.contextmanager
-    def take(self, patience: float, impatient: Callable[[], None]) -> Iterator[None]:
+    def take(self, patience: float, impatient: Callable[[], None]) -> _Turn:
         """Wait for one's turn, calling `impatient` every `patience` seconds, and have it for a `with` block."""
-        mine = _Turn()
+        return _Turn(self, patience, impatient)
+
+    def enter(self, mine: _Turn) -> None:
+        """Stand in line."""
         with self._guard:
             if self._line:
                 mine.comes = threading.Event()
             self._line.append(mine)
-        try:
-            if mine.comes is not None:
-                self._wait(mine.comes, patience, impatient)
-            yield
-        finally:
-            with self._guard:
-                self._line.remove(mine)
-                if self._line and (comes := self._line[0].comes) is not None:
-                    comes.set()
 
-    def _wait(self, mine: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
+    def leave(self, mine: _Turn) -> None:
+        """Give up one's turn, or one's place."""
+        with self._guard:
+            self._line.remove(mine)
+            if self._line and (comes := self._line[0].comes) is not None:
+                comes.set()
+
+    def wait(self, mine: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
+        """Wait until it is set, calling `impatient` now and then. Whoever can give up the turn is asked to."""
         while self._give_up and not mine.is_set():
             self.disturb()
             if not mine.wait(AGAIN):

@@ -153,8 +153,13 @@ class Hand:
     def _settling(self) -> Iterator[None]:
         if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
             raise CrossedFork
-        with self._alone, self._nothing_left_open():
-            yield
+        with self._alone:
+            try:
+                yield
+            finally:
+                # A batch may be settled after `close`, to learn that its jobs are lost: nobody else closes that.
+                if self._closed:
+                    self._connector.close()
         self.progress()
 
     def _settled(self, outcomes: Outcomes, owner: int, refused: set[Key], doubts: list[BaseException]) -> set[Key]:
@@ -186,15 +191,6 @@ class Hand:
     def owner_id(self) -> int:
         """The id in whose name jobs are claimed by now."""
         return self.owner.id
-
-    @contextlib.contextmanager
-    def _nothing_left_open(self) -> Iterator[None]:
-        """A batch may be settled after `close`, to learn that its jobs are lost: nobody else closes what that opens."""
-        try:
-            yield
-        finally:
-            if self._closed:
-                self._connector.close()
 
     # --- living ----------------------------------------------------------------------------------------
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -18,14 +17,14 @@ from claimjobs.rows import AS_IT_IS, Reader
 from claimjobs.statements.find import Selection, Walk, find, how_many, walk_of
 from claimjobs.statements.lean import last_of
 from claimjobs.statements.lock import find_and_lock, lock, lock_first
+from claimjobs.wire import Wire
 
 Statement = TypeVar("Statement")
 After = Mapping[str, Any] | None
 """The parameters of a place in the order, beyond which a claim begins to look; None: at the head."""
 
 
-@dataclass(frozen=True)
-class Claimed:
+class Claimed(NamedTuple):
     """The outcome of one claim."""
 
     jobs: list[Job]
@@ -47,8 +46,7 @@ class Claimed:
 NOTHING = Claimed([], 0, 0)
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """What one claim is to do: take `size` jobs out of `limit` candidates, beyond a place or from the head."""
 
     size: int
@@ -101,7 +99,7 @@ class FindThenLock:
         self._roles = roles = backend.roles
         self._find = Looks(lambda some: find(roles, some), selection, backend.dialect)
         self._rows = Reader(roles, backend.dialect, known)
-        self._lock = lock(roles, backend.dialect, selection, self._rows.read)
+        self._lock = Wire(lock(roles, backend.dialect, selection, self._rows.read))
         self.walk = self._find.walk
 
     def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
@@ -116,7 +114,7 @@ class FindThenLock:
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
         given = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        jobs = self._rows.jobs(self._rows.all(connection.execute(self._lock, given)), marked)
+        jobs = self._rows.jobs(self._rows.all(connection, self._lock, given), marked)
         check_keys(self._roles, jobs)
         return jobs
 
@@ -134,13 +132,13 @@ class FindAndLock:
         self.is_lazy = dialect.locks_in_order
         self._rows = Reader(roles, dialect, known)
         build = lock_first if dialect.locks_in_order else find_and_lock
-        self._take = Looks(lambda some: build(roles, dialect, some, self._rows.read), selection, dialect)
+        self._take = Looks(lambda some: Wire(build(roles, dialect, some, self._rows.read)), selection, dialect)
         self._count = Counted(backend, selection)
         self.walk = self._take.walk
 
     def __call__(self, connection: sa.Connection, look: Look, marked: Mapping[str, Any] = AS_IT_IS) -> Claimed:
         given = {**look.candidates, "claimjobs_size": look.size}
-        rows = self._rows.all(connection.execute(self._take.begun(look), given))
+        rows = self._rows.all(connection, self._take.begun(look), given)
         taken, wanted = self._alike(rows, look.size)
         jobs = self._rows.jobs(taken, marked)
         check_keys(self._roles, jobs)
@@ -152,9 +150,9 @@ class FindAndLock:
 
     def _alike(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], int]:
         """Those of the locked jobs that are taken, and how many can be: such as are as suspect as the first."""
-        kinds = self._rows.suspicions(rows)
-        if not any(kinds):
+        if not self._rows.has_suspects(rows):
             return rows, size
+        kinds = self._rows.suspicions(rows)
         wanted = at_most(size, kinds[0])
         return [row for row, kind in zip(rows, kinds, strict=True) if kind == kinds[0]][:wanted], wanted
 

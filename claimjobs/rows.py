@@ -17,6 +17,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.job import Convert, Job, Places
 from claimjobs.roles import Roles
 from claimjobs.statements.lean import parts
+from claimjobs.wire import Wire
 
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
 
@@ -37,14 +38,9 @@ class Reader:
         self._places: Places = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
 
-    def all(self, result: sa.CursorResult[Any]) -> Sequence[Any]:
-        """All rows of a result, as the driver gives them."""
-        assert result.cursor is not None  # noqa: S101 - it returns rows
-        if not self._places:
-            self._learn(result.dialect, result.cursor.description)
-        rows: Sequence[Any] = result.cursor.fetchall()
-        result.close()
-        return rows
+    def all(self, connection: sa.Connection, statement: Wire, given: Mapping[str, Any]) -> Sequence[Any]:
+        """All rows that a statement returns, as the driver gives them."""
+        return statement.rows(connection, given, self._learn)
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of rows; with `marked` values of columns that are known or were changed since."""
@@ -55,6 +51,14 @@ class Reader:
         """Whether it is no job's: those of an outer join are NULL then."""
         return row[self._places[self._roles.key[0].name][0]] is None
 
+    def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
+        """Whether there are any. What is packed first can be looked at without being unpacked."""
+        suspect = self._roles.suspect
+        if suspect is not None and any(len(part) > 1 and part[0] is suspect for part in self.read):
+            place = self._places[suspect.name][0]
+            return any(row[place][:2] != "0," for row in rows) and any(self.suspicions(rows))
+        return any(self.suspicions(rows))
+
     def suspicions(self, rows: Iterable[Sequence[Any]]) -> list[int]:
         """How suspect the jobs are."""
         suspect = self._roles.suspect
@@ -64,6 +68,8 @@ class Reader:
         return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
 
     def _learn(self, here: sa.Dialect, described: Sequence[Any]) -> None:
+        if self._places:
+            return
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
         for place, part in enumerate(self.read, self._before):
             for number, column in enumerate(part):

@@ -18,12 +18,13 @@ from claimjobs.report import Report
 from claimjobs.roles import Roles
 from claimjobs.statements import settle as statements
 from claimjobs.statements import side_car
+from claimjobs.wire import Wire
 
 OnDone = Literal["delete", "keep"] | Callable[[sa.Connection, Sequence[Job]], Literal["delete", "keep"] | None]
 """What becomes of done jobs. A function is called in the settle's own transaction, with the jobs, which are still
 ours and locked; it returns which of the two it is to be (None: delete; keep, where the claims are in a table beside
 the user's)."""
-Write = tuple[Any, dict[str, Any]]
+Write = tuple[Wire, dict[str, Any]]
 
 MANY: Final = 10_000
 """Keys of one statement: a protocol may count parameters in 16 bits."""
@@ -121,12 +122,12 @@ class Settler:
         self._reach = reach = statements.Reach(roles, dialect, sa.true() if locked else roles.mine)
         self._now = now
         self._on_done = on_done
-        self._delete, self._keep = statements.delete(reach), statements.keep(reach, now)
-        self._release = statements.release(reach)
+        self._delete, self._keep = Wire(statements.delete(reach)), Wire(statements.keep(reach, now))
+        self._release = Wire(statements.release(reach))
         self._still_mine = statements.still_mine(reach)
         pair = None if source is None else side_car.Pair(source, roles, dialect, now)
-        self._remove = None if pair is None else side_car.remove(pair)
-        self._note = None if pair is None or not locked else side_car.note(pair)
+        self._remove = None if pair is None else Wire(side_car.remove(pair))
+        self._note = None if pair is None or not locked else Wire(side_car.note(pair))
 
     def settle(
         self, connector: Connector, me: int, outcomes: Outcomes, doubts: list[BaseException] | None = None
@@ -154,7 +155,8 @@ class Settler:
         """The one statement that settles jobs that are all done, and returns their keys; None where there is none."""
         if self._looks_first or self._locked or not self._reach.dialect.returns_what_it_writes:
             return None
-        return self._keep if self._on_done == "keep" else self._delete
+        settle: sa.Delete | sa.Update = (self._keep if self._on_done == "keep" else self._delete).statement
+        return settle
 
     @property
     def _looks_first(self) -> bool:
@@ -164,19 +166,19 @@ class Settler:
     def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> None:
         """Write outcomes of jobs that this transaction has locked."""
         for statement, values in self._writes(connection, outcomes):
-            connection.execute(statement, _by(me, values))
+            statement.count(connection, _by(me, values))
 
     def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         lost: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
-            rows = connection.execute(statement, _by(me, values))
+            rows = connection.execute(statement.statement, _by(me, values))
             lost.update(set(values["claimjobs_keys"]) - {key_of(row) for row in rows})
         return lost
 
     def _write_and_count(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """The same where nothing is returned. A count says that some are lost, not which: then look first."""
         for statement, values in self._writes(connection, outcomes):
-            if connection.execute(statement, _by(me, values)).rowcount != len(values["claimjobs_keys"]):
+            if statement.count(connection, _by(me, values)) != len(values["claimjobs_keys"]):
                 raise SomeAreLost
         return set()
 
@@ -202,7 +204,7 @@ class Settler:
             yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
         yield from self._failures(outcomes)
 
-    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[Any]:
+    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[Wire]:
         """What becomes of done jobs, perhaps by the user's own function."""
         wanted = self._on_done
         if callable(wanted):
@@ -220,10 +222,8 @@ class Settler:
         for keys in _cut(outcomes.retried, FEW):
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):
-            yield (
-                statements.bury(self._reach, self._now, {key: outcomes.errors[key] for key in keys}),
-                {"claimjobs_keys": keys},
-            )
+            errors = {key: outcomes.errors[key] for key in keys}
+            yield Wire(statements.bury(self._reach, self._now, errors)), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
             yield statement, {**values, "claimjobs_company": outcomes.company or len(outcomes.suspects)}
@@ -231,7 +231,7 @@ class Settler:
     def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> Write:
         chosen = {key: errors[key] for key in keys}
         waits = {key: delays[key] for key in keys}
-        return build(self._reach, self._now, errors=chosen, delays=waits), {"claimjobs_keys": keys}
+        return Wire(build(self._reach, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}
 
 
 def _by(me: int | None, values: dict[str, Any]) -> dict[str, Any]:

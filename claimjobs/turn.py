@@ -5,17 +5,15 @@ That is one commit a batch; and, where the database can, one statement and one r
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import sqlalchemy as sa
 
-from claimjobs.claim import Algorithm, OneStatement
+from claimjobs.claim import TOLD, Algorithm, OneStatement
 from claimjobs.dialects import Key
 from claimjobs.phases import NOTHING, Claimed, Look
 from claimjobs.settle import MANY, Outcomes, Settler
-
-TOLD: Final = 2
-"""Columns of every row that are about neither a job nor the keys that were settled."""
+from claimjobs.statements.claim import settled_by_the_dead
 
 
 class Turn(Protocol):
@@ -75,9 +73,10 @@ class AtOnce(OneAfterTheOther):
             return self._settler.guarded(connection, owner, outcomes), NOTHING
         settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
         rows = self._turn(connection, me, look, **settles)
-        alive, settled, *arrays = rows[0][: self._told]
+        count, *arrays = rows[0][: self._told]
+        settled = settled_by_the_dead(count) if count < 0 else count
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
-        if not alive:  # what is settled is settled; the next claim finds out under which id
+        if count < 0:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
         return lost, self._one.claimed(connection, self._turn, rows, me=me, look=look)
 

@@ -8,7 +8,7 @@ import select
 import socket
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from hashlib import blake2b
 from typing import Any, ClassVar, Final
@@ -27,6 +27,9 @@ _CHANNEL: Final = "claimjobs_"
 """What the channel on which an owner is called begins with; then its number."""
 
 _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted")
+
+_ZERO: Final = datetime(2000, 1, 1, tzinfo=UTC)
+"""From when Postgres counts microseconds."""
 
 _PREPARER: Final = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
@@ -133,11 +136,13 @@ class Postgres(Dialect):
         return postgresql.insert(table).on_conflict_do_nothing(index_elements=columns)
 
     def lean(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        # psycopg looks up a time zone for each: as much work as the other columns of a job together.
-        return sa.cast(column, sa.Text) if isinstance(column.type, Instant) else column
+        # psycopg looks up a time zone for each: as much work as the other columns of a job together. As text the server
+        # does: a hundredth of all that it does for a job. What it sends where a client asks for binary is a number.
+        is_instant = isinstance(column.type, Instant)
+        return sa.func.timestamptz_send(column, type_=sa.LargeBinary) if is_instant else column
 
     def from_lean(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
-        return datetime.fromisoformat if isinstance(column.type, Instant) else None
+        return _instant if isinstance(column.type, Instant) else None
 
     # Of a CTE with a LIMIT given as a parameter the planner expects a tenth of the table, and reads all of that for a
     # hash join (seen with 20,000 waiting jobs, a batch of 100: 4 ms instead of 0.4). Of an array it expects ten.
@@ -311,6 +316,10 @@ class _Line:
         self._theirs.close()
 
 
+def _instant(sent: bytes) -> datetime:
+    return _ZERO + timedelta(microseconds=int.from_bytes(sent, "big", signed=True))
+
+
 def _count(calls: list[int], _notification: Any) -> None:
     calls[0] += 1
 
@@ -336,7 +345,10 @@ class _Numbers(sa.TypeDecorator[Sequence[int]]):
     cache_ok = True
 
     def process_bind_param(self, value: Sequence[int] | None, _dialect: sa.Dialect) -> str | None:
-        return None if value is None else "{" + ",".join(map(str, map(int, value))) + "}"
+        if value is None:
+            return None
+        numbers = value if set(map(type, value)) <= {int} else map(int, value)
+        return "{" + str([*numbers])[1:-1] + "}"  # a list has a text in a third of the time that its items take
 
 
 def _array(parameter: str, type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:

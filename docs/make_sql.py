@@ -481,7 +481,7 @@ def _live(queue: Queue) -> None:
     def sleep(lull: Lull) -> None:
         nap._lies_down(lull.connection)
         for careful in (False, True):
-            nap._glance(lull.connection, wish, look=True, careful=careful)
+            nap._glance(lull.connection, wish, for_work=True, careful=careful)
         lull.wait(0.01)
 
     hand._connector.rest(sleep)

@@ -82,11 +82,6 @@ def find(roles: Roles, selection: Selection) -> sa.Select[Any]:
     return first(sa.select(*roles.key, suspicion(roles).label(SUSPECT)), selection)
 
 
-def head(roles: Roles, selection: Selection) -> sa.Select[Any]:
-    """How suspect the first job is that is ready."""
-    return begun(sa.select(suspicion(roles).label(SUSPECT)), selection).limit(1)
-
-
 def suspicion(roles: Roles) -> sa.ColumnElement[int]:
     """How suspect a job is: 0, or how many jobs it was in hand with when something went wrong."""
     return sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)

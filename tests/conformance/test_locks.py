@@ -204,7 +204,7 @@ def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, 
     look = Look(SIZE, SIZE, looks(queue, backend)[begin])
     given = {**look.candidates, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, algorithm._taking.looks.begun(look), given)
+        plan = backend.plan(connection, algorithm._taking.looks.begun(look).statement, given)
     assert set(plan.indexes) <= {"jobs_claim", "jobs_pkey", f"{OWNER_TABLE}_pkey"}, plan.text
     assert not plan.scans, plan.text
 
@@ -218,7 +218,9 @@ def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
     selection = Selection(queue.roles.due(database_now()), queue.roles.default_order)
     algorithm: Any = FindAndLock(queue._works.backend, selection)
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, algorithm._take.begun(look), {**look.candidates, "claimjobs_size": SIZE})
+        plan = backend.plan(
+            connection, algorithm._take.begun(look).statement, {**look.candidates, "claimjobs_size": SIZE}
+        )
     by_key = set() if backend.has("lock in order") else {backend.primary_key_of("jobs")}
     assert {index for index in plan.indexes if index} == {"jobs_claim", *by_key}, plan.text
 

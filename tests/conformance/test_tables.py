@@ -259,6 +259,17 @@ def test_every_column_holds_what_a_select_finds(backend: Backend, hold: Any, kno
     assert len(found) == len(ODDITIES)
 
 
+def test_instants_are_read_in_whatever_zone_a_session_is(backend: Backend) -> None:
+    zone = {"options": "-c timezone=Asia/Kathmandu"}
+    if backend.family != "postgres":
+        zone = {"init_command": "SET time_zone = '+05:45'"}
+    engine = backend.new_engine(connect_args=zone)
+    queue = backend.queue(bind=engine)
+    queue.enqueue({"d": "", "e": ""})
+    with queue.claim() as batch, backend.engine.connect() as elsewhere:
+        assert [job.run_at for job in batch.jobs] == elsewhere.scalars(sa.select(queue.table.c.run_at)).all()
+
+
 def without_state(row: Mapping[Any, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in STATE}
 
