@@ -16,6 +16,7 @@ from claimjobs.errors import (
     ServerUnreachable,
     UnknownDatabase,
 )
+from claimjobs.pool import ask_before_use
 from claimjobs.translate import reason
 
 DRIVERS = {
@@ -60,9 +61,9 @@ def _engine(url: sa.URL) -> sa.Engine:
     dialect = DIALECTS[url.get_backend_name()]()
     limits = dialect.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
     wanted = {name: value for name, value in limits.items() if name not in url.query}
-    # A producer has no heart that looks after its connection: asked before use, one that ended is replaced.
-    engine = sa.create_engine(url, pool_pre_ping=True, connect_args=wanted)
+    engine = sa.create_engine(url, connect_args=wanted)
     sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.on_connect(driver_connection))
+    ask_before_use(engine, dialect)  # a producer has no heart that looks after its connection
     return engine
 
 

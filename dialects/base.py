@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import select
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -225,6 +226,15 @@ class Dialect:
             socket.socket(fileno=os.dup(self.descriptor(driver_connection))) as line,
         ):
             line.shutdown(socket.SHUT_RDWR)
+
+    def is_quiet(self, driver_connection: Any) -> bool:
+        """Whether it is known that the server has not said a word since its last answer: that it ends the session."""
+        try:
+            line = select.poll()
+            line.register(self.descriptor(driver_connection), select.POLLIN)
+            return not line.poll(0)
+        except (AttributeError, OSError, ValueError):  # no such descriptor, or no poll (Windows)
+            return False
 
     def descriptor(self, driver_connection: Any) -> int:
         """The file descriptor of a driver's connection."""

@@ -81,8 +81,13 @@ def test_under_an_idle_owner(backend: Backend, caplog: pytest.LogCaptureFixture)
     assert last.startswith("connection lost: over after ")
 
 
-def test_a_producer_outlives_a_session_that_ended_while_it_had_nothing_to_do(backend: Backend) -> None:
-    """No heart looks after its connection, which waits in a pool."""
+@pytest.mark.parametrize("rested", [False, True])
+def test_a_producer_outlives_a_session_that_ended_while_it_had_nothing_to_do(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, rested: bool
+) -> None:
+    """No heart looks after its connection, which waits in a pool; for a moment, or for long."""
+    if rested:
+        monkeypatch.setattr("claimjobs.pool.FRESH", 0.0)
     queue = Queue(backend.url, dialect=backend.queue()._chosen.dialect)
     backend.engine.dispose()
     for use in (queue.enqueue, queue.enqueue, lambda _: queue.stats()):

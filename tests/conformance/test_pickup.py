@@ -41,22 +41,25 @@ def test_an_enqueue_is_an_insert_its_end_and_the_question_who_sleeps(anywhere: B
     assert asked[-2:] == ["COMMIT", "SELECT"]
 
 
-def test_round_trips_of_an_enqueue_of_one_row(backend: Backend) -> None:
-    """Seen on the line: that the connection lives is asked before, and the pool rolls back after it."""
+@pytest.mark.parametrize("rested", [False, True])
+def test_round_trips_of_an_enqueue_of_one_row(backend: Backend, monkeypatch: pytest.MonkeyPatch, rested: bool) -> None:
+    """Seen on the line: of a connection that rested it is asked whether it lives; the pool rolls back after it."""
     with Proxy(backend.url) as proxy, Consumer(backend) as consumer:
         queue = backend.queue(bind=engine_of(proxy.url))
         for _ in range(PREPARED):
             queue.enqueue(jobs(1))
         backend.wait_for(lambda: len(consumer.done) == PREPARED, "they are done")
         consumer.falls_asleep()
+        if rested:
+            monkeypatch.setattr("claimjobs.pool.FRESH", 0.0)
         before = proxy.round_trips
         queue.enqueue({"d": "last", "e": ""})
         trips = proxy.round_trips - before
         backend.wait_for(lambda: consumer.done[-1] == "last", "it was called")
         queue.engine.dispose()
-    ping_insert_ask = 3
+    insert_ask = 2
     commit_call_rollback = 0 if backend.dialect.switches_autocommit_freely else 3
-    assert trips == ping_insert_ask + commit_call_rollback
+    assert trips == rested + insert_ask + commit_call_rollback
 
 
 def test_a_callers_transaction_keeps_its_savepoint(backend: Backend) -> None:
