@@ -1,15 +1,17 @@
 """Backlog: what a claim costs with few and with many jobs waiting, and with as many done ones kept beside. `--help`
 
 The time of a turn, the settle of 100 jobs and the claim of the next 100, by one consumer that has the server for
-itself: the median of many. The table never holds fewer waiting jobs than it says.
+itself: the median of many. The table never holds fewer waiting jobs than it says. All tables are there from the start,
+each in a database of its own, and take turns: what a machine does faster for a while it does so for each of them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, product
 from statistics import median, quantiles
 from typing import TYPE_CHECKING
 
@@ -36,25 +38,31 @@ KEPT = "as many done"
 
 
 def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
-    """For each number of waiting jobs: A B, A B, ... without done ones, then with them."""
-    for waiting in sizes.waiting:
-        tables.clear(server.url)
-        tables.setup_claimjobs(server.url)
-        tables.fill(server.url, list(article.payload(tables.AT_ONCE)))
-        tables.multiply(server.url, waiting)
-        yield from _turns(server.url, waiting, sizes, "")
-        tables.multiply(server.url, waiting, status="done")
-        yield from _turns(server.url, waiting, sizes, f", {KEPT}")
-
-
-def _turns(url: str, waiting: int, sizes: argparse.Namespace, what: str) -> Iterator[Sample]:
+    """Round by round: for each number of waiting jobs, without done ones and with them, A and B."""
     spare = list(article.payload((sizes.turns + 1) * BATCH))
-    for _ in range(sizes.repeat):
-        for name, opened in CONTESTANTS.items():
-            with article.connected(url) as db:
-                tables.insert(db, spare)
-            took = timed(opened, url, sizes.turns)
-            yield Sample(name + what, waiting, median(took), {"p95": quantiles(took, n=20)[18]})
+    with contextlib.ExitStack() as opened:
+        waiting = [
+            (number, what, opened.enter_context(_waiting(server.url, number, what)))
+            for number, what in product(sizes.waiting, ("", f", {KEPT}"))
+        ]
+        for _, (number, what, url) in product(range(sizes.repeat), waiting):
+            for name, contestant in CONTESTANTS.items():
+                with article.connected(url) as db:
+                    tables.insert(db, spare)
+                took = timed(contestant, url, sizes.turns)
+                yield Sample(name + what, number, median(took), {"p95": quantiles(took, n=20)[18]})
+
+
+@contextlib.contextmanager
+def _waiting(server: str, number: int, what: str) -> Iterator[str]:
+    """The URL of a database in which so many jobs wait."""
+    with tables.database(server, f"waiting_{number}{'_and_done' if what else ''}") as url:
+        tables.setup_claimjobs(url)
+        tables.fill(url, list(article.payload(tables.AT_ONCE)))
+        tables.multiply(url, number)
+        if what:
+            tables.multiply(url, number, status="done")
+        yield url
 
 
 def timed(opened: Opened, url: str, turns: int) -> list[float]:

@@ -34,7 +34,7 @@ VARIES = "idle consumers"
 UNIT = "% of a core"
 PLOT: Plot = None
 # Seconds. A sleeper looks ever more rarely, and after 8 of them as rarely as it ever does.
-SIZES = {"consumers": [1, 100], "settle": 8, "seconds": 6, "looks": False}
+SIZES = {"consumers": [1, 100], "settle": 8, "seconds": 20, "looks": False}
 SMALL = {"consumers": [1, 10], "settle": 2, "seconds": 2}
 FULL = {"settle": 20, "seconds": 60, "looks": True}
 

@@ -30,7 +30,7 @@ TITLE = "Pick-up"
 VARIES = "percentile"
 UNIT = "ms"
 PLOT: Plot = "lines"
-SIZES = {"jobs": 80, "looking": 20, "gap_ms": [150, 250], "repeat": 1}
+SIZES = {"jobs": 200, "looking": 20, "gap_ms": [150, 250], "repeat": 1}
 SMALL = {"jobs": 10, "looking": 5}
 FULL = {"jobs": 500, "looking": 200, "gap_ms": [200, 3_000], "repeat": 3}
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+import sqlalchemy as sa
 
 from benchmarks.article import Connection, connected, is_postgres
 from benchmarks.harness import Share
@@ -28,6 +30,22 @@ def setup_claimjobs(url: str) -> None:
     engine = engine_of(url)
     make(engine, tables_for("jobs"))
     engine.dispose()
+
+
+@contextmanager
+def database(url: str, name: str) -> Iterator[str]:
+    """The URL of a database of its own on the same server, for a table that is to be there beside others."""
+    _say(url, f"create database {name}")
+    try:
+        yield sa.make_url(url).set(database=name).render_as_string(hide_password=False)
+    finally:
+        _say(url, f"drop database {name}")
+
+
+def _say(url: str, statement: str) -> None:
+    engine = sa.create_engine(engine_of(url).url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)
 
 
 def clear(url: str) -> None:

@@ -28,6 +28,8 @@ class Seen:
     lease: float
     server_since: datetime | None
     died: datetime | None
+    asleep: datetime | None
+    """Since when it waits to be called."""
     session: int | None
     """The session that holds its lock, if any."""
     now: datetime
@@ -66,7 +68,7 @@ def dead_among(
 
 def look(connection: sa.Connection, backend: Backend) -> list[Seen]:
     """All owners of a queue's table, as they are now."""
-    names = ("id", "host", "pid", "started", "beat", "lease", "server_since", "died", "session", "now")
+    names = ("id", "host", "pid", "started", "beat", "lease", "server_since", "died", "asleep", "session", "now")
     everyone = statements.everyone(backend.owners, backend.dialect)
     rows = connection.execute(everyone, {"claims": backend.roles.name}).mappings()
     return [Seen(**{name: row[name] for name in names}) for row in rows]

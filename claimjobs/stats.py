@@ -35,6 +35,8 @@ class OwnerStats:
     """`held`: its session lock tells at once when it dies; `free`: that is gone; `none`: the lease alone tells."""
     dead: bool
     """Whether its jobs are about to be handed back."""
+    asleep: float | None
+    """Seconds for which it has waited to be called, without work; None: it has work, or looks for some by itself."""
     jobs: int
 
 
@@ -115,6 +117,7 @@ def _owner(seen: Seen, jobs: int, *, dead: bool) -> OwnerStats:
         lease=seen.lease,
         lock=lock,
         dead=dead,
+        asleep=None if seen.asleep is None else max(0.0, (seen.now - seen.asleep).total_seconds()),
         jobs=jobs,
     )
 

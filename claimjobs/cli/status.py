@@ -16,7 +16,7 @@ from claimjobs.cli.shapes import shape_options
 from claimjobs.shape import Shape
 from claimjobs.stats import OwnerStats, Stats
 
-IN_SECONDS = ("age", "silence", "lease")
+IN_SECONDS = ("age", "silence", "lease", "asleep")
 
 MOST = 10
 """Values that are shown of those that mean no state."""
@@ -42,8 +42,9 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "other", a list with the "value" and the
     "rows" of each value that means none of them; "oldest_due_seconds" (null if no job is due); "owners", each with
     "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last sign of life),
-    "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are handed back) and
-    "jobs" (that it holds).
+    "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are handed back),
+    "asleep_seconds" (for which it has waited to be called; null: it has work, or looks for some) and "jobs" (that it
+    holds).
 
     \b
     Examples:
@@ -106,6 +107,7 @@ def _owner(owner: OwnerStats) -> str:
         f"last beat {age(owner.silence)} ago",
         f"lease {owner.lease:g} s",
         LOCKS[owner.lock],
+        *([] if owner.asleep is None else [f"asleep for {age(owner.asleep)}"]),
         f"holds {owner.jobs}",
     )
     return ", ".join((*words, "dead") if owner.dead else words)
@@ -138,6 +140,6 @@ def _row(owner: OwnerStats) -> tuple[str, ...]:
         age(owner.age),
         age(owner.silence),
         f"{owner.lease:g} s",
-        "dead" if owner.dead else LOCKS[owner.lock],
+        "dead" if owner.dead else LOCKS[owner.lock] + ("" if owner.asleep is None else "\nasleep"),
         f"{owner.jobs:,}",
     )

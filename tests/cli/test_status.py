@@ -13,6 +13,7 @@ from claimjobs.liveness import Liveness
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.owners import age, end_session, still
+from tests.conformance.sleepers import Consumer
 
 
 def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
@@ -37,6 +38,7 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
         "lease_seconds": 10,
         "lock": "held",
         "dead": False,
+        "asleep_seconds": None,
         "jobs": 2,
     }
     batch.settle()
@@ -52,6 +54,18 @@ def test_lines_where_there_is_no_terminal(anywhere: Backend) -> None:
     assert lines[4].startswith("jobs: the oldest job has been due for 2 min")
     assert lines[5].startswith(f"jobs: owner {owner} {socket.gethostname()}:{os.getpid()} since ")
     assert lines[5].endswith(" ago, lease 10 s, lock held, holds 0")
+
+
+def test_who_sleeps(database: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Consumer(database) as consumer:
+        consumer.falls_asleep()
+        [owner] = json.loads(claimjobs("status", "--json", "--url", database.url).out)["owners"]
+        assert 0 <= owner["asleep_seconds"] < 60
+        line = claimjobs("status", "--url", database.url).out.splitlines()[-1]
+        assert ", lock held, asleep for " in line
+        assert line.endswith(" s, holds 0")
+        monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: True)
+        assert "asleep" in claimjobs("status", "--url", database.url).out
 
 
 def test_how_owners_live(database: Backend) -> None:
