@@ -51,7 +51,7 @@ tests: $(READY) servers ## pytest, in four processes, each with servers of its o
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
-bench: $(READY) ## claimjobs beside the raw loops, every scenario, on Postgres and MySQL: ten minutes (BENCH_ARGS=--small)
+bench: $(READY) ## claimjobs beside the raw loops, every scenario, on Postgres and MySQL: twenty minutes (BENCH_ARGS=--small)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
 bench-peers: $(READY) ## jobs/s beside other job queues, each in an environment of its own, on Postgres and MySQL; 20 minutes (PEERS_ARGS=...)
