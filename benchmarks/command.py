@@ -24,7 +24,7 @@ JOBS_TO_PROFILE = 60_000
 
 def all_of_them() -> None:
     """`python -m benchmarks`"""
-    parser = _parser("benchmarks", "Every scenario on every server, one after the other; ten minutes.")
+    parser = _parser("benchmarks", "Every scenario on every server, one after the other; twenty minutes.")
     parser.add_argument("--only", nargs="+", choices=scenario.NAMES, help="not all of them", default=scenario.NAMES)
     parser.add_argument("--repeat", type=int, metavar="N", help="runs of each contestant, where a scenario repeats")
     parser.add_argument("--profile", action="store_true", help="instead: where a consumer's time goes")
