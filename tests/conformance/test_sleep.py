@@ -52,12 +52,12 @@ def _others_look_as_ever() -> Iterator[None]:
 
 @pytest.mark.usefixtures("only_when_called")
 def test_an_enqueue_wakes_a_sleeper(backend: Backend) -> None:
+    those = ("one", "two", "three")
     with Consumer(backend) as consumer:
-        for name in ("one", "two", "three"):
+        for number, name in enumerate(those, 1):
             consumer.falls_asleep()
             backend.queue().enqueue({"d": name, "e": ""})
-            consumer.does(*("one", "two", "three")[: len(consumer.done) + 1])
-    assert len(consumer.done) == 3
+            consumer.does(*those[:number])
 
 
 @pytest.mark.usefixtures("only_when_called")
