@@ -13,9 +13,10 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.connector import AGAIN, Connector
+from claimjobs.connector import Connector
 from claimjobs.errors import ClaimjobsError
 from claimjobs.janitor import Janitor
+from claimjobs.line import AGAIN
 from claimjobs.liveness import LOOK, Liveness
 from claimjobs.owner import Owner
 from claimjobs.sleep import Sleeper

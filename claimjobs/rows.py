@@ -44,8 +44,8 @@ class Reader:
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of rows; with `marked` values of columns that are known or were changed since."""
-        key, columns = self._key, _with(marked, self._places)
-        return [Job(key(row), row, None, columns) for row in rows]
+        key, places = self._key, _with(marked, self._places)
+        return [Job(key(row), row, None, places) for row in rows]
 
     def is_none(self, row: Sequence[Any]) -> bool:
         """Whether it is no job's: those of an outer join are NULL then."""
@@ -92,9 +92,9 @@ class Reader:
         return unpack if number else unpack_first
 
 
-def _with(marked: Mapping[str, Any], columns: Places) -> Places:
-    """The same, but for some of which it is known what they hold."""
-    return {**columns, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else columns
+def _with(marked: Mapping[str, Any], places: Places) -> Places:
+    """The same, but for some columns of which it is known what they hold."""
+    return {**places, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else places
 
 
 def _always(value: Any) -> Callable[[Any], Any]:

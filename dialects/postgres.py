@@ -137,7 +137,7 @@ class Postgres(Dialect):
 
     def lean(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # psycopg looks up a time zone for each: as much work as the other columns of a job together. As text the server
-        # does: a hundredth of all that it does for a job. What it sends where a client asks for binary is a number.
+        # does (decision 0024). What it sends where a client asks for binary is a number.
         is_instant = isinstance(column.type, Instant)
         return sa.func.timestamptz_send(column, type_=sa.LargeBinary) if is_instant else column
 
@@ -348,7 +348,7 @@ class _Numbers(sa.TypeDecorator[Sequence[int]]):
         if value is None:
             return None
         numbers = value if set(map(type, value)) <= {int} else map(int, value)
-        return "{" + str([*numbers])[1:-1] + "}"  # a list has a text in a third of the time that its items take
+        return "{" + str([*numbers])[1:-1] + "}"  # faster than the texts of its items, joined
 
 
 def _array(parameter: str, type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:

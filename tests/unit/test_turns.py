@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from claimjobs.connector import Turns
+from claimjobs.line import Turns
 
 PATIENCE = 0.05
 
