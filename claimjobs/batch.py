@@ -84,6 +84,8 @@ class Batch:
         self._entity = entity
         self._in_work: Job | None = None
         self._kept: set[Key] = set()
+        self.kept_alive: object = None
+        """What would hand the jobs back when it is garbage-collected: a batch that is open keeps it from that."""
         self.lost: tuple[Job, ...] = ()
         """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
         self.settled = False
@@ -303,10 +305,15 @@ class Batch:
         try:
             lost = write(self._outcomes) if self._order else set()
         except BaseException:
-            self.settled = self._grip.ends_with_its_settle
+            if self._grip.ends_with_its_settle:
+                self._is_settled()
             raise
-        self.settled = True
+        self._is_settled()
         self.lost = tuple(job for job in self._order if job.key in lost)
+
+    def _is_settled(self) -> None:
+        self.settled = True
+        self.kept_alive = None
 
     def _meant(self, jobs: Sequence[Job]) -> list[Key]:
         """The keys of these jobs; of none: of all without an outcome."""

@@ -40,7 +40,8 @@ class Relay:
         return self._works.batch(claimed, grip)
 
     def close(self) -> None:
-        """Release what nobody asked for."""
+        """Release what nobody asked for. A batch that is still open takes no other one along any more."""
+        self._wanted = _nobody
         hand, claimed = self._take()
         if hand is not None and claimed is not None:
             hand.settle(Outcomes(released=[job.key for job in claimed.jobs]), claimed.owner)
@@ -65,6 +66,10 @@ class Relay:
     def _take(self) -> tuple[Hand | None, Claimed | None]:
         taken, self._next = self._next, None
         return (None, None) if taken is None else (taken[0], taken[0].ahead.take(taken[1]))
+
+
+def _nobody() -> bool:
+    return False
 
 
 class Prefetch:

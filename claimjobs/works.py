@@ -163,6 +163,7 @@ class Works:
         """What was claimed, as a user gets it."""
         batch = Batch(claimed.jobs, self.backend.roles, grip, self._choices.retry, entity=self._choices.entity)
         batch.contended = bool(claimed.found) and not claimed.jobs
+        batch.kept_alive = self if claimed.jobs else None
         return batch
 
     def turn(self, where: Where) -> Turn:

@@ -1,0 +1,68 @@
+"""A batch that is open keeps alive what holds its jobs, though its Queue is forgotten; a settled one does not."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+from claimjobs import Batch, Queue, make, side_car_tables
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+
+WAYS: dict[str, dict[str, Any]] = {
+    "lease": {},
+    "transaction": {"hold": "transaction"},
+    "side-car": {"side_car": True, "on_done": "delete"},
+    "advisory locks": {"lock": "advisory"},
+}
+
+
+def forgetful(backend: Backend, **options: Any) -> Queue:
+    """A Queue that nobody but the caller knows."""
+    queue = backend.queue(**options)
+    backend._queues.remove(queue)
+    return queue
+
+
+@pytest.fixture
+def filled(backend: Backend) -> Backend:
+    backend.make()
+    backend.queue().enqueue(jobs(4))
+    return backend
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_batch_of_a_queue_that_nobody_keeps_is_still_ours(filled: Backend, way: str) -> None:
+    if "side_car" in WAYS[way]:
+        make(filled.engine, side_car_tables(filled.engine, "jobs"))
+    with forgetful(filled, **WAYS[way]).claim(3) as batch:
+        gc.collect()
+        with filled.queue(**WAYS[way]).claim(3) as other:
+            assert names(other) == ["0003"]
+        batch.done()
+    assert batch.lost == ()
+    assert [row["d"] for row in filled.rows()] == ["0003"]
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+@pytest.mark.parametrize("prefetch", [0, 1])
+def test_a_batch_of_a_loop_that_nobody_keeps_is_still_ours(filled: Backend, hold: str, prefetch: int) -> None:
+    def first() -> Batch:
+        return next(forgetful(filled, hold=hold).batches(1, prefetch=prefetch))
+
+    with first() as batch:
+        gc.collect()
+        batch.done()
+    assert batch.lost == ()
+    assert [row["d"] for row in filled.rows()] == ["0001", "0002", "0003"]
+    assert {row["status"] for row in filled.rows()} == {"unclaimed"}
+
+
+def test_a_settled_batch_keeps_no_queue(filled: Backend) -> None:
+    with forgetful(filled).claim(1) as batch:
+        batch.done()
+    gc.collect()
+    assert batch.settled
+    assert filled.rows("claimjobs_owners") == []
