@@ -145,6 +145,55 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
         assert names(phases._locked(connection, candidates, 10, {})) == ["0000", "0002"]
 
 
+GATES = dict.fromkeys(("mysql", "mariadb"), "get_lock(concat('{0}', length(e) * 0), 20) = 1") | {
+    "postgres": "pg_advisory_xact_lock(4711 + length(e) * 0) IS NOT NULL"
+}
+"""A predicate that is true of every row, as soon as somebody lets go of a lock. It names a column: so it is asked when
+a row has been read, and with it all that the statement is going to see has been settled."""
+
+
+@contextmanager
+def gate_closed(backend: Backend, gate: str) -> Iterator[None]:
+    """Whoever asks the predicate waits, until the block is left."""
+    with backend.engine.connect() as other:
+        other.execute(sa.text(f"SELECT 1 FROM (SELECT '' AS e) AS any_row WHERE {gate}")).all()
+        yield
+        other.invalidate()  # the session's end lets go
+
+
+def waits_at_the_gate(backend: Backend) -> bool:
+    if backend.family == "postgres":
+        return backend.someone_waits_for_a_lock()
+    asked = "SELECT 1 FROM information_schema.processlist WHERE db = database() AND state = 'User lock'"
+    with backend.engine.connect() as connection:
+        return connection.execute(sa.text(asked)).first() is not None
+
+
+def test_what_others_do_while_a_claim_reads_its_candidates_is_seen_when_it_locks_them(backend: Backend) -> None:
+    """One job was claimed, one was done, one was changed: the claim has read them as they were, and takes none."""
+    gate = GATES[backend.family].format(sa.make_url(backend.url).database)
+    queue, other = backend.queue(where=sa.text(f"e = '' AND {gate}")), backend.queue()
+    other.enqueue(jobs(5))
+    found: list[list[str]] = []
+
+    def claim() -> None:
+        with queue.claim(5) as batch:
+            found.append(names(batch))
+
+    claiming = threading.Thread(target=claim)
+    with gate_closed(backend, gate):
+        claiming.start()
+        backend.wait_for(lambda: waits_at_the_gate(backend), "it has read a candidate")
+        taken = other.claim(1)
+        backend.run("DELETE FROM jobs WHERE d = '0001'")
+        backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0002'")
+    claiming.join(20)
+    assert (names(taken), found) == (["0000"], [["0003", "0004"]])
+    taken.done()
+    taken.settle()
+    assert taken.lost == ()
+
+
 def test_a_claim_of_one_statement_rechecks_what_changed_while_it_ran(backend: Backend) -> None:
     """A job that is claimed and let go between the snapshot and the lock is not claimed a second time."""
     backend.requires("one statement")

@@ -282,6 +282,26 @@ def test_ahead_of_an_owner_that_closes_nothing_is_left(backend: Backend) -> None
     batches.close()
 
 
+def test_the_next_batch_that_is_asked_for_after_a_close_is_nobody_elses(backend: Backend) -> None:
+    """What was claimed ahead was handed back, and may be in other hands by now."""
+    queue, other = backend.queue(), backend.queue()
+    queue.enqueue(jobs(6))
+    batches = queue.batches(2)
+    with next(batches) as batch:
+        batch.done()
+    assert states(backend)[OWNED] == 2
+    queue.close()
+    with other.claim(2) as taken:
+        assert names(taken) == ["0002", "0003"]
+        with next(batches) as batch:
+            assert names(batch) == ["0004", "0005"]
+            batch.done()
+        batches.close()
+        taken.done()
+    assert (batch.lost, taken.lost) == ((), ())
+    assert backend.rows() == []
+
+
 # --- prefetch ----------------------------------------------------------------------------------------------
 
 

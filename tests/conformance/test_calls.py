@@ -1,0 +1,57 @@
+"""Who is called, and who looks for himself because nobody could hear a call."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from claimjobs.liveness import Liveness
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.owners import hand_of
+from tests.conformance.sleepers import Consumer
+
+QUICK = Liveness(lease=2.0)
+
+
+@pytest.mark.usefixtures("only_when_called")
+def test_all_that_a_transaction_enqueued_counts_when_consumers_are_called(backend: Backend) -> None:
+    """200 rows are work for two and one row for one more: not for as many as the last row alone is."""
+    consumers = [Consumer(backend, size=1) for _ in range(4)]
+    with contextlib.ExitStack() as running:
+        for each in consumers:
+            running.enter_context(each)
+        for each in consumers:
+            each.falls_asleep()
+            each.busy.clear()  # who was woken stays at work: each of them takes one job
+        producer = backend.queue()
+        with backend.engine.begin() as connection:
+            producer.enqueue(jobs(300), connection)
+            producer.enqueue({"d": "last", "e": ""}, connection)
+        backend.wait_for(lambda: all(each.done for each in consumers), "all four were called", 20)
+        for each in consumers:
+            each.queue.stop()
+
+
+@pytest.mark.usefixtures("only_when_called")
+def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody lies down for it, so nobody calls; after a lease it does not rely on that any more."""
+    monkeypatch.setattr("claimjobs.rounds.CHECK", 0.1)
+    queue = backend.queue(liveness=QUICK)
+    stuck, free = threading.Event(), threading.Event()
+
+    def sticks() -> None:
+        stuck.set()
+        free.wait(30)
+
+    hand_of(queue).heart.on_beat = sticks
+    assert stuck.wait(10)
+    try:
+        with Consumer(backend, queue) as consumer:
+            backend.wait_for(lambda: consumer.sleeper._waiting, "it waits to be called")
+            backend.bare_queue(hold="transaction").enqueue(jobs(1))
+            consumer.does("0000")
+    finally:
+        free.set()

@@ -1,0 +1,64 @@
+"""The server was away, and everybody with it: nobody is buried for that."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.dialects.types import database_now
+from claimjobs.janitor import Janitor
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.owners import LONG_AGO, end_session, hand_of, owner_row, session_of, states, still, write_owner
+
+
+def uptime(backend: Backend) -> float:
+    """Seconds since when the server runs."""
+    with backend.engine.connect() as connection:
+        now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+        return (now - backend.dialect.server_since(connection)).total_seconds()
+
+
+def test_while_the_server_was_away_nobody_was_silent(backend: Backend) -> None:
+    """The last beat is older than a lease, the server is not: its owner has what is left of a lease to come back."""
+    queue, other = still(backend.queue()), still(backend.queue())
+    queue.enqueue(jobs(1))
+    me, batch = queue.owner_id, queue.claim(1)
+    end_session(backend, me)
+    write_owner(backend, me, beat=LONG_AGO, server_since=LONG_AGO, lease=uptime(backend) + 3600.0)
+    assert other.reclaim() == 0
+    assert owner_row(backend, me)["died"] is None
+    hand_of(queue).owner.beat(patience=None)
+    assert queue.owner_id == me
+    assert session_of(backend, me) is not None
+    with batch:
+        batch.done()
+    assert batch.lost == ()
+
+
+def test_who_lost_its_own_connection_waits_until_others_may_be_back(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A free lock tells nothing to the first one back: what ended its session may have ended everybody's."""
+    monkeypatch.setattr("claimjobs.connector.CALM", 3600.0)
+    queue, first = still(backend.queue()), still(backend.queue())
+    queue.enqueue(jobs(2))
+    me, janitor = queue.owner_id, janitor_of(first)
+    queue.claim(2)
+    assert janitor.dead() == []
+    for each in (queue, first):
+        end_session(backend, each.owner_id)
+    hand_of(first).owner.beat(patience=None)
+    assert janitor.dead() == []
+    assert states(backend) == ["claimed", "claimed"]
+    monkeypatch.setattr("claimjobs.connector.CALM", 0.0)
+    [dead] = janitor.dead()
+    assert dead.id == me
+    assert janitor.reclaim(dead) == 2
+
+
+def janitor_of(queue: object) -> Janitor:
+    """The one on the owner's own connection, whose losses it knows of."""
+    return hand_of(queue).heart._janitor  # type: ignore[arg-type]

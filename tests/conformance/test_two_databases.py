@@ -1,0 +1,73 @@
+"""Two databases on one server: owners of the same id, of which neither answers for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from claimjobs import Queue
+from tests.backends import Backend, Servers
+from tests.conformance.jobs import jobs
+from tests.conformance.owners import age, end_session, owner_row, session_of, states, still
+
+
+@pytest.fixture
+def neighbour(backend: Backend, servers: Servers) -> Iterator[Backend]:
+    """Another empty database, on the server of `backend`."""
+    lent = servers.lend(backend.name)
+    yield lent
+    lent.close()
+
+
+def namesakes(backend: Backend, neighbour: Backend) -> tuple[Queue, Queue]:
+    """A queue in each database, each with two jobs in hand: both owners are the first of their table."""
+    here, there = still(backend.queue()), still(neighbour.queue())
+    for queue in (here, there):
+        queue.enqueue(jobs(2))
+        assert len(queue.claim(2)) == 2
+    assert here.owner_id == there.owner_id
+    return here, there
+
+
+def test_an_owner_registers_beside_its_namesake_and_ends_no_session_of_its(
+    backend: Backend, neighbour: Backend
+) -> None:
+    here, there = namesakes(backend, neighbour)
+    session, other = session_of(backend, here.owner_id), session_of(neighbour, there.owner_id)
+    assert session is not None
+    assert other is not None
+    assert session != other
+    assert here.report.transients == there.report.transients == {}
+    assert states(backend) == states(neighbour) == ["claimed", "claimed"]
+
+
+def test_a_death_is_not_hidden_by_a_namesake_that_lives(backend: Backend, neighbour: Backend) -> None:
+    here, there = namesakes(backend, neighbour)
+    janitor, living = still(backend.queue()), session_of(neighbour, there.owner_id)
+    end_session(backend, here.owner_id)
+    assert session_of(backend, here.owner_id) is None
+    assert janitor.reclaim() == 2
+    assert session_of(neighbour, there.owner_id) == living
+    assert states(neighbour) == ["claimed", "claimed"]
+
+
+def test_a_namesake_keeps_its_session_when_a_silent_owner_is_reclaimed(backend: Backend, neighbour: Backend) -> None:
+    """Its own session is ended, for it still lasts; and no other."""
+    here, there = namesakes(backend, neighbour)
+    janitor, living, me = still(backend.queue()), session_of(neighbour, there.owner_id), here.owner_id
+    age(backend, me)
+    assert janitor.reclaim() == 2
+    backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
+    assert owner_row(backend, me) is None
+    assert session_of(neighbour, there.owner_id) == living
+    assert there.reclaim() == 0
+    assert states(neighbour) == ["claimed", "claimed"]
+
+
+def test_each_database_has_a_janitor_of_its_own(backend: Backend, neighbour: Backend) -> None:
+    """Where the name of its lock were the server's, one database would have to wait for the other's."""
+    queues = [backend.queue(), neighbour.queue()]
+    for queue in queues:
+        heart = queue._works.hand.heart  # type: ignore[union-attr]  # by lease
+        backend.wait_for(lambda heart=heart: heart._leads, "it leads")  # type: ignore[misc]

@@ -1,0 +1,82 @@
+"""One place for a process: when a death is a new misfortune, and when the same one again."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import Connection, wait
+
+import pytest
+
+from claimjobs.child import FIRST_WAIT, LONGEST_WAIT, STRIKES, Child
+from claimjobs.lifeline import GaveUp, Progress
+from claimjobs.report import Report
+
+LIKE_THIS = GaveUp("constraint", "no such value")
+LIKE_THAT = GaveUp("table", "no such table")
+
+
+def dies(pipe: Connection) -> None:
+    """A process that comes to nothing."""
+    del pipe
+    os._exit(7)
+
+
+def place() -> Child:
+    return Child(1, dies, lambda _: ())
+
+
+def test_a_place_whose_processes_die_young_waits_twice_as_long_each_time() -> None:
+    child = place()
+    child.start()
+    assert child.process is not None
+    assert wait([child.process.sentinel], 20)
+    assert child.reap() == 7
+    waits = [child.replace_later() for _ in range(8)]
+    doubled = [FIRST_WAIT * 2**n for n in range(1, 9)]
+    assert waits == [min(seconds, LONGEST_WAIT) for seconds in doubled]
+    assert child.restarts == 8
+    assert not child.due
+
+
+def test_a_death_after_a_long_life_is_a_new_misfortune(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = place()
+    monkeypatch.setattr("claimjobs.child.YOUNG", float("inf"))
+    assert [child.replace_later() for _ in range(2)] == [2 * FIRST_WAIT, 4 * FIRST_WAIT]
+    monkeypatch.setattr("claimjobs.child.YOUNG", 0.0)
+    assert [child.replace_later() for _ in range(2)] == [FIRST_WAIT, FIRST_WAIT]
+
+
+def test_the_same_error_again_and_again_ends_a_place() -> None:
+    child = place()
+    for _ in range(STRIKES - 1):
+        child.take(LIKE_THIS)
+        assert child.gave_up is None
+    child.take(LIKE_THIS)
+    assert child.gave_up == LIKE_THIS
+
+
+def test_a_batch_in_between_makes_an_error_the_first_again() -> None:
+    child = place()
+    for _ in range(STRIKES):
+        for _ in range(STRIKES - 1):
+            child.take(LIKE_THIS)
+        child.take(Progress(Report(), batch=1))
+    assert child.gave_up is None
+    for _ in range(STRIKES):
+        child.take(Progress(Report()))  # the last word of each process: it had no batch
+        child.take(LIKE_THIS)
+    assert child.gave_up == LIKE_THIS
+
+
+def test_another_error_in_between_makes_an_error_the_first_again() -> None:
+    child = place()
+    for _ in range(STRIKES):
+        for error in (*[LIKE_THIS] * (STRIKES - 1), LIKE_THAT):
+            child.take(error)
+    assert child.gave_up is None
+
+
+def test_an_error_that_no_other_process_need_meet_ends_a_place_at_once() -> None:
+    child = place()
+    child.take(GaveUp("nothing done", "nothing came of it", at_once=True))
+    assert child.gave_up is not None
