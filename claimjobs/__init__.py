@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from claimjobs.assign import Assignment
+    from claimjobs.assignments import Assignments
     from claimjobs.batch import Batch
     from claimjobs.claims_setup import side_car_tables
     from claimjobs.columns import Columns
@@ -28,6 +29,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Assignment",
+    "Assignments",
     "Batch",
     "ClaimjobsError",
     "Columns",
@@ -48,6 +50,7 @@ __all__ = [
 
 _MODULES = {
     "Assignment": "assign",
+    "Assignments": "assignments",
     "Batch": "batch",
     "ClaimjobsError": "errors",
     "Columns": "columns",

@@ -1,15 +1,16 @@
-"""Exclusive assignment: a worker has one row at most, and a row one worker at most, for as long as they want.
+"""How a row is assigned to a worker: the statements of it, and what the unique index refuses.
 
-The worker's value stands in a unique column of its row, and that index is the guarantee: whatever meets whatever,
-there cannot be a second one. An assignment is no lease: it has no owner, and nobody takes it away from a dead worker.
+The worker's value stands in a unique column of its row, and that index is the guarantee: two transactions cannot both
+commit the same value.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 
@@ -59,25 +60,27 @@ class StillLocked(Exception):
     """Somebody has had the same value, or row, locked for as long as a statement waits."""
 
 
-class Way(Protocol):
+class Strategy(ABC):
     """A way to give `worker` a row, in the caller's transaction."""
 
-    def __call__(self, connection: sa.Connection, worker: Any) -> Assignment: ...
+    @abstractmethod
+    def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
+        """A row for the worker, if it has none."""
 
 
-class OneStatement:
+class OneStatement(Strategy):
     """For a database that can return what it updates from within a CTE."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
         self._job = JobMaker(backend.roles)
         self._assign = statements.assign(backend.roles, backend.dialect, selection)
 
-    def __call__(self, connection: sa.Connection, worker: Any) -> Assignment:
+    def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
         outcome, *row = connection.execute(self._assign, {"claimjobs_worker": worker}).one()
         return Assignment(outcome, self._job(row) if outcome in (ASSIGNED, ALREADY) else None)
 
 
-class LockAndGive:
+class LockThenAssign(Strategy):
     """For any other. Whether the worker has a row already the unique index says, if so."""
 
     def __init__(self, backend: Backend, selection: Selection, index: str | None) -> None:
@@ -87,15 +90,25 @@ class LockAndGive:
         self._give = statements.give(roles, dialect)
         self._of_worker = statements.of_worker(roles)
         self._is_any_free = statements.is_any_free(roles, selection)
-        self._lock = _in_order(backend, selection) if selection.order else _any(backend, selection, index)
+        self._lock_any = statements.lock_free(roles, dialect, selection, index)
+        self._phases = None
+        if selection.order:
+            # As a claim does it: a statement that locks what it sorts would lock all free rows.
+            self._phases = phases(backend, Selection(statements.free(roles, selection), selection.order))
 
-    def __call__(self, connection: sa.Connection, worker: Any) -> Assignment:
+    def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
         free = self._lock(connection)
         if free is None:
             return self._why_none(connection, worker)
         connection.execute(self._give, {"claimjobs_keys": [free.key], "claimjobs_worker": worker})
         given = {_assignee(self._roles).name: worker}
         return Assignment(ASSIGNED, self._job(list(free.values()), given))
+
+    def _lock(self, connection: sa.Connection) -> Job | None:
+        if self._phases is not None:
+            return next(iter(self._phases(connection, Look(1, CANDIDATES)).jobs), None)
+        row = connection.execute(self._lock_any).first()
+        return None if row is None else self._job(row)
 
     def _why_none(self, connection: sa.Connection, worker: Any) -> Assignment:
         row = connection.execute(self._of_worker, {"claimjobs_worker": worker}).first()
@@ -104,34 +117,13 @@ class LockAndGive:
         return Assignment(BUSY if connection.scalar(self._is_any_free) else NOTHING)
 
 
-def _any(backend: Backend, selection: Selection, index: str | None) -> Callable[[sa.Connection], Job | None]:
-    statement, job = statements.lock_free(backend.roles, backend.dialect, selection, index), JobMaker(backend.roles)
-
-    def lock(connection: sa.Connection) -> Job | None:
-        row = connection.execute(statement).first()
-        return None if row is None else job(row)
-
-    return lock
-
-
-def _in_order(backend: Backend, selection: Selection) -> Callable[[sa.Connection], Job | None]:
-    """As a claim does it: a statement that locks what it sorts would lock all free rows."""
-    free = Selection(statements.free(backend.roles, selection), selection.order)
-    take = phases(backend, free)
-
-    def lock(connection: sa.Connection) -> Job | None:
-        return next(iter(take(connection, Look(1, CANDIDATES)).jobs), None)
-
-    return lock
-
-
 class Assigner:
     """Assigns rows of one table, through one connection, a short transaction each."""
 
     def __init__(self, connector: Connector, backend: Backend) -> None:
         """Raises NoAssignee or NotExclusive where the table cannot keep the promise."""
+        self.backend = backend
         self._connector = connector
-        self._backend = backend
         self._roles, self._dialect = backend.roles, backend.dialect
         column = _assignee(self._roles)
         self._index = connector.transaction(lambda connection: unique_index(connection, [column]))
@@ -139,19 +131,18 @@ class Assigner:
         self._job = JobMaker(self._roles)
         self._of_worker = statements.of_worker(self._roles)
         self._take_away = statements.take_away(self._roles, self._dialect, self._index)
-        self.close = connector.close
-        """Close the connection. What is assigned stays so."""
 
-    def way(self, selection: Selection) -> Way:
-        """The shortest way that the database is capable of; to be kept for as long as the selection is the same."""
+    def strategy(self, selection: Selection) -> Strategy:
+        """The shortest way that the database is capable of; to be kept for as long as the selection stays."""
         if self._dialect.claims_in_one_statement:
-            return OneStatement(self._backend, selection)
-        return LockAndGive(self._backend, selection, self._index)
+            return OneStatement(self.backend, selection)
+        return LockThenAssign(self.backend, selection, self._index)
 
-    def assign(self, worker: Any, way: Way) -> Assignment:
+    def assign(self, worker: Any, strategy: Strategy) -> Assignment:
         """A row for the worker, if it has none."""
         self._check(worker)
-        return self._settled(lambda connection: way(connection, worker), self._of_worker, {"claimjobs_worker": worker})
+        given = {"claimjobs_worker": worker}
+        return self._settled(lambda connection: strategy.assign(connection, worker), self._of_worker, given)
 
     def unassign(self, worker: Any) -> bool:
         """Whether the worker had a row, which is free now."""
@@ -167,6 +158,10 @@ class Assigner:
         self._check(values.get(_assignee(self._roles).name))
         self._need_unique_key()
         return self._settled(partial(self._insert, values=values), statements.of_either(self._roles, values), {})
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connector.close()
 
     def _need_unique_key(self) -> None:
         if not self._has_unique_key:

@@ -52,7 +52,6 @@ def look_at(
     """Look at the server and the tables; `dialect` overrides what the server is found to be.
 
     `by_lease`: claims are committed in the name of an owner, so that there must be a column for it, and owners.
-    An assignment takes neither: where rows are assigned, `leased` looks for both when a first job is claimed.
     `side_car`: they are kept in a table beside the one that is named.
     Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
@@ -65,16 +64,15 @@ def look_at(
             source = source_roles(connection, described, given)
             claims = _claims(connection, source, side_car)
             backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
-            return leased(connection, backend) if by_lease else backend
+            return _leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
         roles = replace(roles, key_index=key_index(connection, roles), quote=quote_of(connection))
         fit.check(connection, roles)
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
-        leases = by_lease and roles.assignee is None
-        return leased(connection, backend, mapped=given is not None) if leases else backend
+        return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
-def leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
+def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
     """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
     fit.check_owner(connection, backend.roles)

@@ -36,7 +36,7 @@ class Columns:
     last_error: str | None = "last_error"
     suspect: str | None = "suspect"
     assignee: str | None = None
-    """For `Queue.assign`: a unique column, NULL in a row that is free."""
+    """For `Assignments`: a unique column, NULL in a row that is free."""
     states: Mapping[str, Any] | None = None
     """The value of the status column for each of `unclaimed`, `claimed`, `done` and `dead`, as far as there are any.
 

@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import stats as statistics
-from claimjobs.assign import Assignment
 from claimjobs.backend import TableLike
 from claimjobs.batch import Batch
 from claimjobs.bulk import Row
@@ -235,33 +234,6 @@ class Queue:
         """What holds a claim while the work is done."""
         return self._chosen.hold
 
-    # --- assigning -------------------------------------------------------------------------------------
-
-    def assign(self, worker: Any, where: Where = None) -> Assignment:
-        """Give a worker a row of its own, for as long as it wants: its value is written into the column `assignee`.
-
-        A worker has one row at most, and a row one worker at most; there is no lease, and no owner. `where` narrows
-        which rows may be had. The row is any free one; with `order_by`, the first of the first 64 that are not locked.
-        It is waited for others that write the same value at this moment, but not for long: see `Assignment.outcome`.
-        Raises NoAssignee, or NotExclusive where no index keeps the promise; OtherIndex where another one refuses it.
-        """
-        assigner = self._works.assigner
-        with self._works.understood(where):
-            return assigner.assign(worker, self._works.way(where))
-
-    def unassign(self, worker: Any) -> bool:
-        """Set the row free that a worker has; whether it had one."""
-        return self._works.assigner.unassign(worker)
-
-    def pair(self, values: Row) -> Assignment:
-        """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
-
-        `already assigned` if either is, with the row where it was found; `busy` if somebody else has written either,
-        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive). Raises
-        OtherIndex where a unique index over other columns refuses the row.
-        """
-        return self._works.assigner.pair(values)
-
     # --- looking ---------------------------------------------------------------------------------------
 
     @property
@@ -318,11 +290,10 @@ class Queue:
 
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
-        backend = self._works.backend
-        if backend.by_lease or not self._chosen.by_lease:  # rows that are assigned are never settled
-            self._works.settler()
-        with self._works.understood(None):
-            self._works.trial(None, ordered=True)
+        self._works.settler()
+        selector = self._works.selector
+        with selector.understood(None):
+            selector.trial(None, ordered=True)
 
     # --- handing back ----------------------------------------------------------------------------------
 

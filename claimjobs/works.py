@@ -14,12 +14,10 @@ import sqlalchemy as sa
 
 from claimjobs import advisory
 from claimjobs.anti_join import anti_join
-from claimjobs.assign import Assigner, Way
-from claimjobs.backend import Backend, leased, look_at
+from claimjobs.backend import Backend, look_at
 from claimjobs.batch import Batch, Grip
 from claimjobs.choices import Choices
 from claimjobs.claim import Algorithm, algorithm
-from claimjobs.connect import connected
 from claimjobs.connector import Connector
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import CrossedFork
@@ -28,13 +26,13 @@ from claimjobs.janitor import Janitor
 from claimjobs.phases import Claimed
 from claimjobs.report import Report
 from claimjobs.ring import Ringer
-from claimjobs.selection import Where, order_of, predicates_of
+from claimjobs.selection import Where
+from claimjobs.selector import Selector
 from claimjobs.settle import Settler
 from claimjobs.statements.find import Selection
 from claimjobs.statements.side_car import Pair
 from claimjobs.statements.sleepers import work
 from claimjobs.transaction import TransactionHold
-from claimjobs.translate import predicate_errors
 from claimjobs.turn import Turn, turn
 
 
@@ -51,9 +49,7 @@ class Works:
         self._algorithm: tuple[Where, Algorithm] | None = None
         self._turn: Turn | None = None
         self._hand: Hand | TransactionHold | None = None
-        self._assigner: Assigner | None = None
         self._ringer: tuple[Backend, Ringer] | None = None
-        self._way: tuple[Where, Way] | None = None
         self._work: tuple[Where, sa.ColumnElement[Any]] | None = None
         self._finalizers: list[Callable[[], Any]] = []
         self.on_new_hand: Callable[[Hand | TransactionHold], None] = lambda _: None
@@ -73,15 +69,6 @@ class Works:
                 self._backend = look_at(self._engine, chosen.table, chosen.dialect, by_lease=chosen.by_lease, **given)
             return self._backend
 
-    @property
-    def claimed_from(self) -> Backend:
-        """The same for claims: where rows are assigned, what a lease takes is looked at with the first claim."""
-        backend = self.backend
-        if self._choices.by_lease and not backend.by_lease:
-            with connected(self._engine) as connection:
-                backend = self._backend = leased(connection, backend)
-        return backend
-
     @contextmanager
     def connector(self) -> Iterator[Connector]:
         """A connection apart from the one that claims, for as long as it is needed."""
@@ -99,7 +86,7 @@ class Works:
     @property
     def hand(self) -> Hand | TransactionHold:
         """What holds claims. One by lease is registered as an owner."""
-        backend = self.claimed_from  # also for one that is there already: not after a fork
+        backend = self.backend  # also for one that is there already: not after a fork
         with self._preparing:
             if self._hand is None:
                 self._hand = self._new_hand(backend)
@@ -115,17 +102,6 @@ class Works:
         return Hand(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
 
     @property
-    def assigner(self) -> Assigner:
-        """What gives rows to workers. Raises NoAssignee or NotExclusive."""
-        backend = self.backend
-        with self._preparing:
-            if self._assigner is None:
-                connector = self._new_connector()
-                self._finalizers.append(weakref.finalize(self, _close_unless_forked, connector, os.getpid()))
-                self._assigner = Assigner(connector, backend)
-            return self._assigner
-
-    @property
     def ringer(self) -> Ringer:
         """What calls owners that sleep."""
         backend = self.backend
@@ -138,7 +114,7 @@ class Works:
     @contextmanager
     def janitor(self) -> Iterator[Janitor]:
         """What reclaims, through a connection of its own."""
-        backend = self.claimed_from
+        backend = self.backend
         with self.connector() as connector:
             yield Janitor(connector, backend, self.settler(), self._choices.retry)
 
@@ -156,7 +132,7 @@ class Works:
     def claim(self, size: int, where: Where) -> tuple[Claimed, Grip]:
         """A claim that is made now. Raises BadPredicate."""
         hand = self.hand
-        with self.understood(where):
+        with self.selector.understood(where):
             return hand.claim(size, self.algorithm(where))
 
     def batch(self, claimed: Claimed, grip: Grip) -> Batch:
@@ -176,61 +152,31 @@ class Works:
     def algorithm(self, where: Where) -> Algorithm:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
         built = self._algorithm
-        if self._changes(where) or built is None or built[0] is not where:
+        if self.selector.changes(where) or built is None or built[0] is not where:
             self._algorithm = built = (where, self._build(where))
         return built[1]
 
     def _build(self, where: Where) -> Algorithm:
-        backend, selection, chosen = self.backend, self.selection(where), self._choices
+        backend, selection, chosen = self.backend, self.selector.selection(where), self._choices
         if chosen.lock == "advisory":
             declared = chosen.liveness.session_lock
             return advisory.algorithm(backend, selection, chosen.now, chosen.hold, session_lock=declared)
         choose = algorithm if backend.apart is None else anti_join
         return choose(backend, selection, chosen.now, chosen.hold)
 
-    def way(self, where: Where) -> Way:
-        """How a row is assigned that `where` allows; as often built as an algorithm."""
-        built = self._way
-        if self._changes(where) or built is None or built[0] is not where:
-            order = () if self._choices.order_by is None else self.selection(None).order
-            self._way = built = (where, self.assigner.way(Selection(self.selection(where).ready, order)))
-        return built[1]
-
-    def selection(self, where: Where) -> Selection:
-        """What may be claimed now, and in which order."""
-        roles, chosen = self.backend.source, self._choices
-        narrower = (*predicates_of(chosen.where, roles), *predicates_of(where, roles))
-        return Selection(sa.and_(roles.due(chosen.now), *narrower), order_of(chosen.order_by, roles))
-
-    def trial(self, where: Where, *, ordered: bool = False) -> None:
-        """Let the database read what a claim would look for. Raises sqlalchemy.exc.DBAPIError."""
-        selection, key = self.selection(where), self.backend.source.key
-        order = selection.order if ordered else ()
-        with connected(self._engine) as connection:
-            connection.execute(sa.select(*key).where(selection.ready).order_by(*order).limit(0))
-
-    @contextmanager
-    def understood(self, where: Where) -> Iterator[None]:
-        """Raises BadPredicate or BadOrder for what the database cannot read."""
-        with predicate_errors(
-            self.backend.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)
-        ):
-            yield
-
-    def _reads(self, where: Where, *, ordered: bool = False) -> bool:
-        try:
-            self.trial(where, ordered=ordered)
-        except sa.exc.DBAPIError:
-            return False
-        return True
+    @property
+    def selector(self) -> Selector:
+        """What the queue's predicate and order select."""
+        backend, chosen = self.backend, self._choices
+        return Selector(self._engine, backend.dialect, backend.source, chosen.where, chosen.order_by, chosen.now)
 
     def work(self, where: Where) -> sa.ColumnElement[Any] | None:
         """NULL where there is nothing to claim; None for a predicate that is another one with each claim."""
-        if self._changes(where):
+        if self.selector.changes(where):
             return None
         built = self._work
         if built is None or built[0] is not where:
-            self._work = built = (where, self._look_for(self.selection(where)))
+            self._work = built = (where, self._look_for(self.selector.selection(where)))
         return built[1]
 
     def _look_for(self, selection: Selection) -> sa.ColumnElement[Any]:
@@ -239,9 +185,6 @@ class Works:
             return work(backend.source, selection)
         pair = Pair(backend.apart, backend.roles, backend.dialect, self._choices.now)
         return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.company >= 0)))
-
-    def _changes(self, where: Where) -> bool:
-        return callable(self._choices.where) or callable(where)
 
     def look_back(self) -> None:
         """There may be new jobs anywhere in the order."""
@@ -252,10 +195,4 @@ class Works:
         """Close whatever is open. It is built again when it is needed again."""
         while self._finalizers:
             self._finalizers.pop()()
-        self._hand = self._assigner = None
-
-
-def _close_unless_forked(connector: Connector, process: int) -> None:
-    """In a forked child the connection is its parent's."""
-    if process == os.getpid():
-        connector.close()
+        self._hand = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -49,11 +50,11 @@ def picture(name: str) -> str:
 
 def filled(page: str, found: Records, images: str) -> str:
     """A page with everything between its marks made anew. `images` is where it finds the pictures."""
-    parts = {
+    parts: dict[str, Callable[[], Iterable[str]]] = {
         "machine": lambda: _machine(found),
         "goals": lambda: _goals(found),
         "pictures": lambda: _first_pictures(found, images),
-        **{name: (lambda some=some: _section(some, images)) for name, some in found.items()},  # type: ignore[misc]
+        **{name: partial(_section, some, images) for name, some in found.items()},
     }
 
     def made(match: re.Match[str]) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, make, tables_for
+from claimjobs import Assignments, Queue, make, tables_for
 from claimjobs.dialects import DIALECTS, Dialect, PortablePostgres
 from claimjobs.dialects.types import Instant
 from claimjobs.schema import OWNER_TABLE
@@ -157,7 +157,7 @@ class Backend:
         url = host.outside.url.set(database=self._eye.database)
         self.url: str = url.render_as_string(hide_password=False)
         self._engines: list[sa.Engine] = []
-        self._queues: list[Queue] = []
+        self._queues: list[Queue | Assignments] = []
         self.engine = self.new_engine()
 
     @property
@@ -192,6 +192,12 @@ class Backend:
         queue = Queue(bind or self.engine, table, **options)
         self._queues.append(queue)
         return queue
+
+    def assignments(self, table: str, *, bind: sa.Engine | None = None, **options: Any) -> Assignments:
+        """Rows of a table that is there, to be given to workers."""
+        given = Assignments(bind or self.engine, table, **{"dialect": self._override, **options})
+        self._queues.append(given)
+        return given
 
     def make(self, table: str | sa.Table | type[Any] = "jobs") -> None:
         """Make the tables of a queue where they are missing."""

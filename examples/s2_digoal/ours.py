@@ -1,10 +1,10 @@
-"""The same with claimjobs: `assign` gives a row to at most one, and to one at most one row, by a unique column."""
+"""With claimjobs: `Assignments.assign` gives a row to at most one, and to one at most one row, by a unique column."""
 
 from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs import Assignment, Columns, Queue
+from claimjobs import Assignment, Assignments, Columns
 from examples.s2_digoal.client import ALREADY, ASSIGNED, BUSY, NOTHING, Told
 
 RELEASE = sa.text("update java_pool set taskid = null where tid = :worker and taskid is not null")
@@ -15,14 +15,14 @@ class Ours:
     """One client."""
 
     def __init__(self, url: str) -> None:
-        self._workers = Queue(url, "java_pool", columns=Columns(key="tid", assignee="taskid"))
-        self._tasks = Queue(url, "task_pool", columns=Columns(key="taskid", assignee="tid"))
-        self._pairs = Queue(url, "pairs", columns=Columns(key="tid", assignee="taskid"))
+        self._workers = Assignments(url, "java_pool", columns=Columns(key="tid", assignee="taskid"))
+        self._tasks = Assignments(url, "task_pool", columns=Columns(key="taskid", assignee="tid"))
+        self._pairs = Assignments(url, "pairs", columns=Columns(key="tid", assignee="taskid"))
 
     def close(self) -> None:
-        for queue in (self._workers, self._tasks, self._pairs):
-            queue.close()
-            queue.engine.dispose()
+        for table in (self._workers, self._tasks, self._pairs):
+            table.close()
+            table.engine.dispose()
 
     def pick_worker(self, task: int) -> Told:
         return _told(self._workers.assign(task), "tid")

@@ -194,7 +194,10 @@ def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: B
 
     mended(Queue.check, ColumnMissing, columns=Columns(key="Nr"))
     mended(Queue.check, KeyNotIndexed, columns=Columns(key="group"))
-    mended(lambda queue: queue.unassign(1), NotExclusive, columns=Columns(key="Nr", owner_id=None, assignee="owner_id"))
+    columns = Columns(key="Nr", owner_id=None, assignee="owner_id")
+    tasks = backend.assignments("Order", columns=columns)
+    backend.run(failure(lambda: tasks.unassign(1), NotExclusive).partition(": ")[2])
+    backend.assignments("Order", columns=columns).unassign(1)
     mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), NotUnique, columns=Columns())
 
 

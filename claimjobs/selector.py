@@ -1,0 +1,58 @@
+"""Selector: the rows that a user's predicate and order select, tried out on the database where it cannot read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.connect import connected
+from claimjobs.dialects import Dialect
+from claimjobs.roles import Roles
+from claimjobs.selection import OrderBy, Where, order_of, predicates_of
+from claimjobs.statements.find import Selection
+from claimjobs.translate import predicate_errors
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A predicate and an order over the table of these roles; each call may narrow the predicate further."""
+
+    engine: sa.Engine
+    dialect: Dialect
+    roles: Roles
+    where: Where
+    order_by: OrderBy
+    now: sa.ColumnElement[Any]
+
+    def selection(self, where: Where) -> Selection:
+        """The rows that are due and match both predicates, in order."""
+        narrower = (*predicates_of(self.where, self.roles), *predicates_of(where, self.roles))
+        return Selection(sa.and_(self.roles.due(self.now), *narrower), order_of(self.order_by, self.roles))
+
+    def changes(self, where: Where) -> bool:
+        """Whether a callable gives the predicate, so that it may differ from call to call."""
+        return callable(self.where) or callable(where)
+
+    def trial(self, where: Where, *, ordered: bool = False) -> None:
+        """Let the database read what a claim would look for. Raises sqlalchemy.exc.DBAPIError."""
+        selection = self.selection(where)
+        order = selection.order if ordered else ()
+        with connected(self.engine) as connection:
+            connection.execute(sa.select(*self.roles.key).where(selection.ready).order_by(*order).limit(0))
+
+    @contextmanager
+    def understood(self, where: Where) -> Iterator[None]:
+        """Raises BadPredicate or BadOrder for what the database cannot read."""
+        with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
+            yield
+
+    def _reads(self, where: Where, *, ordered: bool = False) -> bool:
+        try:
+            self.trial(where, ordered=ordered)
+        except sa.exc.DBAPIError:
+            return False
+        return True
