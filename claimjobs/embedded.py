@@ -45,7 +45,7 @@ def running(say: Callable[[str], None]) -> Iterator[str]:
     folder = data_folder()
     programs = _programs(folder / "data")
     say(f"using the embedded Postgres {_release(programs)}, data in {folder}; {INSTEAD}")
-    with _kept(folder, programs) as socket:
+    with _kept(folder, programs, say) as socket:
         yield _url(socket)
 
 
@@ -81,7 +81,7 @@ def _release(programs: Path) -> int:
 
 
 @contextmanager
-def _kept(folder: Path, programs: Path) -> Iterator[str]:
+def _kept(folder: Path, programs: Path, say: Callable[[str], None]) -> Iterator[str]:
     """The folder of the server's socket. The keeper lives in a session of its own: Ctrl-C is not for the server."""
     settings = {"folder": str(folder), "programs": str(programs), "account": _account()}
     with subprocess.Popen(  # noqa: S603 - our own program
@@ -92,15 +92,30 @@ def _kept(folder: Path, programs: Path) -> Iterator[str]:
         cwd="/",
         start_new_session=True,
     ) as process:
-        yield _answer(process)
+        try:
+            yield _answer(process)
+        finally:
+            _part(process, say)
 
 
 def _answer(process: subprocess.Popen[bytes]) -> str:
-    line = process.stdout.readline() if process.stdout else b""
-    answer: dict[str, str] = json.loads(line or '{"error": "its keeper was ended"}')
+    answer = _said(process) or {"error": "its keeper was ended"}
     if "error" in answer:
         raise EmbeddedFailed(f"the embedded Postgres does not start: {answer['error']}\n{INSTEAD}")
     return answer["socket"]
+
+
+def _part(process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
+    """Let the keeper go, and pass on what it could not do."""
+    if process.stdin:
+        process.stdin.close()
+    if left := _said(process).get("left"):
+        say(f"the embedded Postgres may run on: {left}")
+
+
+def _said(process: subprocess.Popen[bytes]) -> dict[str, str]:
+    said: dict[str, str] = json.loads((process.stdout and process.stdout.readline()) or "{}")
+    return said
 
 
 def _account() -> dict[str, int]:

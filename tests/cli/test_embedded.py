@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pwd
 import shutil
 import signal
 import subprocess
@@ -75,6 +74,10 @@ def holding() -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             yield process, process.stdout.readline().decode().strip()
         finally:
             process.kill()
+
+
+def postmaster(data: Path) -> int:
+    return int((data / "postgres" / "data" / "postmaster.pid").read_text().splitlines()[0])
 
 
 def answers(url: str) -> bool:
@@ -156,8 +159,7 @@ def test_a_server_that_crashed_is_started_again(data: Path) -> None:
         engine = sa.create_engine(url, poolclass=sa.NullPool)
         with engine.begin() as connection:
             connection.execute(sa.text("create table kept (id int)"))
-        pid = int((data / "postgres" / "data" / "postmaster.pid").read_text().splitlines()[0])
-        os.kill(pid, signal.SIGKILL)
+        os.kill(postmaster(data), signal.SIGKILL)
         wait_for(lambda: len(processes(data)) == keepers(data), "the server's processes to be gone", 30)
         with holding() as (_, again), sa.create_engine(again, poolclass=sa.NullPool).connect() as connection:
             assert connection.scalar(sa.text("select count(*) from kept")) == 0
@@ -189,7 +191,7 @@ def test_a_server_that_does_not_start_says_why(data: Path) -> None:
     (broken / "PG_VERSION").write_text("18\n")
     ended = claimjobs("status")
     assert ended.code == exits.CONNECTION
-    assert "the embedded Postgres does not start: pg_ctl failed" in ended.err
+    assert "the embedded Postgres does not start: the server ended while it started; the end of" in ended.err
     assert "give --url or CLAIMJOBS_URL" in ended.err
 
 
@@ -226,15 +228,129 @@ def test_nobody_else_can_enter_the_server(data: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_roots_server_runs_as_an_account_without_rights(data: Path) -> None:
     with holding():
-        pid = int((data / "postgres" / "data" / "postmaster.pid").read_text().splitlines()[0])
-        assert psutil.Process(pid).username() == embedded.ROOTS_SERVANT
+        assert psutil.Process(postmaster(data)).username() == embedded.ROOTS_SERVANT
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_root_is_told_that_its_server_cannot_reach_the_data(data: Path) -> None:
+    data.chmod(0o700)
+    ended = claimjobs("status")
+    assert ended.code == exits.CONNECTION
+    assert f"no other account can enter {data}/postgres: set CLAIMJOBS_DATA" in ended.err
+
+
+@pytest.fixture
+def private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path) -> Path:
+    """An installation that nobody but its owner can enter. All commands take the server's programs from there. Its path
+    and that of the data are something else to a shell."""
+    folder = tmp_path / """it's $HOME/a "clone" `id` %41 \\ ; & *"""
+    package = embedded._programs(data).parent.parent
+    for source in (package, package.with_name(f"{package.name}.libs")):
+        shutil.copytree(source, folder / source.name, symlinks=True, ignore=shutil.ignore_patterns("pginstall"))
+    for path in [folder, *folder.rglob("*")]:
+        path.chmod(path.lstat().st_mode & 0o700)
+    monkeypatch.setenv("CLAIMJOBS_DATA", str(data / "it's $HOME"))
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.syspath_prepend(folder)
+    assert embedded._programs(data).is_relative_to(folder)
+    return folder
+
+
+def test_commands_of_a_private_clone_share_it_and_the_last_one_stops_it(private: Path, data: Path) -> None:
+    with holding() as (first, url), holding() as (second, other):
+        assert url == other
+        first.communicate(timeout=30)
+        assert answers(url)
+        second.communicate(timeout=30)
+    gone(data)
+
+
+def test_the_last_command_stops_it_though_its_programs_are_gone(private: Path, data: Path) -> None:
+    with holding() as (first, url):
+        shutil.rmtree(private)
+        for copy in [*data.rglob("programs")]:
+            shutil.rmtree(copy)
+        assert answers(url)
+        first.communicate(timeout=30)
+    gone(data)
+
+
+def test_first_commands_that_come_at_once_share_one_server(data: Path) -> None:
+    command = [sys.executable, "-c", HOLD]
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            for _ in range(4)
+        ]
+        urls = {process.stdout.readline().decode().strip() for process in started if process.stdout}
+        assert len(urls) == 1
+        assert answers(urls.pop())
+        for process in started:
+            process.communicate(timeout=30)
+            assert process.returncode == 0
+    gone(data)
+
+
+def test_a_server_that_does_not_obey_is_ended_by_force(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "STOP_SECONDS", 0.2)
+    held = kept(data)
+    held.come()
+    os.kill(postmaster(data), signal.SIGSTOP)
+    held.go()
+    gone(data)
+
+
+def kept(data: Path) -> keeper.Keeper:
+    """A keeper in this process."""
+    return keeper.Keeper(data / "postgres", embedded._programs(data / "postgres" / "data"), embedded._account())
+
+
+def test_a_server_that_cannot_be_stopped_is_told(data: Path) -> None:
+    said: list[str] = []
+    with holding() as (first, _), embedded.running(said.append) as url:
+        first.communicate(timeout=30)
+        pid = hide_server(data)
+    assert answers(url)
+    assert said[1:] == [f"the embedded Postgres may run on: {ADVICE}"]
+    os.kill(pid, signal.SIGINT)
+
+
+def test_a_server_that_cannot_be_stopped_is_told_in_its_log_when_nobody_listens(data: Path) -> None:
+    with holding() as (first, _), holding() as (second, _):
+        first.communicate(timeout=30)
+        pid = hide_server(data)
+        second.kill()
+    log = data / "postgres" / "run" / "log"
+    wait_for(lambda: ADVICE in log.read_text(), "a line of the log", 30)
+    os.kill(pid, signal.SIGINT)
+
+
+ADVICE = f"process {keeper.NO_PROCESS} is not to be ended from here: end it with `kill -INT {keeper.NO_PROCESS}`"
+
+
+def hide_server(data: Path) -> int:
+    """Let the pid file name no process, as for a keeper in another container that has the same folder."""
+    file = data / "postgres" / "data" / "postmaster.pid"
+    pid, *rest = file.read_text().splitlines()
+    file.write_text("\n".join([keeper.NO_PROCESS, *rest, ""]))
+    return int(pid)
+
+
+def test_a_copy_of_the_data_has_a_server_of_its_own(data: Path) -> None:
+    with holding() as (_, url):
+        copy = data / "copy"
+        (copy / "postgres").mkdir(parents=True)
+        subprocess.run(["cp", "-a", data / "postgres" / "data", copy / "postgres"], check=True)
+        second = kept(copy)
+        assert second.come() not in url
+        second.go()
+        assert answers(url)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_root_copies_programs_that_its_server_cannot_reach(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = embedded._programs(data)
-    account = pwd.getpwnam(embedded.ROOTS_SERVANT)
-    held = keeper.Keeper(data / "postgres", programs, {"user": account.pw_uid, "group": account.pw_gid})
+    held = kept(data)
+    programs = held.programs
     monkeypatch.setattr(keeper, "_open_to_all", lambda folder: folder != programs)
     held.come()
     try:
