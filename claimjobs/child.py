@@ -13,7 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final
 
-from claimjobs.lifeline import Began, GaveUp, Message, Order, Progress, Registered
+from claimjobs.lifeline import Began, Ended, GaveUp, Message, Order, Progress, Registered
 from claimjobs.report import Report
 from claimjobs.signals import held_back
 from claimjobs.snapshot import Line
@@ -52,6 +52,8 @@ class Child:
         self.gave_up: GaveUp | None = None
         """The error by which processes end here again and again: no replacement would do better."""
         self.restarts = 0
+        self.said_goodbye = False
+        """Whether the last process here came to its end: not so where a handler ended it, with whatever exit code."""
         self.busy = False
         """Whether it has a batch in hand, if it tells."""
         self.active = -math.inf
@@ -84,11 +86,10 @@ class Child:
             self.process.start()
         theirs.close()
         self._born = time.monotonic()
+        self.said_goodbye = False
 
     def reap(self) -> int:
-        """Take leave of a process that has ended; its exit code. What it said before is read first."""
-        for message in self.messages():
-            self.take(message)
+        """Take leave of a process that has ended, and of which all messages were read; its exit code."""
         code = self._bury()
         self.was_ready = True
         self.busy = False
@@ -139,6 +140,8 @@ class Child:
             self.was_ready = True
         elif isinstance(message, Began):
             self.busy = True
+        elif isinstance(message, Ended):
+            self.said_goodbye = True
         elif isinstance(message, Progress):
             self.busy, self.active = False, time.monotonic()
             self._now = message.report

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import sqlalchemy as sa
 
 from claimjobs.backend import TableLike
+from claimjobs.callables import deferred
 from claimjobs.claim import HOLDS, LOCKS, Hold, Lock
 from claimjobs.columns import Columns
 from claimjobs.dialects import Dialect
@@ -22,6 +23,7 @@ from claimjobs.side_car import SideCar
 
 NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar(lock_source=True)"
 Finish = Literal["delete", "keep"]
+FINISHES: Final = ("delete", "keep")
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,10 @@ class Choices:
     def __post_init__(self) -> None:
         _one_of(self.lock, LOCKS, "lock")
         _one_of(self.hold, HOLDS, "hold")
+        if not callable(self.on_done):
+            _one_of(self.on_done, FINISHES, "on_done")
+        for name in ("on_done", "where"):
+            _must_work_when_called(getattr(self, name), name)
         if self.side_car is not None:
             self._check_side_car(self.side_car)
 
@@ -80,6 +86,12 @@ def _never_deleting(
     if wanted == "delete":
         raise ValueError(NEVER_DELETES)
     return wanted
+
+
+def _must_work_when_called(function: Any, name: str) -> None:
+    kind = deferred(function)
+    if kind is not None:
+        raise ValueError(f"{name} is {kind}, of which a call runs nothing: give a plain function")
 
 
 def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> None:

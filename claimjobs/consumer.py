@@ -13,7 +13,8 @@ from claimjobs.handlers import Handler
 from claimjobs.queue import Queue
 from claimjobs.roles import Roles
 from claimjobs.selection import Where
-from claimjobs.translate import passes
+from claimjobs.signals import TakenBack
+from claimjobs.translate import passes, reason
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 5.0
@@ -36,10 +37,10 @@ def consume(
 ) -> None:
     """Handle batches until the queue is told to stop or to drain. `on_batch` is called after each settle.
 
-    A handler's exception is logged, and the loop goes on: the jobs that it had not decided are suspect, and wait.
-    Where they cannot be marked, nothing was said about any, or the transaction that held them is gone, they are
-    free, and this consumer waits. While the queue is drained that would never end: after a few batches in a row of
-    which nothing came NothingDone is raised.
+    Whatever a handler raises, SystemExit too, is logged, and the loop goes on: the jobs that it had not decided are
+    suspect, and wait. Where they cannot be marked, nothing was said about any, or the transaction that held them is
+    gone, they are free, and this consumer waits. While the queue is drained that would never end: after a few batches
+    in a row of which nothing came NothingDone is raised.
     """
     pause, vain = FIRST_PAUSE, 0
     for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
@@ -55,7 +56,7 @@ def consume(
             raise NothingDone(vain, _why(failure, queue.roles)) from failure
 
 
-def _settled(batch: Batch, handler: Handler) -> Exception | None:
+def _settled(batch: Batch, handler: Handler) -> BaseException | None:
     """Handle and settle a batch; what went wrong, where nothing came of it, so that the next may be the same again."""
     try:
         raised = _handled(batch, handler)
@@ -65,14 +66,14 @@ def _settled(batch: Batch, handler: Handler) -> Exception | None:
     return raised if batch.outcomes.released else None
 
 
-def _is_vain(queue: Queue, batch: Batch, failure: Exception) -> bool:
+def _is_vain(queue: Queue, batch: Batch, failure: BaseException) -> bool:
     """Whether no job of the batch was done, or failed, and the next try promises no better."""
     if isinstance(failure, BatchRolledBack):
         return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
     return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
 
 
-def _why(failure: Exception, roles: Roles) -> str:
+def _why(failure: BaseException, roles: Roles) -> str:
     """What went wrong, and what the table lacks to hold it, each with the statement that adds it."""
     if isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
         return str(failure)
@@ -92,9 +93,9 @@ def _lacking(roles: Roles) -> Iterator[str]:
             yield str(lack)
 
 
-def _handled(batch: Batch, handler: Handler) -> Exception | None:
+def _handled(batch: Batch, handler: Handler) -> BaseException | None:
     """Handle and settle a batch; what the handler raised."""
-    raised: Exception | None = None
+    raised: BaseException | None = None
     with batch:
         try:
             handler(batch)
@@ -103,9 +104,18 @@ def _handled(batch: Batch, handler: Handler) -> Exception | None:
             log.error("%s", error)  # noqa: TRY400 - it says all; where it was raised says nothing
         except (BatchRolledBack, NoOpenTransaction):
             raise
-        except Exception as error:
-            log.exception("the handler failed with %d of %d jobs undecided", len(batch.undecided), len(batch))
-            batch.blame(raised := error)
+        except TakenBack:
+            raise
+        except BaseException as error:
+            _tell(batch, raised := error)
+            batch.blame(error)
     if batch.lost:
         log.warning("%d jobs were not ours any more; their outcome was not written", len(batch.lost))
     return raised
+
+
+def _tell(batch: Batch, error: BaseException) -> None:
+    """In one line, and with `--verbose` where it was raised."""
+    found = f"{type(error).__name__}: {reason(error)}"
+    log.error("the handler failed with %d of %d jobs undecided: %s", len(batch.undecided), len(batch), found)
+    log.debug("the handler failed here:", exc_info=error)

@@ -381,6 +381,23 @@ class NothingDecided(ClaimjobsError):
         )
 
 
+class UnfinishedHandler(ClaimjobsError):
+    """A handler returned a coroutine, another awaitable or a generator: its work was not done, and nobody does it."""
+
+    def __init__(self, handler: str, kind: str) -> None:
+        super().__init__(
+            f"{handler} returned {kind}, which nobody runs: let it do the work before it returns, "
+            "with `asyncio.run(...)` where that is async"
+        )
+
+
+class BadOnDone(ClaimjobsError, ValueError):
+    """What `on_done` returned says nothing about the done jobs. Its transaction is rolled back."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"on_done returned {found}, and nothing was written: return 'delete', 'keep' or None")
+
+
 class NothingDone(ClaimjobsError):
     """Batch after batch had to be released as it was, and the queue is to be drained: that would never end."""
 

@@ -59,6 +59,11 @@ class GaveUp:
 
 
 @dataclass(frozen=True)
+class Ended:
+    """The last message of a process that came to its end. One that a handler ends, with whatever code, sends none."""
+
+
+@dataclass(frozen=True)
 class Said:
     """A log record, for the supervisor to show."""
 
@@ -66,7 +71,7 @@ class Said:
     text: str
 
 
-Message = Registered | Began | Progress | GaveUp | Said
+Message = Registered | Began | Progress | GaveUp | Ended | Said
 
 
 class Lifeline:

@@ -38,6 +38,6 @@ def _module(reference: str, name: str) -> Any:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Whatever a user's module does while it is imported: its error, told with the reference that led there.
         raise ReferenceNotFound(reference, f"importing {name!r} failed: {type(error).__name__}: {error}") from error

@@ -10,9 +10,11 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from claimjobs.callables import unfinished
 from claimjobs.columns import DONE
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect, Key
+from claimjobs.errors import BadOnDone
 from claimjobs.job import Job
 from claimjobs.report import Report
 from claimjobs.roles import Roles
@@ -209,7 +211,10 @@ class Settler:
         wanted = self._on_done
         if callable(wanted):
             otherwise: Literal["delete", "keep"] = "delete" if self._remove is None else "keep"
-            wanted = wanted(connection, [outcomes.jobs[key] for key in outcomes.done]) or otherwise
+            answer = wanted(connection, [outcomes.jobs[key] for key in outcomes.done])
+            if answer not in (None, "delete", "keep"):
+                raise BadOnDone(unfinished(answer) or repr(answer))
+            wanted = answer or otherwise
             if wanted == "keep":
                 self._reach.roles.need_state(DONE, "keeping done jobs")
         ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)

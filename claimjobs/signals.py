@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 TAKE_BACK: Final = signal.SIGUSR1
 """The signal by which a process raises `TakenBack` in its own main thread."""
+
+THREADS_GRACE: Final = 5.0
+"""Seconds that threads of a handler may run on when their process has done its work."""
+
+log = logging.getLogger("claimjobs.signals")
 
 
 class TakenBack(BaseException):
@@ -55,6 +62,24 @@ def take_back() -> None:
     main = threading.main_thread().ident
     if main is not None:
         signal.pthread_kill(main, TAKE_BACK)
+
+
+def leave_threads_behind(code: int, *, but: Iterable[threading.Thread] = ()) -> None:
+    """End this process with this code soon, also where threads run on that a user's function has started.
+
+    `but` are threads that were there before. For a process that has done its work and is about to exit: Python waits
+    for every thread that is no daemon, however long it runs.
+    """
+    known = {threading.current_thread(), threading.main_thread(), *but}
+    if [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]:
+        end = threading.Timer(THREADS_GRACE, _end, args=(code,))
+        end.daemon = True
+        end.start()
+
+
+def _end(code: int) -> None:
+    log.warning("a thread that the handler started was still running %g s after the work: ended", THREADS_GRACE)
+    os._exit(code)
 
 
 @contextmanager

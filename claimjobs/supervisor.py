@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from claimjobs.child import STRIKES, Child, Rate
 from claimjobs.gauge import Gauge
-from claimjobs.lifeline import LAST_GRACE, GaveUp, Message, Order, Said
+from claimjobs.lifeline import LAST_GRACE, GaveUp, Message, Order, Progress, Said
 from claimjobs.report import Report
 from claimjobs.snapshot import Snapshot, Summary
 from claimjobs.undertaker import Undertaker
-from claimjobs.worker import Plan, run_consumer, run_generator
+from claimjobs.worker import HUNG, Plan, run_consumer, run_generator
 
 TICK: Final = 0.1
 """Seconds between two looks at the clock; everything else wakes the supervisor at once."""
@@ -74,6 +74,8 @@ class Supervisor:
         self._began = self._looked = 0.0
         self._ready_at: float | None = None
         self._gave_up: GaveUp | None = None
+        self._exits: list[int] = []
+        """Exit codes of the last processes that ended by themselves, with no batch in between."""
 
     def _generator(self, number: int) -> Child:
         count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
@@ -122,7 +124,7 @@ class Supervisor:
     def _tick(self) -> None:
         self._start_due()
         for message in self._hear():
-            self._show(message)
+            self._heed(message)
         self._reap()
         self._notice_readiness()
         self._decide()
@@ -147,13 +149,13 @@ class Supervisor:
         ready = wait([*_pipes(living), *(c.process.sentinel for c in living if c.process)], TICK)
         for child in living:
             if child.pipe in ready:
-                for message in child.messages():
-                    child.take(message)
-                    yield message
+                yield from _said_by(child)
 
-    def _show(self, message: Message) -> None:
+    def _heed(self, message: Message) -> None:
         if isinstance(message, Said):
             log.log(message.level, "%s", message.text)
+        elif isinstance(message, Progress) and message.batch:
+            self._exits = []
 
     def _reap(self) -> None:
         for child in self._children():
@@ -161,9 +163,11 @@ class Supervisor:
                 self._take_leave(child)
 
     def _take_leave(self, child: Child) -> None:
+        for message in _said_by(child):
+            self._heed(message)
         code = child.reap()
         owner, child.owner_id = child.owner_id, None
-        if code == 0:
+        if code == 0 and child.said_goodbye:
             child.finished = True
             return
         if owner is not None:
@@ -174,9 +178,22 @@ class Supervisor:
         if child.ending:
             child.finished = True
             log.warning("a process ended %s while it was stopping", _how(code))
+        elif self._ends_again(child, code):
+            words = f"{STRIKES} consumers in a row ended themselves {_how(code)}: does the handler exit its process?"
+            self._give_up(child, GaveUp("exit", words))
         else:
             pause = child.replace_later()
             log.warning("a process ended %s; replaced in %.1f s", _how(code), pause)
+
+    def _ends_again(self, child: Child, code: int) -> bool:
+        """Whether so many processes have ended by themselves, with the same exit code and no batch in between.
+
+        A signal and a hang are no choice of theirs: there the jobs are found out that processes die of.
+        """
+        if child.said_goodbye or code < 0 or code == HUNG:
+            return False
+        self._exits = [before for before in self._exits if before == code] + [code]
+        return len(self._exits) >= STRIKES
 
     def _give_up(self, child: Child, word: GaveUp) -> None:
         """Another process in its place would end like it. So would all others, unless it was about the jobs it had."""
@@ -299,6 +316,12 @@ class Supervisor:
             handed_back=self._undertaker.handed_back,
             gave_up=word.error if word is not None and in_vain else None,
         )
+
+
+def _said_by(child: Child) -> Iterator[Message]:
+    for message in child.messages():
+        child.take(message)
+        yield message
 
 
 def _pipes(children: list[Child]) -> list[Connection]:

@@ -20,14 +20,14 @@ from claimjobs.batch import Batch
 from claimjobs.consumer import consume
 from claimjobs.errors import BadTable, ClaimjobsError, NothingDone
 from claimjobs.handlers import Handler, Per, handler_of
-from claimjobs.lifeline import Began, GaveUp, Lifeline, LogToSupervisor, Progress, Registered
+from claimjobs.lifeline import Began, Ended, GaveUp, Lifeline, LogToSupervisor, Progress, Registered
 from claimjobs.liveness import Liveness
 from claimjobs.producer import article_rows, produce
 from claimjobs.queue import Queue
 from claimjobs.references import load
 from claimjobs.retry import Retry
 from claimjobs.shape import Shape
-from claimjobs.signals import TakenBack, can_be_taken_back, let_through
+from claimjobs.signals import TakenBack, can_be_taken_back, leave_threads_behind, let_through
 from claimjobs.translate import lasting, reason
 
 log = logging.getLogger("claimjobs.worker")
@@ -56,6 +56,8 @@ class Plan:
     liveness: Liveness = field(default_factory=Liveness)
     retry: Retry = field(default_factory=Retry)
     commit_every: int = 10
+    verbose: bool = False
+    """Whether every failure is told, with where it was raised."""
 
     def queue(self) -> Queue:
         """A Queue of this process's own."""
@@ -130,21 +132,26 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, Lifeline]]:
     """A queue and a lifeline; at the end, however it comes, nothing is held and the last count is sent."""
     queue = plan.queue()
     queue.on_hang = lambda: os._exit(HUNG)
-    lifeline = _begin(pipe, queue)
+    lifeline = _begin(pipe, queue, plan)
+    code = 0
     try:
         yield queue, lifeline
     except TakenBack:
         log.warning("the batch in hand is given back")
     except Exception as error:
+        code = 1
         _tell(error)
         kind = lasting(error, queue.engine)
         if kind is not None:
             lifeline.send(GaveUp(kind, _words(error), at_once=isinstance(error, NothingDone)))
-        sys.exit(1)
     finally:
         queue.close()
         queue.engine.dispose()
         lifeline.send(Progress(queue.report))
+    lifeline.send(Ended())
+    leave_threads_behind(code)
+    if code:
+        sys.exit(code)
 
 
 def _tell(error: Exception) -> None:
@@ -157,7 +164,7 @@ def _words(error: Exception) -> str:
     return f"{type(error).__name__}: {reason(error)}"
 
 
-def _begin(pipe: Connection, queue: Queue) -> Lifeline:
+def _begin(pipe: Connection, queue: Queue, plan: Plan) -> Lifeline:
     # Ctrl-C reaches the whole foreground group, and a service manager's SIGTERM every process of the service:
     # the supervisor decides what that means, and says so through the lifeline.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -168,4 +175,10 @@ def _begin(pipe: Connection, queue: Queue) -> Lifeline:
     handler = LogToSupervisor(lifeline)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    log_details(plan.verbose)
     return lifeline
+
+
+def log_details(verbose: bool) -> None:
+    """Whether what is told for `--verbose` alone is told, too: not by other libraries, which have much to tell."""
+    logging.getLogger("claimjobs").setLevel(logging.DEBUG if verbose else logging.NOTSET)

@@ -17,7 +17,7 @@ from claimjobs.shape import Shape
 from claimjobs.signals import graceful
 from claimjobs.snapshot import Summary
 from claimjobs.supervisor import Run, Supervisor
-from claimjobs.worker import Plan
+from claimjobs.worker import Plan, log_details
 
 GENERATORS = 2
 """Of the demonstration; with a handler of one's own there are none unless asked for."""
@@ -108,8 +108,10 @@ def start_processing(
     is `batch.connection` or a second parameter called `connection`, is committed together with its jobs, or not at
     all.
 
-    The run gives up (exit code 6) when a consumer and those in its place end by the same error three times in a row;
-    with --drain, when nothing comes of five batches in a row, as where jobs fail in a table that holds no failure.
+    The run gives up (exit code 6) when a consumer and those in its place end by the same error three times in a row,
+    or consumers end themselves, as by os._exit in the function; with --drain, when nothing comes of five batches in a
+    row, as where jobs fail in a table that holds no failure. `claimjobs --verbose start-processing` shows where a
+    function failed.
 
     The first Ctrl-C or SIGTERM lets every consumer finish the batch in hand, the second gives the batches back.
 
@@ -123,6 +125,7 @@ def start_processing(
     if generators is None:
         generators = 0 if handler else GENERATORS
     run = Run(consumers, generators, jobs=jobs, rate=rate, duration=duration, drain=drain, idle=idle)
+    verbose = bool(context.find_root().params.get("verbose"))
     with database(url) as reached:
         plan = Plan(
             reached,
@@ -133,6 +136,7 @@ def start_processing(
             prefetch=prefetch,
             liveness=Liveness(lease=lease, max_batch_time=max_batch_time, patience=PATIENCE),
             retry=Retry(attempts=attempts),
+            verbose=verbose,
         )
         summary, taken_back = _supervised(plan, run, as_json, file)
     click.echo(summary_json(summary) if as_json else summary_text(summary))
@@ -141,6 +145,7 @@ def start_processing(
 
 def _supervised(plan: Plan, run: Run, as_json: bool, file: Path | None) -> tuple[Summary, bool]:
     screen = Remembered(screen_for(as_json))
+    log_details(plan.verbose)
     supervisor = Supervisor(plan, run, screen)
     with screen, graceful(supervisor.stop, supervisor.take_back):
         summary = supervisor.run()

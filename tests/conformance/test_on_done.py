@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Job
+from claimjobs.errors import BadOnDone
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -89,3 +90,36 @@ def test_a_function_that_fails_leaves_everything_as_it_was(backend: Backend) -> 
     assert (archived(backend), len(backend.rows()), batch.settled) == ([], 2, False)
     batch.settle()
     assert (archived(backend), backend.rows()) == (["0000", "0001"], [])
+
+
+async def archives_later(connection: sa.Connection, done: Sequence[Job]) -> None:
+    """A call runs nothing of it."""
+
+
+def is_generator(connection: sa.Connection, done: Sequence[Job]) -> Any:
+    yield
+
+
+@pytest.mark.parametrize("function", [archives_later, is_generator])
+@pytest.mark.parametrize("name", ["on_done", "where"])
+def test_a_function_that_runs_nothing_when_called_is_refused(backend: Backend, name: str, function: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is an? .* of which a call runs nothing: give a plain function"):
+        backend.queue(**{name: function})
+
+
+def calls_it_later(*words: Any) -> Any:
+    return archives_later(*words)
+
+
+@pytest.mark.parametrize("on_done", [lambda *_: "kept", lambda *_: True, calls_it_later])
+def test_an_answer_that_says_nothing_deletes_no_job(backend: Backend, on_done: Any) -> None:
+    queue = backend.queue(on_done=on_done)
+    queue.enqueue(jobs(2))
+    with pytest.raises(BadOnDone, match="return 'delete', 'keep' or None"), queue.claim() as batch:
+        batch.done()
+    assert len(backend.rows()) == 2
+
+
+def test_a_word_that_means_nothing_is_refused(backend: Backend) -> None:
+    with pytest.raises(ValueError, match="on_done='kept': give one of 'delete', 'keep'"):
+        backend.queue(on_done="kept")

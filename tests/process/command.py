@@ -26,12 +26,12 @@ HANDLERS = "tests.process.work"
 class Command:
     """A running command."""
 
-    def __init__(self, backend: Backend, gate: Path, *arguments: str) -> None:
+    def __init__(self, backend: Backend, gate: Path, *arguments: str, verbose: bool = False) -> None:
         self.backend = backend
         self.gate = gate
         environment = {**os.environ, "CLAIMJOBS_URL": backend.url, "GATE": str(gate)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "claimjobs", "start-processing", *arguments],
+            [sys.executable, "-m", "claimjobs", *(["-v"] if verbose else []), "start-processing", *arguments],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -84,11 +84,11 @@ class Command:
 
 
 @contextmanager
-def started(backend: Backend, tmp_path: Path, *arguments: str) -> Iterator[Command]:
+def started(backend: Backend, tmp_path: Path, *arguments: str, verbose: bool = False) -> Iterator[Command]:
     """The command, running; nothing of it is left afterwards, whatever happened."""
     backend.make()
     AUDIT.create(backend.engine, checkfirst=True)
-    command = Command(backend, tmp_path / "gate", *arguments)
+    command = Command(backend, tmp_path / "gate", *arguments, verbose=verbose)
     try:
         yield command
     finally:

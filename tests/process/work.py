@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
+import threading
 import time
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import sqlalchemy as sa
 
@@ -155,6 +159,62 @@ def fail_as_a_whole(batch: Batch) -> None:
     """Raise, and name no job."""
     _note("begun", *batch.jobs)
     raise RuntimeError("broken down")
+
+
+async def send_later(job: Job) -> None:
+    """A call runs nothing of it."""
+    _note("begun", job)
+
+
+def stream(job: Job) -> Iterator[None]:
+    """Nor of this."""
+    _note("begun", job)
+    yield
+
+
+def two(job: Job, other: object) -> None:
+    """Nobody gives the second."""
+
+
+def only_named(*, job: Job) -> None:
+    """Nobody names the first."""
+
+
+def give_a_coroutine(job: Job) -> object:
+    """A coroutine that nobody runs, for the jobs of `d = 'bad'`."""
+    return send_later(job) if job.d == "bad" else None
+
+
+def give_a_generator(batch: Batch) -> object:
+    """Nothing is done but what the first job's outcome says."""
+    batch.done(batch[0])
+    return (None for job in batch)
+
+
+def exit_for_bad(job: Job) -> None:
+    """`sys.exit()` for jobs of `d = 'bad'`."""
+    if job.d == "bad":
+        sys.exit(0)
+    _note("done", job)
+
+
+def exit_with_the_batch(batch: Batch) -> None:
+    """`sys.exit()` where one of the batch is bad."""
+    if any(job.d == "bad" for job in batch.jobs):
+        sys.exit("cannot go on")
+    note_batch(batch)
+
+
+def exit_at_once(batch: Batch) -> None:
+    """End the process, and leave no time for anything; with the exit code that the file named by GATE tells."""
+    _note("begun", *batch.jobs)
+    os._exit(int(Path(os.environ["GATE"]).read_text()))
+
+
+def leave_a_thread(batch: Batch) -> None:
+    """Start a thread that does not end."""
+    threading.Thread(target=threading.Event().wait, name="endless").start()
+    note_batch(batch)
 
 
 def whatever(thing: object) -> None:

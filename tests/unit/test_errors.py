@@ -41,12 +41,14 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NotInBatch": (7,),
     "CrossedFork": (),
     "NothingDecided": ("shop:send",),
+    "UnfinishedHandler": ("shop:send", "a coroutine"),
+    "BadOnDone": ("'kept'",),
     "NothingDone": (5, "the handler decided nothing: loop over the batch"),
     "ReferenceNotFound": ("shop:sned", "no such attribute"),
 }
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
-    "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX"
+    "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX|let it do|return '"
 )
 CLASSES = [
     kind

@@ -1,0 +1,109 @@
+"""Handlers that do not work as one thinks: none of them makes a job done that was not, or ends a run that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from claimjobs.child import STRIKES
+from claimjobs.cli import exits
+from tests.backends import Backend
+from tests.cli.command import claimjobs
+from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
+
+ONE = ("--consumers", "1", "--json")
+
+
+@pytest.mark.parametrize(
+    ("handler", "words"),
+    [
+        ("send_later", "is an async def function, of which a call runs nothing: name a plain function"),
+        ("stream", "is a generator function, of which a call runs nothing"),
+        ("two", "and is called with (job): missing a required argument: 'other'"),
+        ("only_named", "and is called with (job): too many positional arguments"),
+    ],
+)
+def test_a_handler_that_could_handle_nothing_is_refused_at_the_start(
+    database: Backend, handler: str, words: str
+) -> None:
+    database.queue().enqueue(rows(3))
+    ended = claimjobs("start-processing", f"{HANDLERS}:{handler}", "--drain", "--url", database.url)
+    assert (ended.code, ended.out) == (exits.INPUT, "")
+    assert words in ended.err
+    assert ended.err.count("\n") == 1
+    assert statuses(database) == ["unclaimed"] * 3
+
+
+def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Backend, tmp_path: Path) -> None:
+    database.queue().enqueue([*rows(4), *rows(1, d="bad", attempts=4), *rows(1, d="bad")])
+    with started(database, tmp_path, f"{HANDLERS}:give_a_coroutine", *ONE, "--drain") as command:
+        code, out, err = command.end()
+    found = summary(out)
+    assert (code, found["done"], found["failed"], found["left"]) == (exits.OK, 4, 1, 1)
+    assert adds_up(found)
+    assert noted(database, "begun") == []
+    assert {row["last_error"].partition(": ")[0] for row in database.rows()} == {"UnfinishedHandler"}
+    assert "returned a coroutine, which nobody runs: let it do the work before it returns" in err
+    assert "never awaited" not in err
+
+
+def test_a_generator_that_a_handler_of_batches_returns_is_a_failure(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue(rows(4))
+    with started(anywhere, tmp_path, f"{HANDLERS}:give_a_generator", *ONE, "--batch-size", "4") as command:
+        anywhere.wait_for(lambda: len(anywhere.rows()) == 3, "the first job is done", 30)
+        anywhere.wait_for(lambda: all(row["suspect"] for row in anywhere.rows()), "the others are suspects", 30)
+        command.process.terminate()
+        _, _, err = command.end()
+    assert "the handler failed with 3 of 4 jobs undecided: UnfinishedHandler: " in err
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_path: Path, hold: str) -> None:
+    database.queue().enqueue([*rows(9), *rows(1, d="bad", attempts=4), *rows(1, d="bad"), *rows(9)])
+    options = (f"{HANDLERS}:exit_for_bad", *ONE, "--hold", hold, "--drain")
+    with started(database, tmp_path, *options) as command:
+        code, out, err = command.end()
+    found = summary(out)
+    assert (code, found["done"], found["failed"], found["left"], found["replaced"]) == (exits.OK, 18, 1, 1, 0)
+    assert adds_up(found)
+    assert sorted((row["status"], row["attempts"]) for row in database.rows()) == [("dead", 5), ("unclaimed", 1)]
+    assert "failed: SystemExit: 0" in err
+
+
+def test_sys_exit_in_a_handler_of_batches_ends_no_consumer(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue([*rows(7), *rows(1, d="bad", attempts=4)])
+    with started(anywhere, tmp_path, f"{HANDLERS}:exit_with_the_batch", *ONE) as command:
+        anywhere.wait_for(lambda: statuses(anywhere) == ["dead"], "the bad one is alone, and dead", 60)
+        command.process.terminate()
+        code, out, err = command.end()
+    found = summary(out)
+    assert (code, found["done"], found["failed"], found["replaced"]) == (exits.OK, 7, 1, 0)
+    assert "SystemExit: cannot go on" in err
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_consumers_that_end_themselves_again_and_again_end_the_run(
+    database: Backend, tmp_path: Path, code: int
+) -> None:
+    database.queue().enqueue(rows(40))
+    (tmp_path / "gate").write_text(str(code))
+    options = (f"{HANDLERS}:exit_at_once", "--consumers", "1", "--batch-size", "20", "--drain", "--json")
+    with started(database, tmp_path, *options) as command:
+        ended, out, err = command.end()
+        command.wait_until_all_is_gone()
+    found = summary(out)
+    assert (ended, found["done"], found["left"], found["replaced"]) == (exits.GAVE_UP, 0, 40, STRIKES - 1), err
+    words = f"{STRIKES} consumers in a row ended themselves with exit code {code}: does the handler exit its process?"
+    assert found["gave_up"] == words
+    assert statuses(database) == ["unclaimed"] * 40
+
+
+def test_a_thread_that_a_handler_leaves_running_does_not_keep_the_run_open(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue(rows(4))
+    with started(anywhere, tmp_path, f"{HANDLERS}:leave_a_thread", *ONE, "--drain") as command:
+        code, out, err = command.end(60)
+        command.wait_until_all_is_gone()
+    found = summary(out)
+    assert (code, found["done"], found["replaced"]) == (exits.OK, 4, 0)
+    assert "a thread that the handler started was still running" in err
