@@ -11,13 +11,16 @@ EXAMPLES_ARGS ?=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 DB ?=
+ORDINARY_USER ?= nobody
+# Where servers are not the question, one database does.
+AS_USER := tests/cli -k 'not mysql and not mariadb'
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests chaos bench bench-peers examples model servers clean
+.PHONY: help test demo lint format types layers tests as-user chaos bench bench-peers examples model servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -47,6 +50,10 @@ layers: $(READY) ## import-linter: who may import whom
 
 tests: $(READY) servers ## pytest, in four processes, each with servers of its own (PYTEST_ARGS=..., WORKERS=n)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+
+as-user: ## as root: the embedded Postgres and the commands, as an ordinary user in a private copy of this clone
+	@if [ "$$(id -u)" = 0 ]; then .ci/private-copy $(ORDINARY_USER) $(MAKE) tests PYTEST_ARGS="$(AS_USER)"; else \
+		echo "skipped: you are an ordinary user; \`make tests\` runs these as well"; fi
 
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
