@@ -10,6 +10,7 @@ CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
+MUTANTS_ARGS ?= --sample 60
 DB ?=
 ORDINARY_USER ?= nobody
 # Where servers are not the question, one database does.
@@ -20,7 +21,7 @@ READY := $(VENV)/.ready
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests as-user chaos bench bench-peers examples model servers clean
+.PHONY: help test demo lint format types layers tests as-user chaos bench bench-peers examples model mutants servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -69,6 +70,9 @@ examples: $(READY) ## the systems of five articles at their own size, on Postgre
 
 model: $(READY) ## the model of the protocol, all that can happen to it: searched by spin
 	$(BIN)/python -m tests.protocol.model
+
+mutants: $(READY) ## lines of the protocol are changed, and the tests must notice: 60 of them, by lot; some 20 minutes (MUTANTS_ARGS=...)
+	@$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list

