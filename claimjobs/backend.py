@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs import fit
+from claimjobs import acceptance, fit
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
@@ -59,14 +59,17 @@ def look_at(
     given = columns or map_of(table)
     with connected(engine) as connection:
         described = resolve(connection, table, given)
+        acceptance.check_table(connection, found, described)
         described = collated(described, found.collations(connection, described))
         if side_car is not None:
-            source = source_roles(connection, described, given)
-            claims = _claims(connection, source, side_car)
+            source = source_roles(connection, found, described, columns=given)
+            claims = _claims(connection, found, source, side_car=side_car)
             backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
             return _leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
         roles = replace(roles, key_index=key_index(connection, roles), quote=quote_of(connection))
+        acceptance.check_key(connection, found, roles)
+        acceptance.check_roles(connection, found, roles)
         fit.check(connection, roles)
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
@@ -76,30 +79,34 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
     """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
     fit.check_owner(connection, backend.roles)
-    return replace(backend, owners=_owners(connection), by_lease=True)
+    return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
 
 
-def source_roles(connection: sa.Connection, table: sa.Table, columns: Columns | None) -> Roles:
+def source_roles(connection: sa.Connection, dialect: Dialect, table: sa.Table, *, columns: Columns | None) -> Roles:
     """The roles of a table whose claims are kept beside it: whatever it says of a state is the user's affair.
 
-    Raises NoPrimaryKey, or KeyNotIndexed where nothing keeps two rows from having the same key.
+    Raises NoPrimaryKey; KeyUnfit; or KeyNotIndexed where nothing keeps two rows from having the same key.
     """
     roles = roles_of(table, (columns or Columns()).beside_claims)
+    acceptance.check_key(connection, dialect, roles)
     return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
 
 
-def _claims(connection: sa.Connection, source: Roles, side_car: SideCar) -> Roles:
+def _claims(connection: sa.Connection, dialect: Dialect, source: Roles, *, side_car: SideCar) -> Roles:
     key = [sa.Column(column.name, column.type, primary_key=True) for column in source.key]
     name = side_car.name_for(source.name)
     try:
         table = resolve(connection, claims_table(name, key))
     except TableMissing:
         raise ClaimsMissing(name, source.name) from None
+    acceptance.check_table(connection, dialect, table)
     return roles_of(table, Columns.of_claims([column.name for column in key]))
 
 
-def _owners(connection: sa.Connection) -> sa.Table:
+def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
     try:
-        return resolve(connection, owner_table())
+        owners = resolve(connection, owner_table())
     except ColumnMissing as missing:
         raise OwnersOutdated(missing.table, missing.column) from None
+    acceptance.check_table(connection, dialect, owners)
+    return owners

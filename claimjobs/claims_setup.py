@@ -7,6 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs import acceptance
 from claimjobs.backend import TableLike, source_roles
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
@@ -23,13 +24,15 @@ def side_car_tables(
     """The tables that a queue needs beside one that must not be altered: its claims, and the owners.
 
     For `make`, `ddl` and the like. The table itself is looked at, and not among them: its key's columns come back with
-    the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NoPrimaryKey, or
-    KeyNotIndexed where nothing keeps two rows from having the same key.
+    the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
+    NoPrimaryKey, KeyUnfit, or KeyNotIndexed where nothing keeps two rows from having the same key.
     """
     dialect = dialect_for(engine)
     given = columns or map_of(table)
     with connected(engine) as connection:
-        source = source_roles(connection, resolve(connection, table, given), given)
+        described = resolve(connection, table, given)
+        acceptance.check_table(connection, dialect, described)
+        source = source_roles(connection, dialect, described, columns=given)
         key = _key(connection, source, dialect)
     return [claims_table((side_car or SideCar()).name_for(source.name), key), owner_table()]
 

@@ -189,6 +189,54 @@ class ColumnUnfit(UnfitTable):
         )
 
 
+class NotClaimable(UnfitTable):
+    """Rows of this kind of table cannot be locked, or not be changed: it is a view, or its engine has no row locks."""
+
+    def __init__(self, table: str, what: str, step: str) -> None:
+        super().__init__(f"table {table!r} {what}: {step}")
+
+
+class ReservedName(UnfitTable):
+    """A column of the table has a name that the statements of claimjobs use for a parameter."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(
+            f"column {column!r} of table {table!r} has a name that claimjobs uses for a parameter of its own: rename it"
+        )
+
+
+class KeyUnfit(UnfitTable):
+    """A column of the key is of a type whose values, once read, do not find their row again."""
+
+    def __init__(self, table: str, column: str, type_: str) -> None:
+        super().__init__(
+            f"column {column!r} of table {table!r}, which is part of its key, is {type_}: the value that is read of "
+            "such a column need not be equal to the one that it holds, so that a job would not be found again; name "
+            "other columns that are unique together, as in Columns(key=...) or --column key=NAME"
+        )
+
+
+class RoleInKey(UnfitTable):
+    """A claim would change the key of its row, or the partition that it is in."""
+
+    def __init__(self, table: str, column: str, role: str, where: str) -> None:
+        super().__init__(
+            f"column {column!r} of table {table!r} is part of its {where}, and as {role} each claim would change it: "
+            f"name another column, as in Columns({role}=...) or --column {role}=NAME, or keep claims apart "
+            "(side_car=True, --side-car)"
+        )
+
+
+class RoleComputed(UnfitTable):
+    """A column that claimjobs has to write is computed by the database."""
+
+    def __init__(self, table: str, column: str, role: str) -> None:
+        super().__init__(
+            f"column {column!r} of table {table!r} is a generated column, and as {role} claimjobs must write it: "
+            f"name another column, as in Columns({role}=...) or --column {role}=NAME"
+        )
+
+
 class NoAssignee(UnfitTable):
     """An assignment was asked for, and no column holds the worker."""
 
@@ -236,6 +284,17 @@ class KeyNotUnique(UnfitTable):
         super().__init__(
             f"two rows of table {table!r} have the same key, so that neither can be named: "
             "choose columns that are unique together as Columns(key=...)"
+        )
+
+
+class Inherited(KeyNotUnique):
+    """Other tables inherit from this one: its keys say nothing of their rows, which are read with its own."""
+
+    def __init__(self, table: str, child: str) -> None:
+        UnfitTable.__init__(
+            self,
+            f"table {child!r} inherits from table {table!r}, and nothing keeps a row of it from having the key of "
+            f"another row: make {table!r} a partitioned table, or give each of its children a queue of its own",
         )
 
 

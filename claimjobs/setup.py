@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
+from claimjobs.acceptance import check_table
 from claimjobs.backend import TableLike
 from claimjobs.connect import connected, dialect_for
 from claimjobs.ddl import marked
@@ -64,19 +65,20 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
     table that claimjobs did not make, or altered: UnfitTable. One of ours that lost the index it is claimed by gets
     it back.
 
-    Raises ConnectionFailed, or ServerTooOld before anything is made on a server that could not claim.
+    Raises ConnectionFailed, or ServerTooOld before anything is made on a server that could not claim; NotClaimable
+    for a table, there already or made as described, whose rows cannot be locked.
     """
     dialect = dialect_for(engine)
     try:
-        return _make(engine, tables, recreate)
+        return _make(engine, tables, recreate, dialect=dialect)
     except sa.exc.DBAPIError as error:
         _explain_refusal(dialect, error)
         if recreate or not _all_exist(engine, tables):
             raise
-        return _make(engine, tables, recreate=False)  # somebody else made them at the same moment
+        return _make(engine, tables, recreate=False, dialect=dialect)  # somebody else made them at the same moment
 
 
-def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool) -> Made:
+def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> Made:
     with connected(engine) as connection, connection.begin():
         there = [table for table in tables if exists(connection, table)]
         dropped = [table for table in there if recreate and table.name != OWNER_TABLE]
@@ -84,6 +86,8 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool) -> Made:
             _must_be_ours(connection, table)
             table.drop(connection)
         kept = [table for table in there if table not in dropped]
+        for table in kept:
+            check_table(connection, dialect, table)
         indexes = [index for table in kept if _is_ours(connection, table) for index in _lost(connection, table)]
         for index in indexes:
             index.create(connection)
@@ -91,6 +95,7 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool) -> Made:
         for table in created:
             table.create(connection)
             connection.execute(marked(table))
+            check_table(connection, dialect, table)  # a server may give it another engine than the one that was named
     return Made(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
 
 

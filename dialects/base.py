@@ -11,7 +11,7 @@ import operator
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
 
@@ -85,6 +85,14 @@ class Dialect:
     """Codes of "this row does not fit": too long, not null, out of range, a constraint."""
     duplicate: ClassVar[frozenset[Any]] = frozenset()
     """Those of them that mean a unique key that is there already."""
+
+    exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *(sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.Boolean),
+        *(sa.LargeBinary, sa.types._Binary, sa.Date, sa.DateTime, sa.Time),
+    )
+    """Types of a key: what a driver reads of such a column is equal to what the column holds. tests/foreign/keys.py"""
+    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
+    """Those of them of which that is not so: a driver reads an approximate number as it is shown, shortened."""
 
     def __init__(self, driver: str = "") -> None:
         """`driver`: SQLAlchemy's name of the driver, for what only some of them can do."""
@@ -269,6 +277,25 @@ class Dialect:
         """
         raise NotImplementedError
         yield
+
+    # --- which tables are accepted ---------------------------------------------------------------------------
+
+    def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
+        """Why rows of this table cannot be locked and changed, and the next step; None: they can."""
+        raise NotImplementedError
+
+    def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        """A table whose rows are read with those of this one, though it has keys of its own; None: there is none."""
+        del connection, table
+        return None
+
+    def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        """The columns that decide in which partition of its table a row is."""
+        raise NotImplementedError
+
+    def finds_again(self, type_: sa.types.TypeEngine[Any]) -> bool:
+        """Whether a row is found by the value that was read of a column of this type, as it was reflected."""
+        return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
 
     # --- writing ---------------------------------------------------------------------------------------
 

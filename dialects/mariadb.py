@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
 from claimjobs.dialects.mysql import MySQL
 
 
@@ -17,6 +20,9 @@ class MariaDB(MySQL):
     oldest: ClassVar[tuple[int, ...]] = (10, 6)
     # Without FOR UPDATE OF a locking read locks what its subqueries read, too.
     finds_and_locks_at_once: ClassVar[bool] = False
+
+    # Its JSON_TABLE has no ENUM, and makes other bits of a number; a text would not find a row through the index.
+    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (*MySQL.inexact_types, sa.Enum, mysql.BIT)
 
     transient: ClassVar[dict[Any, str]] = {
         **MySQL.transient,

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from math import inf
@@ -241,6 +241,33 @@ class MySQL(Dialect):
             if self.transient_kind(error) != "interrupted":
                 raise
 
+    # --- which tables are accepted ---------------------------------------------------------------------------
+
+    # A driver gives a TIME as a duration, which SQLAlchemy makes a time of the day, and a SET in any order.
+    exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *(*Dialect.exact_types, mysql.YEAR, mysql.BIT),
+    )
+    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *(*Dialect.inexact_types, sa.Time, mysql.SET),
+    )
+
+    def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
+        found = connection.execute(_KIND, {"schema": table.schema, "name": table.name}).first()
+        if found is None:
+            return "is a temporary table, which every session has for itself", "make a table that is not temporary"
+        kind, engine, locks = found
+        if kind == "VIEW":
+            return "is a view, whose rows have no key to lock them by", "name the table that it reads"
+        if locks:
+            return None
+        alter = f"ALTER TABLE {_PREPARER.format_table(table)} ENGINE=InnoDB"
+        return f"is stored by {engine}, an engine without transactions and row locks", alter
+
+    def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        parts = connection.execute(_PARTITIONS, {"schema": table.schema, "name": table.name}).all()
+        expressions = [expression for row in parts for expression in row if expression]
+        return [column.name for column in table.columns if any(_mentions(one, column.name) for one in expressions)]
+
     # --- writing -------------------------------------------------------------------------------------------
 
     def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
@@ -313,6 +340,27 @@ class MySQL(Dialect):
             return self.among(key, parameter)
         values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=_Listed(tuple(column.type for column in key)))
         return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(values)
+
+
+_KIND = sa.text(
+    "SELECT table_type, tables.engine, coalesce(transactions, 'NO') = 'YES' "
+    # MariaDB's says YES, and locks nothing on the server that has the rows.
+    "AND tables.engine <> 'FEDERATED' FROM information_schema.tables "
+    "LEFT JOIN information_schema.engines ON engines.engine = tables.engine "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND table_type <> 'TEMPORARY'"
+)
+_PARTITIONS = sa.text(
+    "SELECT DISTINCT partition_expression, subpartition_expression FROM information_schema.partitions "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+)
+
+
+def _mentions(expression: str, column: str) -> bool:
+    """Whether an expression, as the server writes it, names a column, in backticks or, if they are not needed, not."""
+    return (
+        _PREPARER.quote_identifier(column) in expression
+        or re.search(rf"\b{re.escape(column)}\b", expression) is not None
+    )
 
 
 class _Sleep:

@@ -24,6 +24,12 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "ColumnUnfit": ("emails", "owner_id", ("owner", "UUID"), ("a whole number", "ALTER TABLE emails ADD COLUMN")),
     "KeyNotIndexed": ("emails", ["a", "b"]),
     "KeyNotUnique": ("emails",),
+    "Inherited": ("emails", "old_emails"),
+    "NotClaimable": ("emails", "is stored by MyISAM", "ALTER TABLE emails ENGINE=InnoDB"),
+    "ReservedName": ("emails", "claimjobs_me"),
+    "KeyUnfit": ("emails", "price", "FLOAT"),
+    "RoleInKey": ("emails", "status", "status", "key"),
+    "RoleComputed": ("emails", "status", "status"),
     "BadUnique": ("emails", "status"),
     "NotUnique": ("emails", ("customer", "hour")),
     "NoAssignee": ("workers",),
@@ -49,6 +55,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
     "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX|let it do|return '"
+    "|name other|name another|rename it|a queue of its own"
 )
 CLASSES = [
     kind

@@ -1,0 +1,20 @@
+"""`python -m tests.foreign`: how many cases there are, file by file, and how they end."""
+
+from __future__ import annotations
+
+from tests.foreign import keys
+from tests.foreign.cases import tally
+
+FILES = {"keys": keys.ALL}
+
+
+def main() -> None:
+    total = [0, 0]
+    for name, cases in FILES.items():
+        works, refused = tally(cases)
+        total = [total[0] + works, total[1] + refused]
+        print(f"{name}: {works} work, {refused} are refused")
+    print(f"in all: {total[0]} work, {total[1]} are refused")
+
+
+main()

@@ -1,0 +1,189 @@
+"""The harness: two queues claim and settle all rows of a case, with a bound on how many batches that may take."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Batch, Queue, make
+from claimjobs.claims_setup import side_car_tables
+from claimjobs.schema import owner_table
+from tests.backends import FLAVOURS, Backend, Family, Servers
+from tests.foreign.cases import QUEUE, Case, Way
+
+OPTIONS: dict[Way, dict[str, Any]] = {
+    "lease": {"on_done": "delete"},
+    "transaction": {"on_done": "delete", "hold": "transaction"},
+    "side-car": {"on_done": "keep", "side_car": True},
+    "advisory": {"on_done": "delete", "hold": "transaction", "lock": "advisory"},
+}
+SIZE = 3
+"""Jobs of a batch: a few batches for each case."""
+
+
+class Places:
+    """A database on each server for all cases of a file, made when a first case asks for it."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+        self._lent: dict[Family, Backend] = {}
+        self._count = 0
+
+    def at(self, family: Family) -> Backend:
+        """The database on this server."""
+        if family not in self._lent:
+            self._lent[family] = self._servers.lend(family)
+            make(self._lent[family].engine, [owner_table()])
+        return self._lent[family]
+
+    def name(self) -> str:
+        """A name that no table has."""
+        self._count += 1
+        return f"t{self._count}"
+
+    def close(self) -> None:
+        """Remove the databases, and fail for whatever was left open."""
+        for place in self._lent.values():
+            place.close()
+
+
+def run(places: Places, family: Family, way: Way, case: Case) -> None:
+    """Run a case to its end, which must be the one that it names."""
+    place, name = places.at(family), case.table or places.name()
+    try:
+        with _queues(place, name, way, case) as queues:
+            _ends_as_it_should(place, name, way, case=case, queues=queues)
+    finally:
+        with place.engine.connect() as connection:
+            for statement in case.undo:
+                _send(connection, _sql(statement, place, name))
+            connection.commit()
+
+
+def _ends_as_it_should(place: Backend, name: str, way: Way, *, case: Case, queues: list[Queue]) -> None:
+    expected = case.refusal(way)
+    if expected is None:
+        done = _from_end_to_end(place, name, way, case=case, queues=queues)
+        assert sorted(done.elements()) == list(range(case.count)), f"not each row once: {dict(done)}"
+        _nothing_is_left(place, name, way, case)
+    else:
+        with pytest.raises(expected) as raised:
+            _from_end_to_end(place, name, way, case=case, queues=queues)
+        _is_clear(str(raised.value), name)
+
+
+def _from_end_to_end(place: Backend, name: str, way: Way, *, case: Case, queues: list[Queue]) -> Counter[int]:
+    _make(place, name, way, case=case, engine=queues[0].engine)
+    return _drain(queues, case.count)
+
+
+def _is_clear(message: str, name: str) -> None:
+    """Names the table, and says a next step."""
+    assert name.rpartition(".")[2] in message, message
+    assert ": " in message, message
+
+
+# --- before ----------------------------------------------------------------------------------------------------------
+
+
+def _make(place: Backend, name: str, way: Way, *, case: Case, engine: sa.Engine) -> None:
+    statements = (case.make,) if isinstance(case.make, str) else case.make
+    with place.engine.connect() as connection:
+        for statement in filter(None, (*statements, case.rows)):
+            _send(connection, _sql(statement, place, name))
+        connection.commit()
+    if way == "side-car":
+        make(engine, side_car_tables(engine, name, columns=case.columns))
+
+
+def _send(connection: sa.Connection, statement: str) -> None:
+    # Without parameters a driver leaves a percent sign as it is.
+    connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
+
+
+def _sql(statement: str, place: Backend, name: str) -> str:
+    written = ".".join(map(place.engine.dialect.identifier_preparer.quote, name.split(".")))
+    return statement.replace("{t}", written).replace("{queue}", QUEUE[place.family])
+
+
+@contextlib.contextmanager
+def _queues(place: Backend, name: str, way: Way, case: Case) -> Iterator[list[Queue]]:
+    """Two consumers, each with connections of its own."""
+    options = OPTIONS[way]
+    dialect = FLAVOURS[place.name].dialect
+    with contextlib.ExitStack() as stack:
+        engines = [_engine(place, case.settings) for _ in range(2)]
+        for engine in engines:
+            stack.callback(engine.dispose)
+        queues = [Queue(e, name, columns=case.columns, dialect=dialect, **options, **case.options) for e in engines]
+        for queue in queues:
+            stack.callback(queue.close)
+        yield queues
+
+
+def _engine(place: Backend, settings: Sequence[str]) -> sa.Engine:
+    engine = place.new_engine()
+
+    def on_connect(driver_connection: Any, _record: Any) -> None:
+        with contextlib.closing(driver_connection.cursor()) as cursor:
+            for statement in settings:
+                cursor.execute(statement)
+        driver_connection.commit()
+
+    if settings:
+        sa.event.listen(engine, "connect", on_connect)
+    return engine
+
+
+# --- the work --------------------------------------------------------------------------------------------------------
+
+
+def _drain(queues: list[Queue], count: int) -> Counter[int]:
+    """Both claim before either settles, until nothing is left. How often each row was done, by its number.
+
+    The first job of all fails, and is tried again; the last of the first batch is released.
+    """
+    done: Counter[int] = Counter()
+    for queue in queues:
+        queue.check()
+    for turn in range(count + 3):
+        batches = [queue.claim(SIZE) for queue in queues]
+        if not any(batch.jobs for batch in batches):
+            return done
+        for place, batch in enumerate(batches):
+            done.update(_settle(batch, fails=turn == place == 0))
+    pytest.fail(f"there are jobs still after {turn + 1} batches: {dict(done)}")
+
+
+def _settle(batch: Batch, *, fails: bool) -> list[int]:
+    """The numbers of the jobs that are done."""
+    numbers: list[int] = []
+    with batch:
+        for place, job in enumerate(batch.jobs):
+            if fails and place == 0:
+                batch.fail(job, "not this time", retry_in=0)
+            elif not (fails and place == SIZE - 1):
+                batch.done(job)
+                numbers.append(job["n"])
+    assert not batch.lost
+    return numbers
+
+
+# --- after -----------------------------------------------------------------------------------------------------------
+
+
+def _nothing_is_left(place: Backend, name: str, way: Way, case: Case) -> None:
+    counted = "SELECT count(*) FROM {t}"
+    with place.engine.connect() as connection:
+        left = connection.exec_driver_sql(_sql(counted, place, name)).scalar_one()
+        if way == "side-car":
+            assert left == case.count, "rows of a table that must not be altered"
+            kept = connection.exec_driver_sql(_sql(counted, place, f"{name}_claims") + " WHERE status = 'done'")
+            assert kept.scalar_one() == case.count
+        else:
+            assert left == 0
