@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final
 
+from claimjobs.backoff import Backoff
 from claimjobs.lifeline import Began, Ended, GaveUp, Message, Order, Progress, Registered
 from claimjobs.report import Report
 from claimjobs.signals import held_back
@@ -65,7 +66,7 @@ class Child:
         self._batch = 0
         self._errors: list[str] = []
         self._due = 0.0
-        self._wait = FIRST_WAIT
+        self._young_deaths = 0
         self._born = 0.0
         self._rate = Rate()
 
@@ -109,10 +110,11 @@ class Child:
 
     def replace_later(self) -> float:
         """Plan a replacement; seconds until then."""
-        self._wait = FIRST_WAIT if time.monotonic() - self._born > YOUNG else min(self._wait * 2, LONGEST_WAIT)
-        self._due = time.monotonic() + self._wait
+        self._young_deaths = 0 if time.monotonic() - self._born > YOUNG else self._young_deaths + 1
+        pause = Backoff(FIRST_WAIT, LONGEST_WAIT, least=1.0).after(self._young_deaths)
+        self._due = time.monotonic() + pause
         self.restarts += 1
-        return self._wait
+        return pause
 
     def kill(self) -> None:
         """End the process at once."""

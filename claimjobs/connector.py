@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from types import TracebackType
+from typing import Final, TypeVar
 
 import sqlalchemy as sa
-import tenacity
 
+from claimjobs.backoff import Backoff
 from claimjobs.connect import open_connection
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ServerUnreachable
@@ -99,26 +100,25 @@ class Connector:
         `doubts` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
         there is no further try.
         """
-        try:  # nearly always that is all, and what tries again costs as much as half a claim
-            result = self._once(work, doubts, alone)
-        except Exception as error:
-            if not self.is_passing(error):
-                raise
-            result = self._again(patience, unless)(_Resumed(self._once, error), work, doubts, alone)
-        self._recovered()
+        attempts = self.attempts(patience, doubts=doubts, unless=unless, alone=alone)
+        for attempt in attempts:
+            with attempt as connection:
+                result = work(connection)
         return result
 
-    def _again(self, patience: float | None, unless: Callable[[], bool]) -> tenacity.Retrying:
-        return tenacity.Retrying(
-            retry=tenacity.retry_if_exception(self.is_passing),
-            wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
-            stop=tenacity.stop_after_delay(self._liveness.patience if patience is None else patience)
-            | tenacity.stop_when_event_set(self._giving_up)
-            | _Unless(unless),
-            sleep=tenacity.sleep_using_event(self._giving_up),
-            after=self._note,  # each failure, also of one that is not tried again here: a beat has no patience
-            reraise=True,
-        )
+    def attempts(
+        self,
+        patience: float | None = None,
+        *,
+        doubts: list[BaseException] | None = None,
+        unless: Callable[[], bool] = lambda: False,
+        alone: bool = False,
+    ) -> Attempts:
+        """The tries of one transaction, with the parameters of `transaction`:
+
+        `for attempt in connector.attempts(): with attempt as connection: ...`
+        """
+        return Attempts(self, self._liveness.patience if patience is None else patience, unless, doubts, alone=alone)
 
     def give_up(self) -> None:
         """Let transactions that cannot succeed now fail rather than try on; the connector is about to be closed."""
@@ -137,8 +137,12 @@ class Connector:
 
         Whoever wants a turn meanwhile ends its waiting. Raises as SQLAlchemy, or ServerUnreachable.
         """
-        result: Result = self._again(0, lambda: True)(self._rest, nap)
-        self._recovered()
+        try:
+            result = self._rest(nap)
+        except Exception as error:
+            self.note(error)
+            raise
+        self.recovered()
         return result
 
     def _rest(self, nap: Callable[[Lull], Result]) -> Result:
@@ -164,13 +168,15 @@ class Connector:
 
     # --- a single try ----------------------------------------------------------------------------------
 
-    def _once(self, work: Callable[[sa.Connection], Result], doubts: list[BaseException] | None, alone: bool) -> Result:
+    @contextlib.contextmanager
+    def once(self, doubts: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
+        """A single try: a transaction that the end of the block commits, and an exception rolls back."""
         with shielded(), self._taking_turns():
             connection = self._open()
             self._commit_by_itself(connection, alone and not self.pooled)
             try:
                 with _ByItself(connection) if self._alone else connection.begin():
-                    return work(connection)
+                    yield connection
             except sa.exc.DBAPIError as error:
                 self._drop_if_broken(error, doubts)
                 raise
@@ -271,45 +277,97 @@ class Connector:
         """Whether what failed with this error may succeed when it is tried again."""
         return self._kind(error) is not None
 
-    def _note(self, state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        kind = self._kind(error) or ""
+    def note(self, error: BaseException) -> None:
+        """Count a failed try by its kind, also one that is not tried again here; log the first of an outage."""
+        kind = self._kind(error)
+        if kind is None:
+            return
         self._report.transients[kind] += 1
         if self._trouble is not None:
             self._trouble.tries += 1
         elif kind not in self._dialect.transient.values():
             self._trouble = Trouble(kind)
-            log.warning("%s (%s): trying again", kind, reason(error) if error else "")
+            log.warning("%s (%s): trying again", kind, reason(error))
 
-    def _recovered(self) -> None:
+    def recovered(self) -> None:
+        """A try succeeded: log the end of an outage."""
         trouble, self._trouble = self._trouble, None
         if trouble is not None:
             seconds = time.monotonic() - trouble.since
             log.warning("%s: over after %.1f s and %d more tries", trouble.kind, seconds, trouble.tries)
 
+    def pause(self, seconds: float) -> bool:
+        """Wait before another try; whether `give_up` was called, so that there is to be none."""
+        return self._giving_up.wait(seconds)
 
-class _Resumed:
-    """A function that has failed once already, with this error."""
 
-    def __init__(self, function: Callable[..., Any], error: Exception) -> None:
-        self._function = function
-        self._error: Exception | None = error
+class Attempts:
+    """The tries of one transaction, until one succeeds. To be iterated over once; each try is used in a `with` block.
 
-    def __call__(self, *given: Any) -> Any:
-        error, self._error = self._error, None
+    An error that may pass ends the block without an exception, and after a pause there is another try; so does a
+    connection that cannot be had. Any other error is raised, and so is the last one where there is no time left.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        patience: float,
+        unless: Callable[[], bool],
+        doubts: list[BaseException] | None,
+        *,
+        alone: bool,
+    ) -> None:
+        self._connector = connector
+        self._patience = patience
+        self._unless = unless
+        self._doubts = doubts
+        self._alone = alone
+        self._succeeded = False
+        self._deadline: float | None = None
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0)
+
+    def __iter__(self) -> Iterator[Attempts]:
+        while not self._succeeded:
+            yield self
+
+    def __enter__(self) -> sa.Connection:
+        while True:
+            self._try = self._connector.once(self._doubts, alone=self._alone)
+            try:
+                return self._try.__enter__()
+            except Exception as error:
+                if not self._may_go_on(error):
+                    raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            self._try.__exit__(kind, error, trace)
+        except Exception as failed:  # of the commit
+            return self._swallows(failed)
         if error is not None:
+            return isinstance(error, Exception) and self._may_go_on(error)
+        self._succeeded = True
+        self._connector.recovered()
+        return False
+
+    def _swallows(self, error: Exception) -> bool:
+        if not self._may_go_on(error):
             raise error
-        return self._function(*given)
+        return True
 
-
-class _Unless(tenacity.stop.stop_base):
-    """Stops when it is not wanted any more."""
-
-    def __init__(self, unwanted: Callable[[], bool]) -> None:
-        self._unwanted = unwanted
-
-    def __call__(self, _: tenacity.RetryCallState) -> bool:
-        return self._unwanted()
+    def _may_go_on(self, error: Exception) -> bool:
+        """Whether there is to be another try; after the pause before it."""
+        if not self._connector.is_passing(error):
+            return False
+        self._connector.note(error)
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + self._patience
+        if now >= self._deadline or self._unless():
+            return False
+        return not self._connector.pause(self._backoff.pause())
 
 
 class _ByItself:

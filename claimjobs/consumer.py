@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from claimjobs.backoff import Backoff
 from claimjobs.batch import Batch
 from claimjobs.columns import DEAD
 from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided, NothingDone, UnfitTable
@@ -42,14 +43,13 @@ def consume(
     gone, they are free, and this consumer waits. While the queue is drained that would never end: after a few batches
     in a row of which nothing came NothingDone is raised.
     """
-    pause, vain = FIRST_PAUSE, 0
+    backoff, vain = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
         failure = _settled(batch, handler)
         if failure is None:
-            pause = FIRST_PAUSE
+            backoff.reset()
         else:
-            queue.wait(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            queue.wait(backoff.pause())
         on_batch(batch)
         vain = vain + 1 if failure is not None and _is_vain(queue, batch, failure) else 0
         if failure is not None and vain >= VAIN and queue.draining:

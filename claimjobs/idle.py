@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
+
+from claimjobs.backoff import Backoff
 
 SHORTEST_POLL: Final = 0.02
 """Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""
@@ -21,7 +22,7 @@ class Idleness:
 
     def __init__(self, poll: float, idle: float) -> None:
         """`poll` is the longest pause; after `idle` seconds without work none is `left`."""
-        self._poll = poll
+        self._backoff = Backoff(min(SHORTEST_POLL, poll), poll)
         self._idle = idle
         self._awake_for = 0.0
         self._awake_since = time.monotonic()
@@ -29,7 +30,7 @@ class Idleness:
 
     def worked(self) -> None:
         """There was something to do until now."""
-        self._pause = SHORTEST_POLL
+        self._backoff.reset()
         self._ends = time.monotonic() + self._idle
 
     @property
@@ -39,9 +40,7 @@ class Idleness:
 
     def pause(self) -> float:
         """Seconds until the next look; twice as many the next time, and so that not all look at once."""
-        seconds = min(self._pause, self._poll, max(self.left, SHORTEST_POLL))
-        self._pause = min(self._pause * 2, self._poll)
-        return seconds * random.uniform(0.5, 1.0)  # noqa: S311
+        return min(self._backoff.pause(), max(self.left, SHORTEST_POLL))
 
     @property
     def may_sleep(self) -> bool:

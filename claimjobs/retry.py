@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
+
+from claimjobs.backoff import Backoff
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,7 @@ class Retry:
 
     def wait(self, attempts_before: int) -> float:
         """Seconds until a job that had failed so often before this failure may run again."""
-        # 2 ** 1024 is more than a float can hold; long before that the cap decides.
-        longest = min(self.base * 2.0 ** min(attempts_before, 64), self.cap)
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        return Backoff(self.base, self.cap).after(attempts_before)
 
 
 LONGEST = 10 * 366 * 86_400.0

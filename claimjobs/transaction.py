@@ -67,11 +67,12 @@ class OpenTransaction(Connector):
 
     def begin(self, work: Callable[[sa.Connection], Result], *, unless: Callable[[], bool]) -> Result:
         """Run `work` in a transaction, and leave it open. Tried again as in `transaction`, if it does not succeed."""
-        result: Result = self._again(None, unless)(self._begin, work)
-        self._recovered()
-        return result
+        return self.transaction(work, unless=unless)
 
-    def _begin(self, work: Callable[[sa.Connection], Result]) -> Result:
+    @contextlib.contextmanager
+    def once(self, doubts: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
+        """A single try: a transaction that the end of the block leaves open, and an exception rolls back."""
+        del doubts, alone  # nothing is committed here
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = self._gone_by = None
@@ -79,9 +80,8 @@ class OpenTransaction(Connector):
             self.number += 1
             self._transaction = connection.begin()
             undone.callback(self.close)
-            result = work(connection)
+            yield connection
             undone.pop_all()
-            return result
 
     def commit(self, work: Callable[[sa.Connection], object]) -> None:
         """Run `work` at the end of the transaction, and commit it. It is not tried again: what it held is free.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
-import tenacity
 
+from claimjobs.backoff import Backoff
 from claimjobs.bulk import Row
 from claimjobs.connector import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.dialects import Dialect
@@ -186,16 +187,18 @@ class ThroughConflicts:
     ) -> int:
         """The result of `transaction`."""
         replay = _Replay([rows] if isinstance(rows, Mapping) else rows)
-        again = tenacity.Retrying(
-            retry=tenacity.retry_if_exception(lambda error: not replay.broken and self._is_conflict(error)),
-            wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
-            stop=tenacity.stop_after_delay(self._patience),
-            reraise=True,
-        )
-        return again(transaction, replay, _told_once(on_bad))
+        told_once, backoff = _told_once(on_bad), Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0)
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                return transaction(replay, told_once)
+            except sa.exc.DBAPIError as error:
+                if replay.broken or not self._is_conflict(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(backoff.pause())
 
-    def _is_conflict(self, error: BaseException) -> bool:
-        kind = self._dialect.transient_kind(error) if isinstance(error, sa.exc.DBAPIError) else None
+    def _is_conflict(self, error: sa.exc.DBAPIError) -> bool:
+        kind = self._dialect.transient_kind(error)
         if kind not in CONFLICTS:
             return False
         self._report.transients[kind] += 1
