@@ -12,6 +12,7 @@ from claimjobs.errors import (
     AccessDenied,
     ConnectionFailed,
     DriverMissing,
+    DriverUnsupported,
     ServerTooOld,
     ServerUnreachable,
     UnknownDatabase,
@@ -39,13 +40,16 @@ EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@ho
 def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     """An engine for a URL (an engine is returned as it is). Opens no connection.
 
-    Raises UnknownDatabase or DriverMissing.
+    Raises UnknownDatabase, DriverUnsupported or DriverMissing.
     """
+    bind = getattr(bind, "sync_engine", bind)  # of an AsyncEngine: refused below, by the name of its driver
     if isinstance(bind, sa.Engine):
         _require_support(bind.dialect.name)
+        _require_driver(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
         return bind
     url = parse(bind)
     _require_support(url.get_backend_name())
+    _require_driver(url.get_backend_name(), url.get_driver_name())
     try:
         return _engine(url)
     except sa.exc.NoSuchModuleError:
@@ -83,6 +87,15 @@ def _require_support(name: str) -> None:
         )
 
 
+def _require_driver(name: str, driver: str) -> None:
+    known = DIALECTS[name].drivers
+    if driver not in known:
+        raise DriverUnsupported(
+            f"claimjobs does not work with the driver {driver!r}, only with {' or '.join(known)}: "
+            f"write {' or '.join(f'{name}+{other}://...' for other in known)}, or leave the driver out: {EXAMPLES}"
+        )
+
+
 def dialect_for(engine: sa.Engine) -> Dialect:
     """The dialect of the server behind an engine; asks the server.
 
@@ -108,6 +121,11 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     """A connection, or a ConnectionFailed that says why not."""
     try:
         return engine.connect()
+    except sa.exc.InvalidRequestError as error:
+        if not DIALECTS[engine.dialect.name]().is_elsewhere(error):
+            raise
+        where = engine.url.render_as_string(hide_password=True)
+        raise UnknownDatabase(f"{where} leads to another database ({error}): give a URL such as {EXAMPLES}") from error
     except sa.exc.DBAPIError as error:
         raise _explained(engine, error) from error
 

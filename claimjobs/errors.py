@@ -47,6 +47,10 @@ class DriverMissing(ConnectionFailed):
     """The Python driver that the URL names is not installed."""
 
 
+class DriverUnsupported(UnknownDatabase):
+    """The URL, or the engine, has a driver that claimjobs does not work with. The message names those that do."""
+
+
 class ServerUnreachable(ConnectionFailed):
     """Nothing answers where the URL points."""
 

@@ -32,6 +32,10 @@ class Dialect:
     title: ClassVar[str]
     """The database's name for people, in messages and reports only."""
 
+    drivers: ClassVar[tuple[str, ...]]
+    """SQLAlchemy's names of the drivers that claimjobs works with: it reads their error codes, and waits on their
+    connections. The first one comes with claimjobs."""
+
     oldest: ClassVar[tuple[int, ...]]
     """The first version with everything a claim needs, SKIP LOCKED above all."""
 
@@ -132,6 +136,11 @@ class Dialect:
     def refused(self, error: BaseException) -> bool:
         """Whether a connection failed because the server does not want this user, password or address."""
         raise NotImplementedError
+
+    def is_elsewhere(self, error: BaseException) -> bool:
+        """Whether SQLAlchemy refused a connection because its server is not the database that the URL names."""
+        del error
+        return False
 
     def no_such_database(self, error: BaseException) -> bool:
         """Whether a connection failed because the server has no database of this name."""

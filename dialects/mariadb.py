@@ -29,3 +29,6 @@ class MariaDB(MySQL):
         # Since 11 a snapshot that met a newer row is refused (innodb_snapshot_isolation).
         1020: "serialization",
     }
+
+    def is_elsewhere(self, error: BaseException) -> bool:
+        return "is not a MariaDB variant" in str(error)

@@ -24,6 +24,7 @@ from claimjobs.dialects.types import Instant, database_now
 class MySQL(Dialect):
     title: ClassVar[str] = "MySQL"
     # SKIP LOCKED came with 8.0.1, expression defaults with 8.0.13.
+    drivers: ClassVar[tuple[str, ...]] = ("pymysql", "mysqldb")
     oldest: ClassVar[tuple[int, ...]] = (8, 0, 13)
 
     finds_and_locks_at_once: ClassVar[bool] = True

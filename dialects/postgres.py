@@ -38,6 +38,7 @@ _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 class Postgres(Dialect):
     title: ClassVar[str] = "Postgres"
     # SKIP LOCKED came with 9.5, MATERIALIZED with 12; 13 is the oldest that is tested.
+    drivers: ClassVar[tuple[str, ...]] = ("psycopg",)
     oldest: ClassVar[tuple[int, ...]] = (13,)
 
     claims_in_one_statement: ClassVar[bool] = True

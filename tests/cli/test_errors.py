@@ -24,6 +24,8 @@ SECRET = "gehe%40im7"  # an @ in it, as it must be written in a URL
         ("sqlite:///{}", "only mariadb, mysql, postgresql"),
         ("nonsense://app:{}@127.0.0.1/shop", "does not know 'nonsense', only mariadb, mysql, postgresql"),
         ("mysql+mysqldb://app:{}@127.0.0.1/shop", "pip install mysqlclient"),
+        ("postgresql+asyncpg://app:{}@127.0.0.1/shop", "'asyncpg', only with psycopg: write postgresql+psycopg://"),
+        ("mysql+aiomysql://app:{}@127.0.0.1/shop", "'aiomysql', only with pymysql or mysqldb: write mysql+pymysql://"),
         ("app:{}@127.0.0.1", "cannot be read"),
         ("mysql://app:{}@127.0.0.1:port/shop", "cannot be read"),
     ],
@@ -44,6 +46,17 @@ def test_a_wrong_password(database: Backend) -> None:
     assert "the server refused" in ended.err
     assert "check user, password and their rights" in ended.err
     assert "im7" not in ended.err
+
+
+def test_a_url_for_one_database_that_leads_to_another(database: Backend) -> None:
+    """`mysql` in a URL means both; `mariadb` does not."""
+    if database.name != "mysql":
+        pytest.skip("only MySQL takes the driver and the password of another database's URL")
+    url = sa.make_url(database.url).set(drivername="mariadb+pymysql").render_as_string(hide_password=False)
+    ended = claimjobs("status", "--url", url)
+    assert ended.code == exits.CONNECTION
+    assert "leads to another database" in ended.err
+    assert "give a URL such as mysql://" in ended.err
 
 
 def test_a_database_that_is_not_there(database: Backend) -> None:

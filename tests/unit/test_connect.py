@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
@@ -10,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs import Queue
 from claimjobs.connect import engine_of, parse
 from claimjobs.dialects.mysql import MySQL
-from claimjobs.errors import DriverMissing, UnknownDatabase
+from claimjobs.errors import DriverMissing, DriverUnsupported, UnknownDatabase
 
 SECRET = "Tr0ub4dor-3"
 
@@ -71,7 +72,7 @@ def test_an_engine_of_another_database_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("url", "module"),
-    [("mysql+mysqldb", "MySQLdb"), ("postgresql+psycopg2", "psycopg2"), ("mysql", "pymysql")],
+    [("mysql+mysqldb", "MySQLdb"), ("postgresql+psycopg", "psycopg"), ("mysql", "pymysql")],
 )
 def test_a_driver_that_is_not_installed_is_told_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch, url: str, module: str
@@ -80,6 +81,47 @@ def test_a_driver_that_is_not_installed_is_told_with_what_to_install(
     with pytest.raises(DriverMissing, match=r"is not installed .*: pip install .*, or leave the driver out") as raised:
         Queue(f"{url}://app:{SECRET}@host/shop")
     assert SECRET not in str(raised.value)
+
+
+OTHER_DRIVERS = {
+    "postgresql+psycopg2": "only with psycopg: write postgresql+psycopg://",
+    "postgresql+psycopg_async": "only with psycopg: write postgresql+psycopg://",
+    "postgresql+asyncpg": "only with psycopg: write postgresql+psycopg://",
+    "postgresql+pg8000": "only with psycopg: write postgresql+psycopg://",
+    "mysql+mysqlconnector": "only with pymysql or mysqldb: write mysql+pymysql://... or mysql+mysqldb://",
+    "mysql+asyncmy": "only with pymysql or mysqldb: write mysql+pymysql://... or mysql+mysqldb://",
+    "mysql+aiomysql": "only with pymysql or mysqldb: write mysql+pymysql://... or mysql+mysqldb://",
+    "mariadb+mariadbconnector": "only with pymysql or mysqldb: write mariadb+pymysql://... or mariadb+mysqldb://",
+}
+
+
+@pytest.mark.parametrize("given", OTHER_DRIVERS)
+def test_a_driver_that_is_not_supported_is_told_with_those_that_are(given: str) -> None:
+    """Installed or not: nobody should install it first."""
+    with pytest.raises(DriverUnsupported, match=given.partition("+")[2]) as raised:
+        Queue(f"{given}://app:{SECRET}@host/shop")
+    assert OTHER_DRIVERS[given] in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize("given", OTHER_DRIVERS)
+def test_an_engine_with_a_driver_that_is_not_supported_is_refused(given: str) -> None:
+    family, _, driver = given.partition("+")
+    engine = sa.create_engine(f"{family}+{'psycopg' if family == 'postgresql' else 'pymysql'}://app:{SECRET}@host/shop")
+    engine.dialect.driver = driver  # none of them is installed here, and SQLAlchemy loads a driver for its engine
+    with pytest.raises(DriverUnsupported) as raised:
+        Queue(engine)
+    assert OTHER_DRIVERS[given] in str(raised.value)
+    assert SECRET not in str(raised.value)
+
+
+def test_the_asynchronous_engine_of_a_supported_driver_is_refused() -> None:
+    engine = sa.create_engine("postgresql+psycopg_async://app@host/shop")
+    for given in (engine, SimpleNamespace(sync_engine=engine)):  # AsyncEngine has it, and needs greenlet
+        with pytest.raises(
+            DriverUnsupported, match=r"'psycopg \(async\)', only with psycopg: write postgresql\+psycopg"
+        ):
+            Queue(given)  # type: ignore[arg-type]
 
 
 def test_nothing_is_asked_of_a_server_before_the_first_use() -> None:
