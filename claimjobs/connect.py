@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import sqlalchemy as sa
 
@@ -114,7 +114,9 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
     try:
         yield connection
     finally:
-        connection.close()
+        # What is committed is committed, and what is not is rolled back by the server where the line is lost by now.
+        with suppress(sa.exc.DBAPIError):
+            connection.close()
 
 
 def open_connection(engine: sa.Engine) -> sa.Connection:

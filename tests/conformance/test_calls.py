@@ -12,6 +12,7 @@ from claimjobs.liveness import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import JOBS, hand_of
+from tests.conformance.refusals import refusal, refused_after
 from tests.conformance.sleepers import PATIENT, Consumer
 
 QUICK = Liveness(lease=2.0)
@@ -71,6 +72,27 @@ def test_only_consumers_of_that_table_are_called(backend: Backend) -> None:
         other.falls_asleep()
         # Two that found nothing, with the job's settle and after it: it was not called for the other table's rows.
         assert other.queue.report.empty_claims == looks + 2
+
+
+@pytest.mark.usefixtures("only_when_called")
+@pytest.mark.parametrize("how", ["refused", "cut off"])
+def test_a_call_that_fails_in_passing_is_not_the_last(backend: Backend, how: str) -> None:
+    """Its rows are committed, and found some time; those that come next call again."""
+    engine = backend.new_engine()
+    producer = backend.queue(bind=engine)
+    producer.check()
+    statement = refusal(backend, "deadlock") if how == "refused" else ENDS_ITS_SESSION[backend.family]
+    with Consumer(backend) as consumer:
+        consumer.falls_asleep()
+        with refused_after(engine, "claimjobs_owners", statement):
+            assert producer.enqueue(jobs(1)) == 1
+        producer.enqueue({"d": "next", "e": ""})
+        backend.wait_for(lambda: sorted(consumer.done) == ["0000", "next"], "both are done")
+
+
+ENDS_ITS_SESSION = dict.fromkeys(("mysql", "mariadb"), "KILL CONNECTION_ID()") | {
+    "postgres": "SELECT pg_terminate_backend(pg_backend_pid())"
+}
 
 
 def test_what_is_done_after_a_sleep_is_a_transaction_again(backend: Backend) -> None:
