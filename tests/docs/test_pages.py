@@ -14,7 +14,7 @@ from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
-from docs import make_chaos, make_commands, make_sql
+from docs import make_chaos, make_commands, make_mutants, make_sql
 from tests.docs.markdown import MANUAL, PAGES, README, ROOT, anchors, blocks, links, table
 
 
@@ -47,6 +47,10 @@ def test_pictures_load_nothing_from_elsewhere() -> None:
 
 def test_the_page_of_commands_is_fresh() -> None:
     assert make_commands.PAGE.read_text(encoding="utf-8") == make_commands.page(), "run `python -m docs.make_commands`"
+
+
+def test_the_page_of_mutants_is_fresh() -> None:
+    assert make_mutants.PAGE.read_text(encoding="utf-8") == make_mutants.page(), "run `python -m docs.make_mutants`"
 
 
 @pytest.mark.parametrize("family", make_sql.URLS)

@@ -72,7 +72,7 @@ def _unsound(lab: Laboratory, chosen: list[Mutant]) -> str | None:
 
 def _tried(lab: Laboratory, mutant: Mutant) -> dict[str, Any]:
     began = time.monotonic()
-    by = lab.noticed_by(mutant, files()[mutant.file])
+    by = None if mutant.key in EXPLAINED else lab.noticed_by(mutant, files()[mutant.file])
     told = {name: getattr(mutant, name) for name in ("file", "line", "operator", "before", "after")}
     return {**told, "noticed_by": by, "seconds": round(time.monotonic() - began, 1)}
 

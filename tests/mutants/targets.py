@@ -42,8 +42,8 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     ),
     "dialects": (
         "dialects/base dialects/mysql dialects/mariadb dialects/postgres",
-        "unit/test_connect test_claim test_two_databases test_settle test_unique test_contention test_calls "
-        "test_advisory test_columns test_transaction test_side_car test_liveness test_connections test_errors",
+        "unit/test_connect test_claim test_settle test_two_databases test_calls test_columns test_errors test_locks "
+        "test_transaction test_connections",
     ),
 }
 """For each part of the protocol: modules of the package, then files of tests (of tests/conformance, where no folder is
