@@ -11,6 +11,7 @@ from claimjobs.backend import look_at
 from claimjobs.columns import STATES, UNCLAIMED, Columns
 from claimjobs.connect import connected
 from claimjobs.ddl import add_column, text
+from claimjobs.dialects import DIALECTS
 from claimjobs.errors import ColumnMissing, OwnersOutdated, UnfitTable
 from claimjobs.indexes import claim_index, covers, holds
 from claimjobs.roles import REQUIRED, Roles, roles_of
@@ -110,7 +111,7 @@ def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
 
 def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
     """The index to claim by, where the one that is there does not hold all that phase 1 reads."""
-    index = claim_index(roles, order_of(shape.order_by, roles))
+    index = claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
     with connected(engine) as connection:
         found = sa.inspect(connection).get_indexes(roles.table.name, schema=roles.table.schema)
     if index is None or holds(found, index.columns.keys()):
@@ -137,19 +138,19 @@ def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[st
         columns = [column_for(role, there, given) for role in dict.fromkeys(wanted) if role != INDEX]
         new = [column for column in columns if column.name not in there.c]
         statements = [add_column(engine, there, column) for column in new]
-        index = _wanted_index(shape, given, there, new) if INDEX in wanted else None
+        index = _wanted_index(engine, shape, there, new) if INDEX in wanted else None
         found = sa.inspect(connection).get_indexes(there.name, schema=there.schema)
     if index is not None and not holds(found, index.columns.keys()):
         statements.append(_renewed(index, found, engine))
     return statements
 
 
-def _wanted_index(shape: Shape, given: Columns, there: sa.Table, new: list[sa.Column[Any]]) -> sa.Index | None:
+def _wanted_index(engine: sa.Engine, shape: Shape, there: sa.Table, new: list[sa.Column[Any]]) -> sa.Index | None:
     """The index over the table as it will be."""
     for column in new:
         there.append_column(column)
-    roles = roles_of(there, given)
-    return claim_index(roles, order_of(shape.order_by, roles))
+    roles = roles_of(there, shape.map or Columns())
+    return claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
 
 
 def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs.bulk import FEW, Prepared, Row, prepared
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadRow
+from claimjobs.reserved import Reserved
 from claimjobs.roles import Roles
 from claimjobs.savepoint import savepoint
 from claimjobs.statements.produce import produce
@@ -83,16 +84,20 @@ def _chunks(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Chunk]
     numbers: list[int] = []
     alike: list[Row] = []
     shape: frozenset[str] = frozenset()
+    reserved = Reserved(roles)
+    ours: Collection[str] = ()
     try:
         for number, row in enumerate(rows, 1):
             same = (type(row) is dict or isinstance(row, Mapping)) and row.keys() == shape
-            if not same and (misfit := _misfit(row, roles)):
+            misfit = None if same else _misfit(row, roles)
+            looked_at = ours if same or misfit else reserved.among(row)
+            if misfit := misfit or reserved.misfit(row, looked_at):
                 on_bad(BadRow(number, misfit, row))
                 continue
             if alike and (not same or len(alike) == AT_ONCE):
                 yield Chunk(numbers, alike)
                 numbers, alike = [], []
-            shape = shape if same else frozenset(row)
+            shape, ours = (shape, ours) if same else (frozenset(row), looked_at)
             numbers.append(number)
             alike.append(row)
     except BadRow:

@@ -341,6 +341,15 @@ class BadOrder(BadPredicate):
         )
 
 
+class NotOneExpression(BadPredicate):
+    """A `where` or an `order_by` that is text is not one whole expression: it would reach beyond what it is about."""
+
+    def __init__(self, what: str, flaw: str) -> None:
+        ClaimjobsError.__init__(
+            self, f"the {what} is not one whole expression ({flaw}): balance its quotes, comments and parentheses"
+        )
+
+
 # --- using the library -----------------------------------------------------------------------------------
 
 

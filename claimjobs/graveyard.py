@@ -18,8 +18,9 @@ from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.rows import JobMaker
 from claimjobs.selection import Predicate, Where, predicates_of
-from claimjobs.settle import key_of
+from claimjobs.settle import key_of, keys_for
 from claimjobs.statements import dead as statements
+from claimjobs.statements.lock import lock_those
 from claimjobs.statements.side_car import Pair, of_jobs
 from claimjobs.translate import predicate_errors
 
@@ -31,7 +32,8 @@ class Graveyard:
     """The dead jobs: out of attempts, kept in the table until a person decides.
 
     `where` narrows what is meant, as for a claim; the queue's own predicate does not count here. Nobody claims a dead
-    job, so it is never in anyone's hand: what is written is guarded by its status alone. Raises BadPredicate.
+    job, so it is never in anyone's hand: what is written is guarded by its status alone. Jobs are found, and locked, by
+    `where`, and then written by their keys: no text of a user stands beside that guard. Raises BadPredicate.
 
     Where claims are kept in a table beside the user's, a dead job is a row of that: its key and its error. `where` may
     name the columns of both tables, and does not hold for a job whose row is gone.
@@ -81,13 +83,12 @@ class Graveyard:
 
         Each is brought back once, even if it dies again meanwhile. The last error stays until the next one.
         """
-        narrower = self._narrower(where)
-        revive = statements.revive(self._roles, self._backend.dialect, self._now, narrower)
+        revive = statements.revive(self._roles, self._backend.dialect, self._now)
         return self._write(revive, keys, where, limit)
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
         """Delete dead jobs; how many. Without keys: all for which `where` holds."""
-        drop = statements.drop(self._roles, self._backend.dialect, self._narrower(where))
+        drop = statements.drop(self._roles, self._backend.dialect)
         return self._write(drop, keys, where, limit)
 
     # --- inside ----------------------------------------------------------------------------------------
@@ -95,23 +96,26 @@ class Graveyard:
     def _narrower(self, where: Where) -> Sequence[Predicate]:
         """The predicate, about the user's table, also where the dead stand in a table of claims beside it."""
         backend = self._backend
-        found = predicates_of(where, backend.source)
+        found = predicates_of(where, backend.source, backend.dialect.lexis)
         if backend.apart is None or not found:
             return found
         return (of_jobs(Pair(backend.apart, backend.roles, backend.dialect, self._now), found),)
 
     def _write(self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None) -> int:
+        narrower = self._narrower(where)
+        lock = lock_those(self._roles, self._backend.dialect, narrower) if narrower else None
         with self._connect() as connector:
             chunks = self._found(connector, where, limit) if keys is None else _chunks(keys, limit)
-            return sum(self._reached(connector, statement, chunk) for chunk in chunks)
+            return sum(self._reached(connector, statement, lock, chunk) for chunk in chunks)
 
     def _found(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:
         for rows in self._pages(connector, self._roles.key, where, limit):
             yield [key_of(row) for row in rows]
 
-    def _reached(self, connector: Connector, statement: Any, keys: Sequence[Key]) -> int:
+    def _reached(self, connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
         def write(connection: sa.Connection) -> int:
-            return connection.execute(statement, {"claimjobs_keys": keys}).rowcount
+            still = keys if lock is None else keys_for(connection, lock, keys)
+            return connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
 
         with predicate_errors(self._backend.dialect):
             return connector.transaction(write)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -18,8 +18,12 @@ from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.owner import END_OF_SESSION
 from claimjobs.retry import Retry
-from claimjobs.settle import Outcomes, Settler
+from claimjobs.settle import Outcomes, Settler, key_of
 from claimjobs.statements import owners as statements
+from claimjobs.statements.settle import Reach, release
+
+AT_ONCE: Final = 1_000
+"""Jobs of one transaction that are freed because nobody has them."""
 
 log = logging.getLogger("claimjobs.janitor")
 
@@ -61,6 +65,21 @@ class Janitor:
     def reclaim_unknown(self) -> int:
         """Hand back what owners hold that are in no table."""
         return sum(map(self.reclaim_by_id, self.unknown()))
+
+    def reclaim_ownerless(self) -> int:
+        """Free the jobs that are claimed by nobody, as they were; how many."""
+        count = 0
+        while freed := self._connector.transaction(self._free_some, patience=1):
+            count += freed
+        return count
+
+    def _free_some(self, connection: sa.Connection) -> int:
+        roles, limit = self._backend.roles, {"claimjobs_limit": AT_ONCE}
+        keys = [key_of(row) for row in connection.execute(statements.ownerless(roles), limit)]
+        if keys:
+            reach = Reach(roles, self._backend.dialect, statements.claimed_by_nobody(roles))
+            connection.execute(release(reach), {"claimjobs_keys": keys})
+        return len(keys)
 
     def reclaim(self, seen: Seen) -> int:
         """Hand back what a dead owner holds, unless it has come back meanwhile, and take it out; how many jobs.

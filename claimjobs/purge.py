@@ -12,7 +12,9 @@ import sqlalchemy as sa
 from claimjobs.backend import Backend
 from claimjobs.connector import Connector
 from claimjobs.selection import Where, predicates_of
+from claimjobs.settle import keys_for
 from claimjobs.statements import purge as statements
+from claimjobs.statements.lock import lock_those
 from claimjobs.translate import predicate_errors
 
 Kept = Literal["done", "dead"]
@@ -35,30 +37,35 @@ class Purge:
     def run(self, now: sa.ColumnElement[Any], age: timedelta, *, where: Where, dry_run: bool) -> int:
         """Delete them, or only count them; how many. Raises ColumnMissing or BadPredicate."""
         until = self._connector.transaction(lambda connection: _instant(connection, now)) - age
-        roles = self._backend.roles
-        chosen = statements.old(roles, self._status, until, predicates_of(where, roles))
-        with predicate_errors(self._backend.dialect):
-            return self._count(chosen) if dry_run else self._delete(chosen)
+        roles, dialect = self._backend.roles, self._backend.dialect
+        old, narrower = statements.old(roles, self._status, until), predicates_of(where, roles, dialect.lexis)
+        with predicate_errors(dialect):
+            return self._count((*old, *narrower)) if dry_run else self._delete(old, narrower)
 
     def _count(self, chosen: statements.Predicates) -> int:
         statement = statements.how_many(self._backend.roles, chosen)
         return self._connector.transaction(lambda connection: int(connection.execute(statement).scalar_one()))
 
-    def _delete(self, chosen: statements.Predicates) -> int:
+    def _delete(self, old: statements.Predicates, narrower: statements.Predicates) -> int:
         roles, dialect = self._backend.roles, self._backend.dialect
-        page = partial(statements.page, roles, dialect, chosen)
-        delete = statements.purge(roles, dialect, chosen)
+        page = partial(statements.page, roles, dialect, (*old, *narrower))
+        lock = lock_those(roles, dialect, narrower) if narrower else None
+        delete = statements.purge(roles, dialect, old)
         deleted, after = 0, None
         while True:
-            found, reached = self._connector.transaction(partial(self._chunk, page=page(after), delete=delete))
+            found, reached = self._connector.transaction(
+                partial(self._chunk, page=page(after), lock=lock, delete=delete)
+            )
             deleted += reached
             if len(found) < AT_ONCE:
                 return deleted
             after = tuple(found[-1])
 
-    def _chunk(self, connection: sa.Connection, page: Any, delete: Any) -> tuple[Sequence[Any], int]:
+    def _chunk(self, connection: sa.Connection, page: Any, lock: Any, delete: Any) -> tuple[Sequence[Any], int]:
         found = connection.execute(page, {"claimjobs_limit": AT_ONCE}).all()
         keys = [self._backend.roles.key_in(row._mapping) for row in found]
+        if keys and lock is not None:
+            keys = keys_for(connection, lock, keys)
         return found, connection.execute(delete, {"claimjobs_keys": keys}).rowcount if keys else 0
 
 

@@ -320,6 +320,15 @@ class Queue:
         with self._works.janitor() as janitor:
             return janitor.reclaim_dead()
 
+    def reclaim_ownerless(self) -> int:
+        """Free the jobs that are claimed by nobody (`stats().ownerless`); how many.
+
+        No claim leaves such a job behind: its row was written by another program, or by hand. Make sure that none of
+        them claims in this way, and is at work.
+        """
+        with self._works.janitor() as janitor:
+            return janitor.reclaim_ownerless()
+
     def close(self) -> None:
         """Hand back what is still held, leave the owners and close the connection. The Queue can be used again."""
         self._works.close()

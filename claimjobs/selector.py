@@ -30,8 +30,9 @@ class Selector:
 
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
-        narrower = (*predicates_of(self.where, self.roles), *predicates_of(where, self.roles))
-        return Selection(sa.and_(self.roles.due(self.now), *narrower), order_of(self.order_by, self.roles))
+        roles, lexis = self.roles, self.dialect.lexis
+        narrower = (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis))
+        return Selection(sa.and_(roles.due(self.now), *narrower), order_of(self.order_by, roles, lexis))
 
     def changes(self, where: Where) -> bool:
         """Whether a callable gives the predicate, so that it may differ from call to call."""

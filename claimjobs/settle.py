@@ -254,3 +254,8 @@ def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
 def key_of(row: Any) -> Key:
     """The key in a row of key columns."""
     return row[0] if len(row) == 1 else tuple(row)
+
+
+def keys_for(connection: sa.Connection, statement: Any, keys: Sequence[Key]) -> list[Key]:
+    """The keys that a statement returns for those of its parameter `keys`."""
+    return [key_of(row) for row in connection.execute(statement, {"claimjobs_keys": keys})]

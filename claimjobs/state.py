@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
@@ -74,6 +75,15 @@ class State:
         fitting = [state for state in alike if not self._is_shared(state) or free in (None, state != CLAIMED)]
         return fitting[0] if fitting else None
 
+    def meant_by(self, value: Any) -> str | None:
+        """The state other than unclaimed that a value of the column means; None: none of them.
+
+        Also one that only looks alike, as 'Claimed' and 1: there are databases and types to which it is the same.
+        """
+        if self.column is None or _alike(value) == _alike(self.values[UNCLAIMED]):
+            return None
+        return next((state for state, meant in self.values.items() if _alike(value) == _alike(meant)), None)
+
     def _value(self, state: str) -> Any:
         return None if self.column is None else self.values.get(state, self.values[UNCLAIMED])
 
@@ -84,3 +94,11 @@ class State:
         """Whether the column does not tell this state from another one."""
         others = [other for other in self.can if other != state]
         return self.column is None or self._value(state) in [self._value(other) for other in others]
+
+
+def _alike(value: Any) -> str | None:
+    """Values that a column may take for the same have the same text."""
+    if value is None:
+        return None
+    plain = value.name if isinstance(value, Enum) else int(value) if isinstance(value, bool) else value
+    return str(plain).strip().casefold()

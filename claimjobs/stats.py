@@ -55,6 +55,9 @@ class Stats:
     """Rows in no state that is named: how many have each other value of the status column, the most first. None of
     them is claimed."""
 
+    ownerless: int = 0
+    """Claimed jobs that no owner's id stands in: nobody works on them, and nobody hands them back unasked."""
+
     @property
     def left(self) -> int:
         """Jobs that are still to be done: unclaimed and claimed."""
@@ -62,7 +65,7 @@ class Stats:
 
 
 def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
-    """The statistics of a queue's table, in three statements, or four where an owner may be dead."""
+    """The statistics of a queue's table, in three statements, or a few more."""
     roles = backend.roles
     known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
     if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
@@ -77,6 +80,7 @@ def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]
         oldest=_oldest(known[UNCLAIMED]),
         owners=_owners(connection, backend) if backend.by_lease else (),
         others=dict(others.most_common()),
+        ownerless=_ownerless(connection, backend) if known[CLAIMED] else 0,
     )
 
 
@@ -103,6 +107,12 @@ def _owners(connection: sa.Connection, backend: Backend) -> tuple[OwnerStats, ..
     owners = look(connection, backend)
     dead = dead_among(owners, connection, backend)
     return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners)
+
+
+def _ownerless(connection: sa.Connection, backend: Backend) -> int:
+    if backend.roles.owner_id is None:
+        return 0
+    return int(connection.execute(count.ownerless(backend.roles)).scalar_one())
 
 
 def _owner(seen: Seen, jobs: int, *, dead: bool) -> OwnerStats:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, TypeVar
 import sqlalchemy as sa
 
 from claimjobs.dialects.bell import Bell
+from claimjobs.dialects.lexis import Lexis
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any
@@ -97,6 +98,8 @@ class Dialect:
     """Types of a key: what a driver reads of such a column is equal to what the column holds. tests/foreign/keys.py"""
     inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
     """Those of them of which that is not so: a driver reads an approximate number as it is shown, shortened."""
+    lexis: ClassVar[Lexis] = Lexis()
+    """Where texts, names and comments end in what a user writes as SQL."""
 
     def __init__(self, driver: str = "") -> None:
         """`driver`: SQLAlchemy's name of the driver, for what only some of them can do."""

@@ -18,6 +18,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from claimjobs.dialects.base import Dialect, Key, Lock, Write
+from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.types import Instant, database_now
 
 
@@ -36,6 +37,16 @@ class MySQL(Dialect):
     wakes: ClassVar[bool] = True
     interrupts: ClassVar[bool] = True
     reads_that_lock: ClassVar[frozenset[str]] = frozenset({"SERIALIZABLE"})
+
+    # A backslash escapes a quote (unless sql_mode says NO_BACKSLASH_ESCAPES, which is not asked for), `#` begins a
+    # comment, `--` only before a space, comments do not nest, and one that begins with `!` is executed.
+    lexis: ClassVar[Lexis] = Lexis(
+        quoted=r"""'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+"|`(?:[^`]|``)*+`""",
+        opening="['\"`]",
+        comment=r"(?:\#|--(?=[\x00-\x20\x7f]))[^\n]*+(?P<end>\n)?",
+        nests_comments=False,
+        runs_comments=True,
+    )
 
     transient: ClassVar[dict[Any, str]] = {
         1213: "deadlock",

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from claimjobs.dialects.base import Dialect
+from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
 from claimjobs.dialects.types import Instant
 
 _OWNERS: Final = 0x636A6F
@@ -49,6 +50,12 @@ class Postgres(Dialect):
     copies: ClassVar[bool] = True
     wakes: ClassVar[bool] = True
     switches_autocommit_freely: ClassVar[bool] = True
+
+    # Texts with escapes, E'\'', and in dollars, $tag$ ... $tag$.
+    lexis: ClassVar[Lexis] = Lexis(
+        quoted=rf"""[eE]'(?:[^'\\]|\\.|'')*+'|{STANDARD_QUOTES}|\$(?P<tag>[{LETTER}][{LETTER}0-9]*+)?\$.*?\$(?(tag)(?P=tag))\$""",
+        opening=rf"[eE]?'|\"|\$(?:[{LETTER}][{LETTER}0-9]*+)?\$",
+    )
 
     transient: ClassVar[dict[Any, str]] = {
         "40P01": "deadlock",

@@ -212,14 +212,14 @@ def _built(family: str) -> dict[str, Any]:
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
         "list": dead.page(roles, dialect, tuple(roles.table.columns), ()),
-        "revive": dead.revive(roles, dialect, now, ()),
-        "drop": dead.drop(roles, dialect, ()),
+        "revive": dead.revive(roles, dialect, now),
+        "drop": dead.drop(roles, dialect),
         **_clean_up(roles, dialect),
     }
 
 
 def _clean_up(roles: Roles, dialect: Dialect) -> dict[str, Any]:
-    old = purge.old(roles, "done", sa.bindparam("until", type_=Instant()), ())
+    old = purge.old(roles, "done", sa.bindparam("until", type_=Instant()))
     return {"old": purge.page(roles, dialect, old, None), "purge": purge.purge(roles, dialect, old)}
 
 

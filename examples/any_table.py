@@ -52,9 +52,8 @@ def keys(url: str, table: str, where: str | None) -> list[Any]:
     engine = engine_of(url)
     with connected(engine) as connection:
         found = sa.Table(table, sa.MetaData(), autoload_with=connection)
-        chosen = predicate(where)
         meant = sa.select(*found.primary_key)
-        rows = connection.execute(meant if chosen is None else meant.where(chosen)).all()
+        rows = connection.execute(meant if where is None else meant.where(sa.text(where))).all()
     engine.dispose()
     return [tuple(row) if len(row) > 1 else row[0] for row in rows]
 

@@ -10,7 +10,7 @@ import contextlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal
@@ -226,6 +226,14 @@ class Backend:
         """Run one statement of SQL and commit; how many rows it reached."""
         with self.engine.begin() as connection:
             return int(connection.execute(sa.text(statement), values).rowcount)
+
+    def insert(self, table: str | sa.Table, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Insert rows as they are, and commit: also such as no queue enqueues."""
+        with self.engine.begin() as connection:
+            if isinstance(table, str):
+                table = sa.Table(table, sa.MetaData(), autoload_with=connection)
+            for row in rows:
+                connection.execute(sa.insert(table), dict(row))
 
     def analyze(self, table: str = "jobs") -> None:
         """Let the planner learn how many rows a table has."""

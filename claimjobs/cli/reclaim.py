@@ -6,7 +6,7 @@ import json
 
 import click
 
-from claimjobs.cli.console import age, log_said, say
+from claimjobs.cli.console import age, log_said, number, say
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue import Queue
@@ -19,6 +19,7 @@ from claimjobs.stats import OwnerStats
 @click.command()
 @click.option("--owner", type=click.IntRange(1), metavar="ID", help="This owner alone: its process has ended.")
 @click.option("--force", is_flag=True, help="With --owner: although it seems to live.")
+@click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed, and by nobody.")
 @click.option(
     "--attempts",
     type=click.IntRange(1),
@@ -29,7 +30,9 @@ from claimjobs.stats import OwnerStats
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is told above.")
 @url_option
 @shape_options
-def reclaim(owner: int | None, force: bool, attempts: int, as_json: bool, url: str | None, shape: Shape) -> None:
+def reclaim(
+    owner: int | None, force: bool, ownerless: bool, attempts: int, as_json: bool, url: str | None, shape: Shape
+) -> None:
     """Hand back the jobs of owners that are dead, and print how many; which owners, on standard error.
 
     An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Every
@@ -38,18 +41,35 @@ def reclaim(owner: int | None, force: bool, attempts: int, as_json: bool, url: s
     --owner hands back what one owner holds. If it seems to live that is refused: jobs in its hand would be run a
     second time. --force does it all the same; the owner's late outcomes are refused, and it goes on under a new id.
 
+    --ownerless frees jobs that are claimed without an owner's id. No claim leaves one behind: they were written by
+    hand, or by another program, which must not be at work then. Without it they are told of, and left alone.
+
     With --json: "handed_back" (jobs).
 
     \b
     Examples:
       claimjobs reclaim
       claimjobs reclaim --owner 10000017
+      claimjobs reclaim --ownerless
     """
+    if ownerless and owner is not None:
+        raise click.UsageError("--ownerless is about jobs without an owner: leave out --owner")
     if force and owner is None:
         raise click.UsageError("--force goes with --owner ID")
     with queue_for(url, shape, retry=Retry(attempts=attempts)) as queue, log_said():
-        jobs = queue.reclaim() if owner is None else _from(queue, owner, force)
+        jobs = _reclaimed(queue, owner, force=force, ownerless=ownerless)
     click.echo(json.dumps({"handed_back": jobs}) if as_json else jobs)
+
+
+def _reclaimed(queue: Queue, owner: int | None, *, force: bool, ownerless: bool) -> int:
+    if ownerless:
+        return queue.reclaim_ownerless()
+    if owner is not None:
+        return _from(queue, owner, force)
+    jobs, left = queue.reclaim(), queue.stats().ownerless
+    if left:
+        say(f"{number(left, 'job')} claimed by nobody: `claimjobs reclaim --ownerless` frees them")
+    return jobs
 
 
 def _from(queue: Queue, owner_id: int, force: bool) -> int:

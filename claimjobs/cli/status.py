@@ -39,12 +39,15 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     Rows in none of the states that were named are listed as "other", with the value that they have: where all of a
     table are, a value is mistyped.
 
-    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "other", a list with the "value" and the
-    "rows" of each value that means none of them; "oldest_due_seconds" (null if no job is due); "owners", each with
-    "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last sign of life),
-    "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are handed back),
-    "asleep_seconds" (for which it has waited to be called; null: it has work, or looks for some) and "jobs" (that it
-    holds).
+    Jobs that are claimed without an owner's id are told of: nobody works on them, and `claimjobs reclaim --ownerless`
+    frees them.
+
+    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (those of the claimed that are
+    claimed by nobody); "other", a list with the "value" and the "rows" of each value that means none of them;
+    "oldest_due_seconds" (null if no job is due); "owners", each with "id", "host", "pid", "age_seconds" (since it
+    began), "silence_seconds" (since its last sign of life), "lease_seconds", "lock" ("held", "free" or "none": lease
+    only), "dead" (true until its jobs are handed back), "asleep_seconds" (for which it has waited to be called; null:
+    it has work, or looks for some) and "jobs" (that it holds).
 
     \b
     Examples:
@@ -66,6 +69,7 @@ def _object(name: str, stats: Stats) -> dict[str, object]:
     return {
         "table": name,
         **_counts(stats),
+        "ownerless": stats.ownerless,
         "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
         "oldest_due_seconds": stats.oldest,
         "owners": [_renamed(asdict(owner)) for owner in stats.owners],
@@ -84,7 +88,13 @@ def _lines(name: str, stats: Stats) -> list[str]:
     counts = [f"{name}: {count} {state}" for state, count in _counts(stats).items()]
     others = [f"{name}: {line}" for line in _others(stats)]
     owners = [f"{name}: owner {_owner(owner)}" for owner in stats.owners]
-    return [*counts, *others, f"{name}: {_oldest(stats)}", *owners]
+    nobody = [f"{name}: {line}" for line in _ownerless(stats)]
+    return [*counts, *nobody, *others, f"{name}: {_oldest(stats)}", *owners]
+
+
+def _ownerless(stats: Stats) -> list[str]:
+    told = f"{stats.ownerless} claimed by nobody: `claimjobs reclaim --ownerless` frees them"
+    return [told] if stats.ownerless else []
 
 
 def _others(stats: Stats) -> list[str]:
@@ -121,7 +131,7 @@ def _tables(name: str, stats: Stats) -> list[Table | str]:
     for line in _others(stats):
         rows, _, what = line.partition(" ")
         jobs.add_row(what, f"{int(rows):,}")
-    return [jobs, _oldest(stats), *([_owners(stats)] if stats.owners else [])]
+    return [jobs, *_ownerless(stats), _oldest(stats), *([_owners(stats)] if stats.owners else [])]
 
 
 def _owners(stats: Stats) -> Table:

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 
 from claimjobs.columns import CLAIMED
 from claimjobs.roles import Roles
+from claimjobs.statements.owners import claimed_by_nobody
 
 
 def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -23,6 +24,11 @@ def by_owner(roles: Roles) -> sa.Select[Any]:
     owner = roles.need("owner_id", "counting what owners hold")
     columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)
+
+
+def ownerless(roles: Roles) -> sa.Select[Any]:
+    """How many rows are claimed, and by nobody."""
+    return sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))
 
 
 def rows(table: sa.Table) -> sa.Select[Any]:

@@ -38,16 +38,16 @@ def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(roles.table).where(roles.state.is_(DEAD), *where)
 
 
-def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], where: Predicates) -> sa.Update:
+def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
     """Those of `keys` that are dead are anyone's, as if they had never failed, but for what their last error was."""
     date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
     fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
     values = {column: value for column, value in fresh.items() if column is not None}
     update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
-    return dialect.reach(update.where(roles.state.is_(DEAD), *where), roles.key, roles.key_index)
+    return dialect.reach(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
 
 
-def drop(roles: Roles, dialect: Dialect, where: Predicates) -> sa.Delete:
+def drop(roles: Roles, dialect: Dialect) -> sa.Delete:
     """Those of `keys` that are dead leave the table."""
-    delete = dialect.delete(roles.table).where(roles.state.is_(DEAD), *where)
+    delete = dialect.delete(roles.table).where(roles.state.is_(DEAD))
     return dialect.reach(delete, roles.key, roles.key_index)

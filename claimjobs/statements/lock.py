@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -42,6 +43,14 @@ def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts
     """
     rows = begun(sa.select(*with_last(read, dialect, sa.literal(0).label(PLACE))), selection)
     return free_ones(rows.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)), roles)
+
+
+def lock_those(roles: Roles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+    """The keys, of `keys`, of the rows for which a user's predicates hold; locked, so that they do until the end of the
+    transaction. What is then written is guarded by a statement of our own, in which nothing of the user's stands.
+    """
+    rows = dialect.reach(sa.select(*roles.key).where(*predicates), roles.key, roles.key_index)
+    return rows.order_by(*roles.key).with_for_update(of=roles.table)
 
 
 def free_ones(rows: sa.Select[Any], roles: Roles) -> sa.Select[Any]:

@@ -75,6 +75,22 @@ def left_behind(roles: Roles) -> sa.Select[Any]:
     return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
+def claimed_by_nobody(roles: Roles) -> sa.ColumnElement[bool]:
+    """The predicate of a row that is claimed, and says by no owner: no claim leaves one behind, and nobody ends it.
+
+    Such a row was written by hand, or by another program. Numbers below 1 are no owner's.
+    """
+    owner = roles.need("owner_id", "looking for owners")
+    return sa.and_(roles.state.is_(CLAIMED), sa.or_(owner.is_(None), owner < 1))
+
+
+def ownerless(roles: Roles) -> sa.Select[Any]:
+    """The keys of `limit` such rows that nobody has locked, locked."""
+    rows = sa.select(*roles.key).where(claimed_by_nobody(roles)).order_by(*roles.key)
+    limited = rows.limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
+    return limited.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+
+
 def unknown(roles: Roles, owners: sa.FromClause) -> sa.Select[Any]:
     """Owners that hold jobs and are in no table: a claim of theirs was committed after they were taken out.
 

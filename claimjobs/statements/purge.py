@@ -14,11 +14,11 @@ from claimjobs.state import Column
 Predicates = Sequence[sa.ColumnElement[bool]]
 
 
-def old(roles: Roles, status: str, until: Any, where: Predicates) -> Predicates:
+def old(roles: Roles, status: str, until: Any) -> Predicates:
     """What makes a job of this status old: it has been so since the instant `until`, or for longer."""
     roles.need_state(status, f"keeping jobs that are {status}")
     since = roles.need("owner_date", f"telling since when a job is {status}")
-    return (roles.state.is_(status), since <= until, *where)
+    return (roles.state.is_(status), since <= until)
 
 
 def walk(roles: Roles) -> tuple[Column, ...]:
@@ -43,6 +43,6 @@ def how_many(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(roles.table).where(*chosen)
 
 
-def purge(roles: Roles, dialect: Dialect, chosen: Predicates) -> sa.Delete:
-    """Those of `keys` that still are what they were when they were found leave the table."""
-    return dialect.reach(dialect.delete(roles.table).where(*chosen), roles.key, roles.key_index)
+def purge(roles: Roles, dialect: Dialect, guard: Predicates) -> sa.Delete:
+    """Those of `keys` that still are old leave the table. `guard` is `old`, and no text of a user stands beside it."""
+    return dialect.reach(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)

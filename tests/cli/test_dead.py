@@ -239,9 +239,9 @@ def test_what_can_be_no_key_is_told(anywhere: Backend, text: str) -> None:
 
 
 def test_keys_of_several_columns_are_written_as_csv(database: Backend) -> None:
-    queue = database.queue(PAIRS)
+    database.make(PAIRS)
     keys = [("eu", 1), ("eu", 2), ('a "b", c', 3)]
-    queue.enqueue([{"region": region, "number": number, "status": "dead"} for region, number in keys])
+    database.insert(PAIRS, [{"region": region, "number": number, "status": "dead"} for region, number in keys])
     ended = dead(database, "list", "--table", "pairs")
     texts = [line.split("\t")[0] for line in ended.out.splitlines()]
     assert sorted(texts) == ['"a ""b"", c",3', "eu,1", "eu,2"]
@@ -259,8 +259,8 @@ def test_what_list_prints_the_others_read(anywhere: Backend, models: Any) -> Non
         (models.blobs, [b"\0\xff", b"abc"]),
     ]
     for table, keys in tables:
-        queue = anywhere.queue(table)
-        queue.enqueue([{"id": key, "status": "dead"} for key in keys])
+        anywhere.make(table)
+        anywhere.insert(table, [{"id": key, "status": "dead"} for key in keys])
         name = f"cli_dead_models:{table.name}"
         texts = [line.split("\t")[0] for line in dead(anywhere, "list", "--table", name).out.splitlines()]
         assert len(texts) == 2

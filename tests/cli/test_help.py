@@ -60,9 +60,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
-    queue = anywhere.queue()
+    anywhere.make()
     if line.startswith("claimjobs dead"):
-        queue.enqueue([{"d": "a", "e": "b", "status": "dead", "last_error": "Timeout"} for _ in range(2)])
+        anywhere.insert("jobs", [{"d": "a", "e": "b", "status": "dead", "last_error": "Timeout"} for _ in range(2)])
     if "--table emails" in line:
         anywhere.make("emails")
     if "--ledger" in line:

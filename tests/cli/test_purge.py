@@ -32,10 +32,13 @@ def old(database: Backend) -> Backend:
     """Jobs that have been done, or dead, for 1, 3 and 10 days, and one that waits."""
     queue = database.queue(JOBS)
     now = queue.now()
-    queue.enqueue(
-        {"d": f"{status} {days}", "e": "", "status": status, "owner_date": now - timedelta(days=days)}
-        for status in ("done", "dead")
-        for days in (1, 3, 10)
+    old = [(status, days) for status in ("done", "dead") for days in (1, 3, 10)]
+    database.insert(
+        JOBS,
+        [
+            {"d": f"{status} {days}", "e": "", "status": status, "owner_date": now - timedelta(days=days)}
+            for status, days in old
+        ],
     )
     queue.enqueue({"d": "waits", "e": ""})
     return database

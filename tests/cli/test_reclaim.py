@@ -150,3 +150,16 @@ def test_json_is_one_object(anywhere: Backend) -> None:
     ended = reclaim(anywhere, "--json")
     assert (ended.code, ended.out) == (exits.OK, '{"handed_back": 2}\n')
     assert reclaim(anywhere, "--json").out == '{"handed_back": 0}\n'
+
+
+def test_jobs_that_are_claimed_by_nobody_are_told_of_and_freed(database: Backend) -> None:
+    database.make()
+    database.insert("jobs", jobs(2, status="claimed"))
+    told = "claimjobs: 2 jobs claimed by nobody: `claimjobs reclaim --ownerless` frees them\n"
+    assert reclaim(database) == Ended(exits.OK, "0\n", told)
+    shown = claimjobs("status", "--url", database.url).out
+    assert "jobs: 2 claimed by nobody: `claimjobs reclaim --ownerless` frees them\n" in shown
+    assert statuses(database) == ["claimed"] * 2
+    assert reclaim(database, "--ownerless", "--json") == Ended(exits.OK, '{"handed_back": 2}\n', "")
+    assert statuses(database) == ["unclaimed"] * 2
+    assert reclaim(database, "--ownerless", "--owner", 7).code == exits.USAGE

@@ -28,7 +28,7 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert (ended.code, ended.err, ended.out.count("\n")) == (exits.OK, "", 1)
     [owner] = found.pop("owners")
     assert found.pop("oldest_due_seconds") >= 0
-    assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1, "other": []}
+    assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1, "ownerless": 0, "other": []}
     assert 0 <= owner.pop("age_seconds") < 60
     assert 0 <= owner.pop("silence_seconds") < 10
     assert owner == {

@@ -246,7 +246,7 @@ def test_an_owner_that_was_declared_dead_claims_under_a_new_id(backend: Backend)
 
 def test_suspects_are_taken_in_halves(backend: Backend, hold: Any) -> None:
     queue = advisory(backend, hold)
-    queue.enqueue(jobs(4, suspect=4))
+    backend.insert("jobs", jobs(4, suspect=4))
     with queue.claim(4) as batch:
         assert len(batch) == 2
 

@@ -295,7 +295,7 @@ def test_a_table_with_nothing_but_what_is_required(backend: Backend) -> None:
         mysql_engine="InnoDB",
     )
     queue = backend.queue(plain)
-    queue.enqueue([{"id": n, "status": "dead"} for n in range(3)])
+    backend.insert(plain, [{"id": n, "status": "dead"} for n in range(3)])
     assert queue.dead.retry([0]) == 1
     assert queue.dead.drop([1]) == 1
     assert [(row["id"], row["status"]) for row in backend.rows(plain)] == [(0, "unclaimed"), (2, "dead")]

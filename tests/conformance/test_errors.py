@@ -221,7 +221,7 @@ def test_a_table_without_a_primary_key(backend: Backend) -> None:
 
 # --- predicates --------------------------------------------------------------------------------------------
 
-BAD_PREDICATES = ["colour = 'red'", "d = ", "d = 'x' and and", "no_such_function(d) = 1", "d like 'x", ") or (1 = 1"]
+BAD_PREDICATES = ["colour = 'red'", "d = ", "d = 'x' and and", "no_such_function(d) = 1", "d in (1, )"]
 
 
 @pytest.mark.parametrize("sql", BAD_PREDICATES)

@@ -88,7 +88,7 @@ def test_only_what_is_older_goes(backend: Backend, clock: Clock) -> None:
 def test_no_other_state_is_touched(backend: Backend, clock: Clock, status: Any) -> None:
     queue = backend.queue(JOBS, now=clock.sql)
     rows = [{"d": state, "e": "", "status": state, "owner_date": clock.now - 9 * DAY} for state in STATES]
-    queue.enqueue([*rows, {"d": "of unknown age", "e": "", "status": status}])
+    backend.insert(JOBS, [*rows, {"d": "of unknown age", "e": "", "status": status}])
     assert queue.purge(DAY, status=status) == 1
     assert left(backend) == [*(state for state in STATES if state != status), "of unknown age"]
 
@@ -251,7 +251,7 @@ def test_it_reads_the_jobs_of_its_state_in_their_order_and_no_others(backend: Ba
     queue.enqueue(jobs(2_000))
     backend.analyze()
     roles = queue._works.backend.roles
-    chosen = statements.old(roles, "done", clock.now, ())
+    chosen = statements.old(roles, "done", clock.now)
     keys = [row["id"] for row in backend.rows()]
     with backend.engine.connect() as connection:
         page = statements.page(roles, backend.dialect, chosen, (0, keys[1_000]))

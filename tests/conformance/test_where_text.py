@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
 import sqlalchemy as sa
 
+from claimjobs import Queue
+from claimjobs.errors import NotOneExpression
+from claimjobs.selection import predicate
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
+
+ESCAPE = "1=1) or (1=1"
 
 
 def test_a_predicate_may_be_a_piece_of_sql(backend: Backend) -> None:
@@ -22,3 +33,102 @@ def test_a_piece_of_sql_with_or_does_not_reach_claimed_jobs(backend: Backend) ->
         assert names(first) == ["0000"]
         assert names(second) == ["0001"]
         assert not queue.claim()
+
+
+@pytest.mark.parametrize("written", [sa.text, sa.literal_column, predicate, lambda text: lambda: sa.text(text)])
+@pytest.mark.parametrize("text", [ESCAPE, "1=1; delete from jobs", "1=1 /*", "d = 'a", "(1=1"])
+def test_a_text_that_is_not_one_expression_is_refused(
+    backend: Backend, written: Callable[[str], Any], text: str
+) -> None:
+    queue = mixed(backend)
+    where = written(text)
+    uses: list[Callable[[], Any]] = [
+        lambda: backend.bare_queue(where=where).claim(),
+        lambda: queue.claim(where=where),
+        lambda: queue.purge(0, where=where),
+        lambda: queue.purge(0, where=where, dry_run=True),
+        lambda: queue.dead.drop(where=where),
+        lambda: queue.dead.retry(where=where),
+        lambda: queue.dead.count(where),
+        lambda: list(queue.dead.list(where)),
+    ]
+    for use in uses:
+        with pytest.raises(NotOneExpression, match="the predicate is not one whole expression"):
+            use()
+    assert states(backend) == MIXED
+
+
+@pytest.mark.parametrize("text", [ESCAPE, "id limit 1; --", "id /*"])
+@pytest.mark.parametrize("written", [str, sa.text, sa.literal_column])
+def test_an_order_that_is_not_one_expression_is_refused(
+    backend: Backend, written: Callable[[str], Any], text: str
+) -> None:
+    mixed(backend)
+    with pytest.raises(NotOneExpression, match="the order is not one whole expression"):
+        backend.bare_queue(order_by=written(text)).claim()
+    assert states(backend) == MIXED
+
+
+def test_a_piece_of_sql_within_an_expression_stands_in_parentheses(backend: Backend) -> None:
+    mixed(backend)
+    with backend.bare_queue(where=sa.literal_column("1=1 or 1=1", sa.Boolean)).claim() as batch:
+        assert len(batch) == MIXED["unclaimed"]
+        batch.release()
+    assert states(backend) == MIXED
+
+
+def test_a_predicate_may_end_in_a_comment(backend: Backend) -> None:
+    mixed(backend)
+    assert backend.bare_queue().dead.count(predicate("1=1 -- all")) == MIXED["dead"]
+
+
+# --- what the check does not see: text in an operator ----------------------------------------------------------
+
+
+def escaping() -> Any:
+    """A predicate that closes the parenthesis around it, and holds for every row."""
+    return sa.column("d").op("<> '') or ('' <>")(sa.literal_column("'x'"))
+
+
+@pytest.mark.parametrize(
+    ("write", "reached"),
+    [
+        (lambda queue: queue.dead.drop(where=escaping()), "dead"),
+        (lambda queue: queue.purge(0, where=escaping()), "done"),
+        (lambda queue: queue.purge(0, status="dead", where=escaping()), "dead"),
+    ],
+)
+def test_what_deletes_reaches_no_row_in_another_state(
+    backend: Backend, write: Callable[[Queue], int], reached: str
+) -> None:
+    queue = mixed(backend)
+    assert write(queue) == MIXED[reached]
+    assert states(backend) == MIXED - Counter({reached: MIXED[reached]})
+
+
+def test_a_retry_of_the_dead_reaches_no_row_in_another_state(backend: Backend) -> None:
+    queue = mixed(backend)
+    before = {row["id"]: row for row in backend.rows() if row["status"] != "dead"}
+    assert queue.dead.retry(where=escaping()) == MIXED["dead"]
+    after = {row["id"]: row for row in backend.rows()}
+    assert {key: after[key] for key in before} == before
+
+
+MIXED = Counter({"unclaimed": 2, "claimed": 3, "done": 4, "dead": 5})
+
+
+def mixed(backend: Backend) -> Queue:
+    """Jobs in every state, those that are claimed in a stranger's hand."""
+    queue = backend.queue()
+    queue.enqueue(jobs(sum(MIXED.values())))
+    keys = iter([row["id"] for row in backend.rows()])
+    change = "UPDATE jobs SET status = :state, owner_id = :owner, owner_date = '2020-01-01 00:00:00' WHERE id = :key"
+    for state, count in MIXED.items():
+        for key in islice(keys, count):
+            backend.run(change, state=state, owner=7 if state == "claimed" else None, key=key)
+    return queue
+
+
+def states(backend: Backend) -> Counter[str]:
+    """How many rows are in each state."""
+    return Counter(row["status"] for row in backend.rows())

@@ -1,0 +1,78 @@
+"""Whether a piece of SQL is one whole expression, by the rules of each database."""
+
+from __future__ import annotations
+
+import pytest
+
+from claimjobs.dialects import DIALECTS, Lexis
+
+DATABASES = {"standard": Lexis(), **{name: dialect.lexis for name, dialect in DIALECTS.items()}}
+ALL = tuple(DATABASES)
+MY = ("mysql", "mariadb")
+
+WHOLE = [
+    ("1=1", ALL),
+    ("(a or b) and (c)", ALL),
+    ("d = ')'", ALL),
+    ("d = 'it''s ) ('", ALL),
+    ('"a)b" = 1', ALL),
+    ("d like 'a;b'", ALL),
+    ("a /* ) */ = 1", ALL),
+    ("a = 1 -- )\n", ALL),
+    ("a = 1 -- )\nor (b)", ALL),
+    ("a /* /* ) */ ) */ = 1", ("standard", "postgresql")),
+    (r"d = '\' and (e = '\')", ("standard", "postgresql")),
+    (r"d = 'it\'s )'", MY),
+    (r'd = "it\"s )"', MY),
+    ("`a)b` = 1", MY),
+    ("a = 1 # )\n", MY),
+    ("a = 1--1", MY),
+    (r"d = E'it\'s )'", ("postgresql",)),
+    ("d = $$ ) '$$", ("postgresql",)),
+    ("d = $x$ ) $$ $x$", ("postgresql",)),
+    ("a$b$c = 1 or (a$b$d = 2)", ("postgresql",)),
+    ("f($1)", ("postgresql",)),
+    ("€$a$b = 1 or €$a$c = 2", ("postgresql",)),
+    ("a #> '{b}' = c", ("postgresql",)),
+]
+
+BROKEN = [
+    ("1=1) or (1=1", ALL, "closes none"),
+    ("1=1)", ALL, "character 4 closes none"),
+    ("(1=1", ALL, "character 1 is never closed"),
+    ("d = 'a", ALL, "quote at character 5 is never closed"),
+    ("d = 'it''s", ALL, "never closed"),
+    ('"a = 1', ALL, "never closed"),
+    ("1=1; drop table jobs", ALL, "semicolon at character 4"),
+    ("(1=1;)", ALL, "semicolon"),
+    ("1=1 /* ", ALL, "comment at character 5 never ends"),
+    ("1=1 -- x", ALL, "never ends"),
+    ("1=1 /* /* */", ("standard", "postgresql"), "never ends"),
+    ("1=1 /* /* */ ) or (1 /* */", MY, "closes none"),
+    ("1=1 # x", MY, "never ends"),
+    ("`a = 1", MY, "never closed"),
+    ("1=1 /*!50000 ) or (1=1 */", MY, "would be executed"),
+    ("1=1 /*M!100000 ) or (1=1 */", MY, "would be executed"),
+    (r"d = 'a\' or (1=1", MY, "never closed"),
+    (r"d = '\') or (1=1 or d = '", ("standard", "postgresql"), "closes none"),
+    (r"d = E'a\' or 1=1", ("postgresql",), "never closed"),
+    ("d = $x$ a $y$", ("postgresql",), "never closed"),
+    ("1=1--1) or (1=1", MY, "closes none"),
+    ("", ALL, "is empty"),
+    ("  \n", ALL, "is empty"),
+    ("-- nothing\n", ALL, "is empty"),
+    ("/* nothing */", ALL, "is empty"),
+    ("d = '\0'", ALL, "NUL"),
+]
+
+
+@pytest.mark.parametrize(("text", "database"), [(case[0], one) for case in WHOLE for one in case[1]])
+def test_one_whole_expression(text: str, database: str) -> None:
+    assert DATABASES[database].flaw(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "database", "said"), [(text, one, said) for text, databases, said in BROKEN for one in databases]
+)
+def test_what_reaches_beyond_itself(text: str, database: str, said: str) -> None:
+    assert said in str(DATABASES[database].flaw(text))
