@@ -17,6 +17,7 @@ from claimjobs.errors import (
     ServerUnreachable,
     UnknownDatabase,
 )
+from claimjobs.masking import is_secret, masked
 from claimjobs.pool import ask_before_use
 from claimjobs.translate import reason
 
@@ -30,6 +31,9 @@ DRIVERS = {
 
 CONNECT_SECONDS = 5
 """How long a connection may take to be there, greeting and all, where the URL says nothing else."""
+
+_COERCED = ("ssl_key",)
+"""Options that SQLAlchemy makes something else of, on the way to a driver: this one is a path."""
 
 PACKAGES = {"MySQLdb": "mysqlclient"}
 """Drivers whose package has another name than their module."""
@@ -65,7 +69,9 @@ def _engine(url: sa.URL) -> sa.Engine:
     dialect = DIALECTS[url.get_backend_name()]()
     limits = dialect.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
     wanted = {name: value for name, value in limits.items() if name not in url.query}
-    engine = sa.create_engine(url, connect_args=wanted)
+    # An engine shows the query of its URL to everybody: what is secret in it goes another way.
+    secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
+    engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **secrets})
     sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.on_connect(driver_connection))
     ask_before_use(engine, dialect)  # a producer has no heart that looks after its connection
     return engine
@@ -78,6 +84,11 @@ def parse(url: str | sa.URL) -> sa.URL:
     except (sa.exc.ArgumentError, ValueError):
         raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}") from None
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def shown(url: sa.URL) -> str:
+    """A URL as it may be shown."""
+    return masked(url.render_as_string(hide_password=True))
 
 
 def _require_support(name: str) -> None:
@@ -148,8 +159,7 @@ def commits_by_itself(connection: sa.Connection) -> bool:
 
 
 def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ConnectionFailed:
-    where = engine.url.render_as_string(hide_password=True)
-    why = reason(error)
+    where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
     dialect = DIALECTS[engine.dialect.name]()
     if dialect.no_such_database(error):
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import logging
-import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 
+from claimjobs.masking import masked
+
+URLS = "claimjobs.urls"
+"""Under this name all contexts of a command line share what was given."""
+
 
 def say(message: str) -> None:
-    """A message, on standard error: standard output is for data."""
-    click.echo(f"claimjobs: {message}", err=True)
+    """A message without secrets, on standard error: standard output is for data."""
+    click.echo(f"claimjobs: {masked(message, urls_of(click.get_current_context(silent=True)))}", err=True)
 
 
 @contextmanager
@@ -58,16 +62,6 @@ def age(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in counts[:2] if count) or "0 s"
 
 
-def without_passwords(text: str, urls: Iterable[str] = ()) -> str:
-    """The text with every password in it hidden: those of the URLs given, and of any URL that stands in it."""
-    for password in {found for url in urls for found in _passwords(url)}:
-        text = text.replace(password, "***")
-    return re.sub(r"(://[^:/@\s]*):[^@\s]*@", r"\1:***@", text)
-
-
-def _passwords(url: str) -> list[str]:
-    """As it is written in the URL, and as it is sent. The last @ ends it, also where it should have been quoted."""
-    from urllib.parse import unquote, unquote_plus  # noqa: PLC0415
-
-    found = re.match(r"[^:]*://[^:/@]*:(.*)@", url)
-    return [p for p in (found[1], unquote(found[1]), unquote_plus(found[1])) if p] if found else []
+def urls_of(context: click.Context | None) -> list[str]:
+    """The URLs that were given, whose secrets must not be shown."""
+    return [] if context is None else list(context.meta.get(URLS, ()))

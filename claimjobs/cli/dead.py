@@ -15,6 +15,7 @@ from claimjobs.cli.console import asks, number, on_terminal, say
 from claimjobs.cli.keys import Keys, plain
 from claimjobs.cli.options import Command, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
+from claimjobs.connect import shown
 from claimjobs.job import Job
 from claimjobs.queue import Queue
 from claimjobs.selection import predicate
@@ -198,7 +199,7 @@ def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | 
     """Return if they may be dropped; raises UsageError where nobody can be asked, Abort where the answer is no."""
     count = queue.dead.count(where) if keys is None else len(queue.dead.show(keys))
     jobs = f"{number(min(count, limit or count), 'dead job')} of {queue.table.fullname}"
-    where_from = queue.engine.url.render_as_string(hide_password=True)
+    where_from = shown(queue.engine.url)
     if not asks():
         raise click.UsageError(f"this would drop {jobs}, and nobody can be asked here: give --yes as well")
     click.confirm(f"Drop {jobs} in {where_from}?", abort=True, err=True)

@@ -11,8 +11,8 @@ import click
 
 from claimjobs import __version__, errors
 from claimjobs.cli import exits
-from claimjobs.cli.console import say, without_passwords
-from claimjobs.cli.options import urls_of
+from claimjobs.cli.console import say, urls_of
+from claimjobs.masking import masked
 
 COMMANDS = {
     "setup-tables": ("claimjobs.cli.setup_tables:setup_tables", "Make the tables of a queue, or print their DDL."),
@@ -60,13 +60,16 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.Abort, click.exceptions.Exit, BrokenPipeError):
+        except click.ClickException as error:
+            vars(error)["message"] = masked(error.message, urls_of(ctx))
+            raise
+        except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
             hidden = urls_of(ctx)
             if ctx.params["verbose"]:
-                click.echo(without_passwords("".join(traceback.format_exception(error)), hidden), err=True, nl=False)
-            say(without_passwords(message(error), hidden))
+                click.echo(masked("".join(traceback.format_exception(error)), hidden), err=True, nl=False)
+            say(message(error))
             ctx.exit(exit_code(error))
 
 

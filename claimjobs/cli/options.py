@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from claimjobs.cli.console import say
+from claimjobs.cli.console import URLS, say
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from claimjobs.shape import Shape
 
 Command = Callable[..., Any]
-
-URLS = "claimjobs.urls"
-"""Under this name all contexts of a command line share what was given."""
 
 
 def url_option(command: Command) -> Command:
@@ -39,11 +36,6 @@ def _remember(context: click.Context, _option: click.Parameter, url: str | None)
     if url:
         context.meta.setdefault(URLS, []).append(url)
     return url
-
-
-def urls_of(context: click.Context) -> list[str]:
-    """The URLs that were given, whose passwords must not be shown."""
-    return list(context.meta.get(URLS, ()))
 
 
 @contextmanager

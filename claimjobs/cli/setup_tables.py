@@ -11,7 +11,7 @@ from claimjobs.claims_setup import side_car_tables
 from claimjobs.cli.console import asks, number, say
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.shapes import shape_options
-from claimjobs.connect import engine_of
+from claimjobs.connect import engine_of, shown
 from claimjobs.ddl import ddl
 from claimjobs.errors import UnfitTable
 from claimjobs.schema import ledger_table
@@ -101,7 +101,7 @@ def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None
     if not yes and not asks():
         raise click.UsageError("--add alters a table, and nobody can be asked here: give --yes as well, or --sql")
     if not yes:
-        where = engine.url.render_as_string(hide_password=True)
+        where = shown(engine.url)
         click.confirm(f"Run {number(len(statements), 'statement')} in {where}?", abort=True, err=True)
     setup.alter(engine, statements)
 
@@ -144,7 +144,7 @@ def _confirm(engine: sa.Engine, doomed: setup.Doomed | None, yes: bool) -> None:
     """Return if the table may be dropped; raises Abort where the answer is no."""
     if doomed and not yes:
         at_work = f"; {number(doomed.owners, 'owner')} at work on it" if doomed.owners else ""
-        where = engine.url.render_as_string(hide_password=True)
+        where = shown(engine.url)
         question = f"Drop table {doomed.table} with {number(doomed.rows, 'row')} in {where}{at_work}?"
         click.confirm(question, abort=True, err=True)
 

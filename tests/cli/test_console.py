@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from claimjobs.cli.console import age, number, without_passwords
+from claimjobs.cli.console import age, number
+from claimjobs.masking import masked
 
 
 @pytest.mark.parametrize(
@@ -40,9 +41,9 @@ def test_numbers_are_grouped() -> None:
     ],
 )
 def test_no_password_is_left(url: str, text: str) -> None:
-    assert "3cret" not in without_passwords(text, [url])
+    assert "3cret" not in masked(text, [url])
 
 
 def test_a_text_without_a_password_stays() -> None:
     text = "table 'jobs' is not in postgresql://app@host/shop: see https://example.org/a"
-    assert without_passwords(text, ["postgresql://app@host/shop"]) == text
+    assert masked(text, ["postgresql://app@host/shop"]) == text

@@ -1,0 +1,55 @@
+"""Masking: no secret of a URL is shown, wherever it stands in it, however it is written, and however broken it is."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Final
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+MASK: Final = "***"
+SECRET: Final = r"pass|pwd|secret|token|credential|ssl_?key|scram_[a-z]+_key"  # noqa: S105 - names of options
+"""What the name of an option holds whose value is a secret, or leads to one."""
+
+_LOOSE: Final = 4
+"""Shorter secrets are masked only as words of their own: others stand in half of all texts."""
+_IN_URL: Final = re.compile(r"(:/+[^:/@\s]*):\S*@")
+_OPTION: Final = re.compile(rf"(?i)([\w%.-]*(?:{SECRET})[\w%.-]*\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s&,;)'\"]+)")
+_QUERY: Final = re.compile(r"[?&;]([^=&;]*)=([^&]*)")
+
+
+def masked(text: str, urls: Iterable[str] = ()) -> str:
+    """The text with every secret in it hidden: those of the URLs given, and of any URL or option that stands in it."""
+    found = {written for url in urls for secret in _secrets(url) for written in _writings(secret)}
+    for secret in sorted(found, key=len, reverse=True):
+        short = len(secret) < _LOOSE
+        text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", MASK, text) if short else text.replace(secret, MASK)
+    return _OPTION.sub(_option_masked, _IN_URL.sub(rf"\1:{MASK}@", text))
+
+
+def is_secret(option: str) -> bool:
+    """Whether the value of an option of this name is a secret."""
+    return re.search(SECRET, unquote(option), re.IGNORECASE) is not None
+
+
+def _option_masked(found: re.Match[str]) -> str:
+    quotes = found[2][0] if found[2][0] in "'\"" else ""
+    return f"{found[1]}{quotes}{MASK}{quotes}"
+
+
+def _secrets(url: str) -> Iterator[str]:
+    """What may be a secret in it. Where an @ or a colon should have been quoted, whatever may have been meant."""
+    colons = [found.end() for found in re.finditer(r":(?!/)", url)]
+    ends = [found.start() for found in re.finditer("@", url)]
+    yield from (url[colon:end] for colon in colons for end in ends if colon < end)
+    if not ends:
+        yield from (found[1] for found in re.finditer(r":/+[^:/?]*:([^/?]*[^\d/?][^/?]*)", url))
+    yield from (value for name, value in _QUERY.findall(url) if is_secret(name))
+
+
+def _writings(secret: str) -> Iterator[str]:
+    """A secret as it is written, as it is sent, and as a message may show it."""
+    for meant in {secret, unquote(secret), unquote_plus(secret)} - {"", MASK}:
+        yield from (meant, quote(meant), quote(meant, safe=""), quote(meant, safe=" +"), quote_plus(meant))
+        yield from (repr(meant)[1:-1], json.dumps(meant)[1:-1], " ".join(meant.split()))
