@@ -13,7 +13,7 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import asks, number, on_terminal, say
 from claimjobs.cli.keys import Keys, plain
-from claimjobs.cli.options import Command, queue_for, url_option
+from claimjobs.cli.options import Command, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.connect import shown
 from claimjobs.job import Job
@@ -27,6 +27,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 
 
 @click.group()
+@options_before
 def dead() -> None:
     """Look at dead jobs, run them again or drop them.
 

@@ -12,6 +12,7 @@ import click
 from claimjobs import __version__, errors
 from claimjobs.cli import exits
 from claimjobs.cli.console import say, urls_of
+from claimjobs.cli.options import options_before, with_variables
 from claimjobs.masking import masked
 
 COMMANDS = {
@@ -51,7 +52,7 @@ class Commands(click.Group):
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
-        return command
+        return with_variables(command, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -109,6 +110,15 @@ def _is_databases(error: BaseException) -> bool:
     epilog=EPILOG,
 )
 @click.option("-v", "--verbose", is_flag=True, help="Show the traceback of an error.")
+@options_before
 @click.version_option(__version__, prog_name="claimjobs")
 def main(verbose: bool) -> None:
-    """Claim jobs in batches from the table you already have, on MySQL 8+ and Postgres."""
+    """Claim jobs in batches from the table you already have, on MySQL 8+ and Postgres.
+
+    --url, --table and --map may stand before the command or after it. Each option has an environment variable, which
+    its help shows; one that can be repeated takes several values with spaces between them. What is given on the command
+    line counts more.
+    """
+
+
+with_variables(main)

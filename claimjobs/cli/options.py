@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from claimjobs.cli.console import URLS, say
 
@@ -20,10 +21,66 @@ if TYPE_CHECKING:
 Command = Callable[..., Any]
 
 
+BEFORE = "claimjobs.before"
+"""Under this name they share which options stood before a command's name."""
+
+TABLE, MAP = "shape_table", "shape_map"
+"""What options of a queue's shape are called inside that may stand there."""
+
+
+class Anywhere(click.Option):
+    """An option that may stand before the command's name, too. The later one counts; both before the environment."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        value, source = super().consume_value(ctx, opts)
+        before = ctx.meta.get(BEFORE, {})
+        if source is not ParameterSource.COMMANDLINE and self.name in before:
+            return before[self.name], ParameterSource.COMMANDLINE
+        return value, source
+
+
+def options_before(command: Command) -> Command:
+    """`--url`, `--table` and `--map` of a group: they are for the command whose name follows."""
+    table = _before("--table", TABLE, metavar="NAME | MODULE:ATTRIBUTE", help="The table of jobs.")
+    map_ = _before("--map", MAP, metavar="FILE", help="A file that describes the queue.")
+    url = _before("--url", "url", metavar="URL", help="The database.")
+    return url(table(map_(command)))
+
+
+def _before(name: str, inside: str, **attributes: Any) -> Callable[[Command], Command]:
+    variable = f"CLAIMJOBS_{name.removeprefix('--').upper()}"
+    return click.option(
+        name, inside, cls=Anywhere, envvar=variable, expose_value=False, callback=_note_before, **attributes
+    )
+
+
+def _note_before(context: click.Context, option: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        context.meta.setdefault(BEFORE, {})[option.name] = value
+    if option.name == "url":
+        _remember(context, option, value)
+
+
+def with_variables(command: click.Command, *path: str) -> click.Command:
+    """The command, each of its options with an environment variable, which its help shows."""
+    for option in command.params:
+        if isinstance(option, click.Option) and option.name != "version":
+            option.envvar = option.envvar or _variable(*path, max(option.opts, key=len))
+            option.show_envvar = True
+    for name, below in command.commands.items() if isinstance(command, click.Group) else ():
+        with_variables(below, *path, name)
+    return command
+
+
+def _variable(*words: str) -> str:
+    return "_".join(("CLAIMJOBS", *(word.removeprefix("--").replace("-", "_").upper() for word in words)))
+
+
 def url_option(command: Command) -> Command:
     """`--url`, or CLAIMJOBS_URL; without either, the embedded Postgres."""
     return click.option(
         "--url",
+        cls=Anywhere,
         envvar="CLAIMJOBS_URL",
         metavar="URL",
         callback=_remember,

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from claimjobs.cli.options import Command
+from claimjobs.cli.options import Anywhere, Command
 from claimjobs.schema import DEFAULT_TABLE
 from claimjobs.shape import Shape
 from claimjobs.shapefile import HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
@@ -23,37 +23,44 @@ def _option(name: str, **attributes: Any) -> Callable[[Command], Command]:
     return click.option(f"--{name}", OURS + name.replace("-", "_"), **attributes)
 
 
+def _shared(name: str, **attributes: Any) -> Callable[[Command], Command]:
+    """One that means the same to every command: so does its environment variable."""
+    return _option(name, envvar=f"CLAIMJOBS_{name.replace('-', '_').upper()}", **attributes)
+
+
 OPTIONS: Final = (
-    _option(
+    _shared(
         "table",
+        cls=Anywhere,
         show_default=DEFAULT_TABLE,
         metavar="NAME | MODULE:ATTRIBUTE",
         help="The table of jobs: its name, or where its Table or mapped class is found in Python.",
     ),
-    _option(
+    _shared(
         "map",
+        cls=Anywhere,
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="A file of TOML that describes the queue: table, [columns], [states] and more. Options go before it.",
     ),
-    _option(
+    _shared(
         "column",
         multiple=True,
         metavar="ROLE=NAME",
         help="The column that plays a role; `key=a,b`: several are the key; `priority=`: none. Can be repeated.",
     ),
-    _option(
+    _shared(
         "state",
         multiple=True,
         metavar="STATE=VALUE",
         help="The value of the status column that means a state: a number, true, false, or text. Can be repeated.",
     ),
-    _option(
+    _shared(
         "hold",
         type=click.Choice(HOLDS),
         help="What holds a claim: its owner's lease (the default), or an open transaction, which needs no owner.",
     ),
-    _option("side-car", is_flag=True, default=None, help="Claims are in a table of their own, beside this one."),
+    _shared("side-car", is_flag=True, default=None, help="Claims are in a table of their own, beside this one."),
 )
 """What describes a queue for every command."""
 
