@@ -32,11 +32,17 @@ DRIVERS = {
 CONNECT_SECONDS = 5
 """How long a connection may take to be there, greeting and all, where the URL says nothing else."""
 
+_RENAMED = {"passwd": "password"}
+"""Options that drivers warn of, and their names of today."""
 _COERCED = ("ssl_key",)
 """Options that SQLAlchemy makes something else of, on the way to a driver: this one is a path."""
 
 PACKAGES = {"MySQLdb": "mysqlclient"}
 """Drivers whose package has another name than their module."""
+
+UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError, sa.exc.InvalidRequestError)
+"""What drivers, and SQLAlchemy, raise for options of a URL that they do not know, or cannot use; and for another kind
+of server than it says."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
 
@@ -56,6 +62,8 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     _require_driver(url.get_backend_name(), url.get_driver_name())
     try:
         return _engine(url)
+    except UNUSABLE as error:
+        raise UnknownDatabase(_unusable(url, error)) from error
     except sa.exc.NoSuchModuleError:
         raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
     except ModuleNotFoundError as error:
@@ -71,7 +79,8 @@ def _engine(url: sa.URL) -> sa.Engine:
     wanted = {name: value for name, value in limits.items() if name not in url.query}
     # An engine shows the query of its URL to everybody: what is secret in it goes another way.
     secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
-    engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **secrets})
+    given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
+    engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
     sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.on_connect(driver_connection))
     ask_before_use(engine, dialect)  # a producer has no heart that looks after its connection
     return engine
@@ -84,6 +93,13 @@ def parse(url: str | sa.URL) -> sa.URL:
     except (sa.exc.ArgumentError, ValueError):
         raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}") from None
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def _unusable(url: sa.URL, error: Exception) -> str:
+    told = masked(reason(error), [url.render_as_string(hide_password=False)])
+    return (
+        f"{shown(url)}: the driver cannot use this URL ({told}): check its options, and that it names the right server"
+    )
 
 
 def shown(url: sa.URL) -> str:
@@ -115,6 +131,8 @@ def dialect_for(engine: sa.Engine) -> Dialect:
     with connected(engine) as connection:
         dialect = dialect_of(connection)
         _require_version(connection, dialect)
+        if dialect.needs_database and not connection.dialect.default_schema_name:
+            raise UnknownDatabase(f"{shown(engine.url)} names no database: give a URL such as {EXAMPLES}")
         return dialect
 
 
@@ -141,6 +159,8 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
         raise UnknownDatabase(f"{where} leads to another database ({error}): give a URL such as {EXAMPLES}") from error
     except sa.exc.DBAPIError as error:
         raise _explained(engine, error) from error
+    except UNUSABLE as error:
+        raise UnknownDatabase(_unusable(engine.url, error)) from error
 
 
 def isolation_of(connection: sa.Connection) -> str | None:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs.bulk import FEW, Prepared, Row, prepared
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadRow
+from claimjobs.ranges import culprit
 from claimjobs.reserved import Reserved
 from claimjobs.roles import Roles
 from claimjobs.savepoint import savepoint
@@ -125,6 +126,7 @@ class Insert:
         self.undo: Undo = savepoint
         self._connection = connection
         self._statement = produce(roles)
+        self._table = roles.table
         self._dialect = dialect
         self._on_bad = on_bad
         self._prepared: dict[frozenset[str], Prepared | None] = {}
@@ -164,7 +166,8 @@ class Insert:
         if len(chunk) > 1:
             half = len(chunk) // 2
             return self(chunk.part(slice(half))) + self(chunk.part(slice(half, None)))
-        bad = BadRow(chunk.numbers[0], reason(refusal), chunk.rows[0])
+        row = chunk.rows[0]
+        bad = BadRow(chunk.numbers[0], culprit(row, self._table) or reason(refusal), row)
         bad.__cause__ = refusal
         self._on_bad(bad)
         return 0

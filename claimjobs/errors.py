@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
@@ -80,7 +81,7 @@ class TableMissing(UnfitTable):
 
     def __init__(self, name: str) -> None:
         hints = {"jobs": "", "claimjobs_owners": "", "claimjobs_ledger": " --ledger"}
-        hint = hints.get(name, f" --table {name}")
+        hint = hints.get(name, f" --table {shlex.quote(name)}")
         super().__init__(
             f"table {name!r} is not in this database: run `claimjobs setup-tables{hint}`, or check the name and the URL"
         )
@@ -93,7 +94,7 @@ class ClaimsMissing(TableMissing):
         UnfitTable.__init__(
             self,
             f"table {name!r}, for the claims on {source!r}, is not in this database: "
-            f"run `claimjobs setup-tables --table {source} --side-car`",
+            f"run `claimjobs setup-tables --table {shlex.quote(source)} --side-car`",
         )
 
 
@@ -113,7 +114,7 @@ class ColumnMissing(UnfitTable):
     def __init__(self, table: str, column: str, purpose: str, quote: Quote = str) -> None:
         # A type for an instant, and UTC by default, have another name in every database.
         step = (
-            f"run `claimjobs setup-tables --table {table}`, which shows the statement that adds it"
+            f"run `claimjobs setup-tables --table {shlex.quote(table)}`, which shows the statement that adds it"
             if column in ("owner_date", "run_at")
             else f"ALTER TABLE {_quoted(table, quote)} ADD COLUMN {quote(column)} {self.TYPES.get(column, '...')}"
         )

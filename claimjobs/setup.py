@@ -71,11 +71,19 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
     dialect = dialect_for(engine)
     try:
         return _make(engine, tables, recreate, dialect=dialect)
+    except sa.exc.IdentifierError as error:
+        raise _bad_name(tables, error) from error
     except sa.exc.DBAPIError as error:
         _explain_refusal(dialect, error)
+        if dialect.error_code(error) in dialect.bad_name and not _all_exist(engine, tables):
+            raise _bad_name(tables, error) from error
         if recreate or not _all_exist(engine, tables):
             raise
         return _make(engine, tables, recreate=False, dialect=dialect)  # somebody else made them at the same moment
+
+
+def _bad_name(tables: list[sa.Table], error: Exception) -> UnfitTable:
+    return UnfitTable(f"table {tables[0].fullname!r} cannot be made ({reason(error)}): choose another name for it")
 
 
 def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> Made:
@@ -122,8 +130,11 @@ def alter(engine: sa.Engine, statements: Iterable[str]) -> None:
 
 
 def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
-    with connected(engine) as connection:
-        return all(exists(connection, table) for table in tables)
+    try:
+        with connected(engine) as connection:
+            return all(exists(connection, table) for table in tables)
+    except sa.exc.DBAPIError:  # there can be none of this name
+        return False
 
 
 def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:

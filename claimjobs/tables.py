@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.columns import Columns
+from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, TableMissing, UnfitTable
 
@@ -82,6 +83,11 @@ def _columns(connection: sa.Connection, name: str) -> set[str]:
         return {column["name"] for column in sa.inspect(connection).get_columns(bare, schema=schema or None)}
     except sa.exc.NoSuchTableError:
         raise TableMissing(name) from None
+    except sa.exc.DBAPIError as error:
+        dialect = dialect_of(connection)
+        if dialect.error_code(error) in dialect.bad_name:
+            raise TableMissing(name) from error
+        raise
 
 
 def mapped_table(mapped: type[Any]) -> sa.Table:

@@ -61,6 +61,9 @@ class Dialect:
     joins_rows: ClassVar[int] = 0
     """Up to so many bytes rows are best inserted by one statement that holds them all; 0: as the driver does it."""
 
+    needs_database: ClassVar[bool] = False
+    """A connection may have none, and then no table is found."""
+
     primary: ClassVar[str | None] = None
     """The name of every primary key, where they have none of their own."""
     wakes: ClassVar[bool] = False
@@ -86,6 +89,8 @@ class Dialect:
 
     missing_table: ClassVar[frozenset[Any]] = frozenset()
     bad_predicate: ClassVar[frozenset[Any]] = frozenset()
+    bad_name: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "nothing can be made under this name": too long, taken by something else, or none at all."""
     bad_row: ClassVar[frozenset[Any]] = frozenset()
     """Codes of "this row does not fit": too long, not null, out of range, a constraint."""
     duplicate: ClassVar[frozenset[Any]] = frozenset()

@@ -32,6 +32,7 @@ class MySQL(Dialect):
     # PyMySQL's executemany joins them as well, but puts each row into its place by itself: half as much again of the
     # client's time. Its bound is this one: less than any max_allowed_packet that is met.
     joins_rows: ClassVar[int] = 1_000_000
+    needs_database: ClassVar[bool] = True
     primary: ClassVar[str | None] = "PRIMARY"
     # There is no notification. But a user may end the statements of its other sessions, also one that sleeps.
     wakes: ClassVar[bool] = True
@@ -65,7 +66,17 @@ class MySQL(Dialect):
         **dict.fromkeys((1290, 1792, 1836), "read only"),
     }
     missing_table: ClassVar[frozenset[Any]] = frozenset({1146})
-    bad_predicate: ClassVar[frozenset[Any]] = frozenset({1054, 1064, 1109, 1111, 1305, 1582})
+    # fmt: off
+    bad_predicate: ClassVar[frozenset[Any]] = frozenset(
+        {
+            *(1052, 1054, 1064, 1093, 1109, 1111, 1139, 1140, 1146, 1210, 1221, 1235, 1241, 1242),
+            *(1247, 1248, 1267, 1270, 1271, 1273, 4078),
+            # JSON; regular expressions; windows, of MySQL and of MariaDB.
+            *range(3140, 3159), *range(3685, 3702), *range(3579, 3600), *range(4015, 4025),
+        }
+    )
+    # fmt: on
+    bad_name: ClassVar[frozenset[Any]] = frozenset({1049, 1050, 1059, 1061, 1102, 1103})
     bad_row: ClassVar[frozenset[Any]] = frozenset(
         {1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1452, 3140, 3819, 4025}
     )

@@ -73,9 +73,19 @@ class Postgres(Dialect):
     }
     missing_table: ClassVar[frozenset[Any]] = frozenset({"42P01"})
     # Class 42 is "syntax error or access rule violation"; 22 and 0A: an operand or a feature that cannot be.
+    # fmt: off
     bad_predicate: ClassVar[frozenset[Any]] = frozenset(
-        {"42601", "42703", "42702", "42883", "42804", "42P01", "42803", "42846", "22P02", "22007", "0A000"}
+        {
+            "42601", "42703", "42702", "42883", "42804", "42P01", "42803", "42846", "42704", "42725", "42809",
+            "42830", "42P02", "42P08", "42P09", "42P10", "42P18", "42P20", "42P21", "42P22", "42622", "428C9",
+            "3F000", "21000", "22P02", "22007", "22008", "22003", "22012", "22011", "22019", "2201B", "2201E",
+            "2201F", "2201W", "22021", "22023", "22024", "22025", "2202E", "2202H", "22030", "22032", "22033",
+            "22034", "22035", "22036", "22037", "22038", "22039", "2203A", "2203B", "2203C", "2203D", "2203E",
+            "2203F", "2203G", "0A000", "54001",
+        }
     )
+    # fmt: on
+    bad_name: ClassVar[frozenset[Any]] = frozenset({"42P07", "42602", "42710", "42622", "3F000"})
     # Class 22 is "data exception", 23 "integrity constraint violation".
     bad_row: ClassVar[frozenset[Any]] = frozenset(
         {

@@ -13,6 +13,7 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import asks, number, on_terminal, say
 from claimjobs.cli.keys import Keys, plain
+from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import Command, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.connect import shown
@@ -22,7 +23,7 @@ from claimjobs.selection import predicate
 from claimjobs.shape import Shape
 
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
-limit_option = click.option("--limit", type=click.IntRange(1), metavar="N", help="The first N of them, by their keys.")
+limit_option = click.option("--limit", type=Whole(1), metavar="N", help="The first N of them, by their keys.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
@@ -197,8 +198,10 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, s
 
 
 def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | None) -> None:
-    """Return if they may be dropped; raises UsageError where nobody can be asked, Abort where the answer is no."""
+    """Return if they may be dropped, or are none. Raises UsageError where nobody can be asked, Abort for a no."""
     count = queue.dead.count(where) if keys is None else len(queue.dead.show(keys))
+    if not count:
+        return
     jobs = f"{number(min(count, limit or count), 'dead job')} of {queue.table.fullname}"
     where_from = shown(queue.engine.url)
     if not asks():

@@ -15,6 +15,7 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import number, say
+from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import Watch, watch
 from claimjobs.cli.rejects import Rejects
@@ -33,13 +34,13 @@ WATCH_EVERY = 1_000
 @click.command()
 @click.argument("file", type=click.File("rb"))
 @click.option("--format", "format_", type=click.Choice(list(READERS)), help="Else the name of FILE tells; - is jsonl.")
-@click.option("--chunk", type=click.IntRange(1), metavar="ROWS", help="Commit each time after so many rows.")
+@click.option("--chunk", type=Whole(1), metavar="ROWS", help="Commit each time after so many rows.")
 @click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
-@click.option("--from-line", type=click.IntRange(1), default=1, help="Begin at this line of FILE.")
+@click.option("--from-line", type=Whole(1), default=1, help="Begin at this line of FILE.")
 @click.option(
     "--unique",
     metavar="COLUMN[,COLUMN]",
-    callback=lambda _context, _option, given: _columns(given),
+    callback=lambda _context, option, given: _columns(option, given),
     help="Leave out rows whose values of these columns are in the table already; it must have a unique index on them.",
 )
 @url_option
@@ -92,8 +93,11 @@ def enqueue(
         context.exit(exits.INPUT)
 
 
-def _columns(given: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in given.split(",") if name.strip()) if given else ()
+def _columns(option: click.Parameter, given: str | None) -> tuple[str, ...]:
+    names = () if given is None else tuple(name.strip() for name in given.split(","))
+    if not all(names):
+        raise click.BadParameter(f"{given!r}: give the names of columns, as in --unique region,number", param=option)
+    return names
 
 
 def _format_of(name: str) -> str:

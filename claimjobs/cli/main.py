@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
 import traceback
@@ -10,7 +11,7 @@ from typing import Any
 import click
 
 from claimjobs import __version__, errors
-from claimjobs.cli import exits
+from claimjobs.cli import exits, streams
 from claimjobs.cli.console import say, urls_of
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.masking import masked
@@ -38,11 +39,24 @@ CODES: dict[type[BaseException], int] = {
     KeyboardInterrupt: exits.INTERRUPTED,
 }
 
+NO_STREAM = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG)
+"""What the system says of a stream that is closed, or full."""
+
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
 
 
 class Commands(click.Group):
     """Commands loaded when wanted, and errors as one line with an exit code."""
+
+    def main(self, *args: Any, **named: Any) -> Any:
+        streams.prepare()
+        try:
+            return super().main(*args, **named)
+        except OSError as error:  # of a help text, or a message
+            say(message(error))
+            sys.exit(exit_code(error))
+        finally:
+            streams.give_up_output()
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -80,6 +94,8 @@ def message(error: BaseException) -> str:
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
+    if isinstance(error, OSError) and error.errno in NO_STREAM:
+        return f"an output, or standard input, cannot be used ({error.strerror}): see where it leads"
     return f"{_said(error)}; `claimjobs --verbose ...` shows where"
 
 

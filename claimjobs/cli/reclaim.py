@@ -7,6 +7,7 @@ import json
 import click
 
 from claimjobs.cli.console import age, log_said, number, say
+from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue import Queue
@@ -17,12 +18,12 @@ from claimjobs.stats import OwnerStats
 
 
 @click.command()
-@click.option("--owner", type=click.IntRange(1), metavar="ID", help="This owner alone: its process has ended.")
+@click.option("--owner", type=Whole(1), metavar="ID", help="This owner alone: its process has ended.")
 @click.option("--force", is_flag=True, help="With --owner: although it seems to live.")
 @click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed, and by nobody.")
 @click.option(
     "--attempts",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=Retry.attempts,
     show_default=True,
     help="Failures after which a job is dead; a job that was alone in a dead hand has failed. As for its consumers.",

@@ -117,12 +117,20 @@ def _reason(error: Exception) -> str:
 def _object(raw: bytes) -> dict[str, Any]:
     text = raw.decode().rstrip("\r\n")
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         hint = "; is the file one array? `jq -c '.[]'` makes lines of it" if text.lstrip().startswith("[") else ""
         raise Misfit(f"is no JSON ({error.msg} at character {error.pos + 1}){hint}") from None
     if not isinstance(found, dict):
         raise Misfit('is no JSON object: write a row as {"column": value, ...}')
+    return found
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise Misfit(f"names {next(name for name in names if names.count(name) > 1)!r} twice")
     return found
 
 

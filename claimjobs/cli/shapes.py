@@ -32,6 +32,7 @@ OPTIONS: Final = (
     _shared(
         "table",
         cls=Anywhere,
+        callback=lambda _context, option, given: _name(option, given),
         show_default=DEFAULT_TABLE,
         metavar="NAME | MODULE:ATTRIBUTE",
         help="The table of jobs: its name, or where its Table or mapped class is found in Python.",
@@ -76,6 +77,12 @@ MORE: Final = (
     _option("on-done", type=click.Choice(ON_DONE), help="What becomes of done jobs: by default they are deleted."),
 )
 """What else describes it for whoever claims."""
+
+
+def _name(option: click.Parameter, given: str | None) -> str | None:
+    if given is not None and not all(part.strip() for part in given.split(".")):
+        raise click.BadParameter(f"{given!r} is no name of a table: give NAME or SCHEMA.NAME", param=option)
+    return given
 
 
 def shape_options(command: Command) -> Command:

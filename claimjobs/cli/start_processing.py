@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from claimjobs.cli import exits
+from claimjobs.cli.numbers import MOST_PROCESSES, Number, Whole
 from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
@@ -28,23 +29,25 @@ PATIENCE = 86_400.0
 
 @click.command()
 @click.argument("handler", required=False, metavar="[MODULE:FUNCTION]")
-@click.option("--generators", type=click.IntRange(0), help="Processes that enqueue.  [default: 2; with a handler: 0]")
-@click.option("--consumers", type=click.IntRange(1), default=10, show_default=True, help="Processes that claim.")
-@click.option("--batch-size", type=click.IntRange(1), default=100, show_default=True, help="Jobs of one claim.")
+@click.option(
+    "--generators", type=Whole(0, MOST_PROCESSES), help="Processes that enqueue.  [default: 2; with a handler: 0]"
+)
+@click.option("--consumers", type=Whole(1, MOST_PROCESSES), default=10, show_default=True, help="Processes that claim.")
+@click.option("--batch-size", type=Whole(1), default=100, show_default=True, help="Jobs of one claim.")
 @click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if its signature is silent.")
-@click.option("--rate", type=click.FloatRange(0, min_open=True), help="Jobs per second to generate, all together.")
-@click.option("--jobs", type=click.IntRange(0), help="Jobs to generate, all together.")
-@click.option("--duration", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="Stop after this time.")
+@click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, all together.")
+@click.option("--jobs", type=Whole(0), help="Jobs to generate, all together.")
+@click.option("--duration", type=Number(), metavar="SECONDS", help="Stop after this time.")
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
     "--idle",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(),
     metavar="SECONDS",
     help="Stop when no consumer had a job for so long.",
 )
 @click.option(
     "--prefetch",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=0,
     show_default=True,
     metavar="BATCHES",
@@ -52,7 +55,7 @@ PATIENCE = 86_400.0
 )
 @click.option(
     "--lease",
-    type=click.FloatRange(2),
+    type=Number(2),
     default=Liveness.lease,
     show_default=True,
     metavar="SECONDS",
@@ -60,7 +63,7 @@ PATIENCE = 86_400.0
 )
 @click.option(
     "--max-batch-time",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(),
     default=Liveness.max_batch_time,
     show_default=True,
     metavar="SECONDS",
@@ -68,7 +71,7 @@ PATIENCE = 86_400.0
 )
 @click.option(
     "--attempts",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=Retry.attempts,
     show_default=True,
     help="Failures after which a job is dead.",

@@ -13,6 +13,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import Instant
+from claimjobs.ranges import misfit
 
 Read = Callable[[Any], Any]
 
@@ -92,7 +93,23 @@ def _has_default(column: sa.Column[Any]) -> bool:
 
 
 def reader(type_: sa.types.TypeEngine[Any], *, text: bool) -> Read:
-    """How a value of this type is read. A user's own type gets it as it is: what it wants we cannot know."""
+    """How a value of this type is read, and found to be in its range. A user's own type gets it as it is: what it wants
+    we cannot know."""
+    read = _reader(type_, text=text)
+    return _within(type_, read) if isinstance(type_, sa.Integer | sa.Numeric) else read
+
+
+def _within(type_: sa.types.TypeEngine[Any], read: Read) -> Read:
+    def ranged(value: Any) -> Any:
+        found = read(value)
+        if told := misfit(type_, found):
+            raise Misfit(told)
+        return found
+
+    return ranged
+
+
+def _reader(type_: sa.types.TypeEngine[Any], *, text: bool) -> Read:
     if isinstance(type_, sa.TypeDecorator) and not isinstance(type_, Instant):
         return _as_it_is
     if isinstance(type_, (sa.JSON, sa.ARRAY)):

@@ -38,7 +38,7 @@ def kept(backend: Backend, count: int, clock: Clock, status: str = "done", **col
     rows = [
         {**job, "status": status, "owner_date": then} for job, then in zip(jobs(count, **columns), since, strict=True)
     ]
-    queue.enqueue(rows)
+    backend.insert(JOBS, rows)
     return queue
 
 

@@ -41,6 +41,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "TooLate": (7,),
     "BadPredicate": ("no such column",),
     "BadOrder": ("no such column",),
+    "NotOneExpression": ("predicate", "the quote at character 5 is never closed"),
     "BadSize": (0,),
     "BatchSettled": (),
     "BatchNotSettled": (),

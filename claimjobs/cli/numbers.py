@@ -1,0 +1,34 @@
+"""Numbers as a person gives them: whole ones that a database and a loop can hold, and spans that end."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import click
+
+LARGEST: Final = 2**31 - 1
+"""Of a whole number: what the columns hold that are compared with it."""
+LONGEST: Final = 31_622_400.0
+"""Of a span in seconds: a year. Longer ones are beyond what clocks and timers take."""
+MOST_PROCESSES: Final = 1_000
+
+
+class Whole(click.IntRange):
+    """A whole number from `least` on, up to a bound."""
+
+    def __init__(self, least: int, most: int = LARGEST) -> None:
+        super().__init__(least, most)
+
+
+class Number(click.FloatRange):
+    """A number above 0, or from `least` on, up to a bound; neither infinite nor none at all."""
+
+    def __init__(self, least: float = 0, most: float = LONGEST) -> None:
+        super().__init__(least, most, min_open=not least)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number

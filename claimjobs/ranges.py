@@ -1,0 +1,67 @@
+"""Ranges: which of a row's values a column cannot hold, where a database says no more than that one is too large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+_BITS: Final = {
+    **dict.fromkeys(("TINYINT",), 8),
+    **dict.fromkeys(("SMALLINT", "small_integer"), 16),
+    **dict.fromkeys(("MEDIUMINT",), 24),
+    **dict.fromkeys(("INTEGER", "integer"), 32),
+    **dict.fromkeys(("BIGINT", "big_integer"), 64),
+}
+
+
+def culprit(row: Mapping[str, Any], table: sa.Table) -> str | None:
+    """The first column that cannot hold its value, and why; None: nobody can tell without the database."""
+    for name, value in row.items():
+        if name in table.c and (told := misfit(table.c[name].type, value)):
+            return f"column {name!r}: {told}"
+    return None
+
+
+def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
+    """Why a value is nothing for a column of this type, as far as that is known without the database."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        return None
+    if isinstance(type_, sa.Integer) and isinstance(value, int):
+        return _whole(type_, value)
+    return _decimal(type_, value) if isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float) else None
+
+
+def _text(value: str) -> str | None:
+    if "\0" in value:
+        return "a text with a NUL character is more than it holds"
+    surrogate = next((character for character in value if "\ud800" <= character <= "\udfff"), None)
+    return None if surrogate is None else f"{surrogate!r} is half a character"
+
+
+def _whole(type_: sa.types.TypeEngine[Any], value: int) -> str | None:
+    bits = _BITS.get(type_.__visit_name__)
+    if bits is None:
+        return None
+    least, most = (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    return None if least <= value <= most else f"{_short(value)} is out of its range, {least} to {most}"
+
+
+def _decimal(type_: sa.Numeric[Any], value: float | Decimal) -> str | None:
+    if type_.precision is None:
+        return None
+    digits = type_.precision - (type_.scale or 0)
+    try:
+        fits = abs(Decimal(value)) < 10**digits
+    except InvalidOperation:  # a NaN
+        return None
+    return None if fits else f"{_short(value)} is out of its range, {digits} digits before the point"
+
+
+def _short(value: Any) -> str:
+    text = f"{value}"
+    return text if len(text) <= 40 else f"{text[:37]}..."

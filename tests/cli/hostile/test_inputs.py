@@ -1,0 +1,58 @@
+"""Every input of the tables, in this process: what comes of it, and that nothing is lost by it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from claimjobs.cli import exits
+from tests.backends import FAMILIES, Backend, Servers
+from tests.cli.command import Ended, claimjobs
+from tests.cli.hostile import inputs
+from tests.cli.hostile.inputs import SECRET, Case
+from tests.conformance.jobs import jobs
+
+STATES = Counter({"unclaimed": 3, "claimed": 3, "done": 3, "dead": 3})
+EVERYWHERE = [*inputs.PREDICATES, *inputs.OPTIONS, *inputs.ROWS, *inputs.LONG_NAMES]
+ANYWHERE = [*inputs.NUMBERS, *inputs.URLS]
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def filled(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Backend]:
+    """A database with jobs in every state, for all cases: none may change it."""
+    lent = servers.lend(request.param)
+    lent.make()
+    rows = zip(jobs(STATES.total()), sorted(STATES.elements()), strict=True)
+    lent.insert(
+        "jobs", [{**row, "status": state, "owner_id": 7 if state == "claimed" else None} for row, state in rows]
+    )
+    lent.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00' WHERE status IN ('done', 'dead')")
+    yield lent
+    lent.close()
+
+
+@pytest.mark.parametrize("case", EVERYWHERE, ids=str)
+def test_an_input_that_a_database_has_to_do_with(filled: Backend, case: Case) -> None:
+    ended = claimjobs(*case.words, stdin=case.stdin, env={"CLAIMJOBS_URL": filled.url})
+    check(case, ended)
+    assert Counter(row["status"] for row in filled.rows()) == STATES
+
+
+@pytest.mark.parametrize("case", ANYWHERE, ids=str)
+def test_an_input_that_none_has_to_do_with(case: Case) -> None:
+    check(case, claimjobs(*case.words, stdin=case.stdin, env={"CLAIMJOBS_URL": f"mysql://a:{SECRET}@127.0.0.1:1/b"}))
+
+
+def check(case: Case, ended: Ended) -> None:
+    """The exit code, one line that says what and the next step, no traceback unless asked for, no secret."""
+    assert ended.code in case.codes, ended.err
+    assert case.said in ended.said
+    assert SECRET not in ended.said
+    told = [line for line in ended.err.splitlines() if line.startswith(("claimjobs: ", "Error: "))]
+    assert ended.code == exits.OK or told, ended.err
+    if "-v" not in case.words:
+        assert "Traceback" not in ended.err
+        assert "shows where" not in ended.err, "an error that nobody foresaw"
+        assert len(told) <= 2
