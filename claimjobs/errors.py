@@ -347,7 +347,7 @@ class NotOneExpression(BadPredicate):
 
     def __init__(self, what: str, flaw: str) -> None:
         ClaimjobsError.__init__(
-            self, f"the {what} is not one whole expression ({flaw}): balance its quotes, comments and parentheses"
+            self, f"the {what} is not one whole expression ({flaw}): check its quotes, comments and parentheses"
         )
 
 
