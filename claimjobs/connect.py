@@ -40,9 +40,8 @@ _COERCED = ("ssl_key",)
 PACKAGES = {"MySQLdb": "mysqlclient"}
 """Drivers whose package has another name than their module."""
 
-UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError, sa.exc.InvalidRequestError)
-"""What drivers, and SQLAlchemy, raise for options of a URL that they do not know, or cannot use; and for another kind
-of server than it says."""
+UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)
+"""What drivers, and SQLAlchemy, raise for options of a URL that they do not know, or cannot use."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
 
@@ -155,8 +154,8 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     except sa.exc.InvalidRequestError as error:
         if not DIALECTS[engine.dialect.name]().is_elsewhere(error):
             raise
-        where = engine.url.render_as_string(hide_password=True)
-        raise UnknownDatabase(f"{where} leads to another database ({error}): give a URL such as {EXAMPLES}") from error
+        told = f"{shown(engine.url)} leads to another database ({error})"
+        raise UnknownDatabase(f"{told}: give a URL such as {EXAMPLES}") from error
     except sa.exc.DBAPIError as error:
         raise _explained(engine, error) from error
     except UNUSABLE as error:
