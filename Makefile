@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Further requirements, such as 'sqlalchemy<2.1'.
+WITH ?=
 # Tests wait more than they compute. A server that is named by its URL is one for all: some tests stop or set it.
 WORKERS ?= $(if $(CLAIMJOBS_TEST_MYSQL_URL)$(CLAIMJOBS_TEST_MARIADB_URL)$(CLAIMJOBS_TEST_POSTGRES_URL),0,4)
 SEED ?=
@@ -13,15 +15,17 @@ PEERS_ARGS ?=
 MUTANTS_ARGS ?= --sample 60
 DB ?=
 ORDINARY_USER ?= nobody
+LIBRARY := tests/unit tests/conformance tests/cli
 # Where servers are not the question, one database does.
 AS_USER := tests/cli -k 'not mysql and not mariadb'
 
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LOWEST := .venv-lowest
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests as-user chaos bench bench-peers examples model mutants servers clean
+.PHONY: help test demo lint format types layers tests as-user lowest chaos bench bench-peers examples model mutants servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -56,6 +60,14 @@ as-user: ## as root: the embedded Postgres and the commands, as an ordinary user
 	@if [ "$$(id -u)" = 0 ]; then .ci/private-copy $(ORDINARY_USER) $(MAKE) tests PYTEST_ARGS="$(AS_USER)"; else \
 		echo "skipped: you are an ordinary user; \`make tests\` runs these as well"; fi
 
+# uv, because pip has no way to choose the lowest version of what is named.
+lowest: ## the library and its commands with the lowest versions that pyproject.toml names, in an environment of their own
+	$(PYTHON) -m venv --clear $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet uv
+	$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct \
+		--editable '.[embedded]' --group dev
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(PYTEST_ARGS),$(PYTEST_ARGS),$(LIBRARY))
+
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
 
@@ -78,7 +90,7 @@ servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list
 
 clean: ## remove the environment and every cache in this folder
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find claimjobs dialects servers tests benchmarks examples docs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip is upgraded first: dependency groups need 25.1.
@@ -89,5 +101,5 @@ $(READY): pyproject.toml
 		{ echo "Python's venv module is missing: run \`apt-get install python3-venv\` first" >&2; exit 1; }
 	@$(BIN)/python -c pass 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[embedded]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[embedded]' --group dev $(if $(WITH),'$(WITH)')
 	@touch $@

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    Parameter = click.ParamType[timedelta]
+else:
+    Parameter = click.ParamType  # generic since click 8.4
 
 UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Duration(click.ParamType[timedelta]):
+class Duration(Parameter):
     """A number and a unit."""
 
     name = "duration"

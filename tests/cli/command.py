@@ -5,11 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 
 from claimjobs.cli.main import main
+
+APART: dict[str, Any] = {"mix_stderr": False} if "mix_stderr" in signature(CliRunner).parameters else {}
+"""Before click 8.2 stderr is kept apart on demand only."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class Ended:
 def claimjobs(*words: str | Path, stdin: bytes = b"", env: Mapping[str, str | None] | None = None) -> Ended:
     """Run a command line; an error that is not handled fails the test."""
     given = {"CLAIMJOBS_URL": None, **(env or {})}
-    result = CliRunner().invoke(main, [str(word) for word in words], input=stdin, env=given)
+    result = CliRunner(**APART).invoke(main, [str(word) for word in words], input=stdin, env=given)
     logging.getLogger().handlers.clear()
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
