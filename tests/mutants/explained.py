@@ -21,6 +21,11 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "if (not self._is_alive(connection)):",
     ): "No row has the id 0, so that its beat reaches none: one statement more, once.",
     (
+        "claimjobs/owner.py",
+        "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)",
+        "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=2)",
+    ): "A second more for an owner that leaves without a server: the next janitor takes it out all the same.",
+    (
         "claimjobs/sleep.py",
         "if busy and self._owner.asleep:",
         "if (busy):",
