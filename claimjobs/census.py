@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
@@ -36,34 +36,85 @@ class Seen:
 
     @property
     def silence(self) -> float:
-        """Seconds since its last sign of life."""
+        """Seconds since its last sign of life; less than 0 where the database's clock was set back since then."""
         return (self.now - self.beat).total_seconds()
 
-    def silent_for(self, server_since: datetime) -> float:
-        """Seconds in which it could have given a sign of life, but did not: while there was no server it could not."""
-        return (self.now - max(self.beat, server_since)).total_seconds()
+    def is_dead(self, server_since: datetime, silence: float, *, locks_tell: bool = True) -> bool:
+        """Whether its jobs are to be handed back, after so many seconds of silence.
 
-    def is_dead(self, server_since: datetime, *, locks_tell: bool = True) -> bool:
-        """Whether its jobs are to be handed back.
-
-        A free session lock tells at once, but only if this server has run since it was taken: after a restart or
-        a failover every lock is free, and owners have a lease's time to come back.
+        While there was no server it could give no sign of life. A free session lock tells at once, but only if this
+        server has run since it was taken: after a restart or a failover every lock is free, and owners have a lease's
+        time to come back.
         """
-        if self.died is not None or self.silent_for(server_since) > self.lease:
+        running = (self.now - server_since).total_seconds()
+        silent = min(silence, running) if running >= 0 else silence  # less than 0: its clock was set back
+        if self.died is not None or silent > self.lease:
             return True
         if self.server_since is None or self.session is not None or not locks_tell:
             return False
         return abs((self.server_since - server_since).total_seconds()) <= SAME_RUN
 
 
+@dataclass
+class _Heartbeat:
+    """The newest heartbeat of an owner that a watcher has seen."""
+
+    beat: datetime
+    silence: float
+    """Seconds since it was written, when it was seen first: by the database's clock."""
+    since: float
+    """When that was, by the watcher's own clock."""
+    seen: float
+    """When it was seen last, by the watcher's own clock."""
+
+
+class Watch:
+    """Remembers heartbeats between two looks, so that a step of the database's clock changes nobody's fate.
+
+    Set back, it leaves the last heartbeat of a dead owner in the future: but a heartbeat that does not change is
+    silence, by the clock of whoever watches. Set forward, it makes every owner seem silent: but one whose heartbeat was
+    seen to change a moment ago is alive. Only of an owner that is seen for the first time the database's clock tells.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Heartbeat] = {}
+
+    def forget(self) -> None:
+        """Begin anew: the server was away, and nobody could give a sign of life."""
+        self._known.clear()
+
+    def look(self, owners: Sequence[Seen], at: float) -> dict[int, float]:
+        """For how many seconds each owner has been silent; `at`: the watcher's own clock, in seconds."""
+        self._known = {seen.id: self._heard(seen, at) for seen in owners}
+        return {id_: heard.silence + at - heard.since for id_, heard in self._known.items()}
+
+    def _heard(self, seen: Seen, at: float) -> _Heartbeat:
+        known = self._known.get(seen.id)
+        if known is not None and known.beat == seen.beat:
+            return replace(known, seen=at)
+        silence = max(0.0, seen.silence)
+        if known is not None and seen.beat > known.beat:
+            silence = min(silence, at - known.seen)
+        return _Heartbeat(seen.beat, silence, since=at, seen=at)
+
+
 def dead_among(
-    owners: Sequence[Seen], connection: sa.Connection, backend: Backend, *, locks_tell: bool = True
+    owners: Sequence[Seen],
+    connection: sa.Connection,
+    backend: Backend,
+    *,
+    locks_tell: bool = True,
+    silences: Mapping[int, float] | None = None,
 ) -> list[Seen]:
-    """Those of the owners that are dead. `locks_tell`: a free session lock counts."""
-    if not any(seen.session is None or seen.silence > seen.lease or seen.died for seen in owners):
+    """Those of the owners that are dead. `locks_tell`: a free session lock counts.
+
+    `silences`: for how long each has been silent, in seconds, where a `Watch` knows it.
+    """
+    silent = silences or {seen.id: seen.silence for seen in owners}
+    if not any(seen.session is None or silent[seen.id] > seen.lease or seen.died for seen in owners):
         return []  # spares the server a question that is rarely needed
     since = backend.dialect.server_since(connection)
-    return [seen for seen in owners if seen.is_dead(since, locks_tell=locks_tell)]
+    return [seen for seen in owners if seen.is_dead(since, silent[seen.id], locks_tell=locks_tell)]
 
 
 def look(connection: sa.Connection, backend: Backend) -> list[Seen]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.backend import Backend
-from claimjobs.census import Seen, dead_among, look
+from claimjobs.census import Seen, Watch, dead_among, look
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.owner import END_OF_SESSION
@@ -40,6 +40,8 @@ class Janitor:
         self._unknown = statements.unknown(roles, owners)
         self._left_behind = statements.left_behind(roles)
         self._held = statements.held(roles)
+        self._watch = Watch()
+        self._watched_through = connector.lost
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -54,7 +56,14 @@ class Janitor:
     def _dead(self, connection: sa.Connection) -> list[Seen]:
         # Where one session's end was everybody's (a crash, a failover), the first one back must not bury the others.
         calm = self._connector.is_calm
-        return dead_among(look(connection, self._backend), connection, self._backend, locks_tell=calm)
+        owners = look(connection, self._backend)
+        return dead_among(owners, connection, self._backend, locks_tell=calm, silences=self._silences(owners))
+
+    def _silences(self, owners: Sequence[Seen]) -> dict[int, float]:
+        if self._watched_through != self._connector.lost:
+            self._watch.forget()
+            self._watched_through = self._connector.lost
+        return self._watch.look(owners, time.monotonic())
 
     # --- reclaiming ------------------------------------------------------------------------------------
 

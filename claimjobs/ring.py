@@ -7,7 +7,6 @@ import logging
 import threading
 import time
 import weakref
-from functools import partial
 from typing import Final
 
 import sqlalchemy as sa
@@ -42,6 +41,8 @@ class Ringer:
         self._may: bool | None = None if backend.by_lease and can else False
         """Whether this user may look for sleepers; None: not tried yet."""
         self._waiting: weakref.WeakKeyDictionary[sa.Transaction, int] = weakref.WeakKeyDictionary()
+        self._followed: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
+        """Connections of callers whose commits are listened to."""
 
     # --- for rows that are committed -------------------------------------------------------------------
 
@@ -110,17 +111,17 @@ class Ringer:
         return [session for session in called if session is not None] if self._dialect.interrupts else []
 
     def _wait_for(self, connection: sa.Connection, transaction: sa.Transaction, rows: int) -> None:
-        if transaction not in self._waiting:
-            self._waiting[transaction] = 0
-            sa.event.listen(connection, "commit", partial(self._commits, weakref.ref(transaction)), once=True)
-        self._waiting[transaction] += rows
+        if connection not in self._followed:  # a listener stays as long as the connection, also one for a single event
+            self._followed.add(connection)
+            sa.event.listen(connection, "commit", self._commits)
+        self._waiting[transaction] = self._waiting.get(transaction, 0) + rows
 
-    def _commits(self, promised: weakref.ref[sa.Transaction], connection: sa.Connection) -> None:
+    def _commits(self, connection: sa.Connection) -> None:
         """A commit is about to be sent. Of its end nothing tells; so somebody waits for it, on another connection."""
         transaction = connection.get_transaction()
-        if transaction is not None and promised() is transaction:
-            waiting = partial(self._after, transaction, self._waiting.pop(transaction, 0))
-            threading.Thread(target=waiting, name="claimjobs calls").start()
+        rows = 0 if transaction is None else self._waiting.pop(transaction, 0)
+        if rows:
+            threading.Thread(target=self._after, args=(transaction, rows), name="claimjobs calls").start()
 
     def _after(self, transaction: sa.Transaction, rows: int) -> None:
         """Who slept when the rows came may be up by now, and others asleep: they are chosen once more."""

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.sql.compiler import SQLCompiler
-
-AUTOCOMMIT: Final = "AUTOCOMMIT"
 
 Taken = TypeVar("Taken")
 Given = Mapping[str, Any]
@@ -117,12 +115,19 @@ def _is_straight(connection: sa.Connection) -> bool:
     engine, dialect = connection.engine, connection.dialect
     if connection._has_events or engine._has_events or dialect._has_events or connection._echo:
         return False
-    options = connection.get_execution_options()
-    if "schema_translate_map" in options or connection.get_nested_transaction() is not None:
+    translated = "schema_translate_map" in connection.get_execution_options()
+    if translated or connection.get_nested_transaction() is not None:
         return False
-    return connection.in_transaction() or (
-        options.get("isolation_level") == AUTOCOMMIT and connection.get_transaction() is None
-    )
+    return connection.in_transaction() or (connection.get_transaction() is None and _commits_by_itself(connection))
+
+
+def _commits_by_itself(connection: sa.Connection) -> bool:
+    """Whether each statement is a transaction. The driver knows it; the connection's options tell of its beginning."""
+    line = connection.connection.dbapi_connection
+    try:
+        return line is not None and bool(connection.dialect.detect_autocommit_setting(line))
+    except NotImplementedError:
+        return False
 
 
 def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[Any], Taken]) -> Taken:

@@ -177,6 +177,10 @@ class Dialect:
         values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
         return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
 
+    def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        """A predicate on rows that are found by their keys: by no index of its own."""
+        return predicate
+
     # --- sessions: what an owner does with its connection ----------------------------------------------
 
     def settings(self, lock_timeout: float) -> Sequence[str]:

@@ -32,7 +32,8 @@ _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted"
 _ZERO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """From when Postgres counts microseconds."""
 
-_PREPARER: Final = postgresql.dialect().identifier_preparer  # type: ignore[no-untyped-call]
+_HERE: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
+_PREPARER: Final = _HERE.identifier_preparer
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -142,6 +143,11 @@ class Postgres(Dialect):
         if len(key) > 1:
             return super().among(key, parameter)
         return key[0] == sa.any_(_array(parameter, key[0].type))
+
+    def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        # Of a table that it has not analyzed the planner expects a row or two of any owner: it goes through the index
+        # of owners, and compares each row with all keys. No index is about a truth.
+        return predicate.is_(sa.true())
 
     def beyond(
         self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False
@@ -407,25 +413,37 @@ class PortablePostgres(Postgres):
     among = Dialect.among
 
 
-class _Numbers(sa.TypeDecorator[Sequence[int]]):
-    """Whole numbers as the text of an array: psycopg looks at each one for what is to be quoted."""
+class _Numbers(sa.types.UserDefinedType[Sequence[int]]):
+    """Whole numbers as the text of an array: psycopg looks at each one for what is to be quoted.
 
-    impl = sa.Text
+    It is an array before the server plans. A text that the statement makes an array of is read once for each row that
+    the array is compared with: 5,000 keys took 5 s.
+    """
+
     cache_ok = True
+    render_bind_cast = True
 
-    def process_bind_param(self, value: Sequence[int] | None, _dialect: sa.Dialect) -> str | None:
-        if value is None:
-            return None
-        numbers = value if set(map(type, value)) <= {int} else map(int, value)
-        return "{" + str([*numbers])[1:-1] + "}"  # faster than the texts of its items, joined
+    def __init__(self, type_: sa.types.TypeEngine[Any]) -> None:
+        self.type_ = type_  # by this name, for copies and for the cache of statements
+
+    def get_col_spec(self, **_: Any) -> str:
+        return sa.ARRAY(self.type_).compile(dialect=_HERE)
+
+    def bind_processor(self, dialect: sa.Dialect) -> Callable[[Sequence[int] | None], str | None]:
+        del dialect
+        return _as_array
+
+
+def _as_array(value: Sequence[int] | None) -> str | None:
+    if value is None:
+        return None
+    numbers = value if set(map(type, value)) <= {int} else map(int, value)
+    return "{" + str([*numbers])[1:-1] + "}"  # faster than the texts of its items, joined
 
 
 def _array(parameter: str, type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
     """A parameter that is a list of values of this type."""
-    array = sa.ARRAY(type_)
-    if isinstance(type_, sa.Integer):
-        return sa.cast(sa.bindparam(parameter, type_=_Numbers), array)
-    return sa.bindparam(parameter, type_=array)
+    return sa.bindparam(parameter, type_=_Numbers(type_) if isinstance(type_, sa.Integer) else sa.ARRAY(type_))
 
 
 def _given(value: Any, column: sa.Column[Any]) -> sa.ColumnElement[Any]:

@@ -25,6 +25,11 @@ class Reach:
     guard: sa.ColumnElement[bool]
     """`Roles.mine`, or true where the open transaction has them locked."""
 
+    @property
+    def filter(self) -> sa.ColumnElement[bool]:
+        """The guard, on rows that are found by their keys."""
+        return self.guard if isinstance(self.guard, sa.True_) else self.dialect.as_filter(self.guard)
+
 
 def delete(reach: Reach) -> sa.Delete:
     """Done: the jobs leave the table."""
@@ -96,13 +101,13 @@ def bury(reach: Reach, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) ->
 def still_mine(reach: Reach) -> sa.Select[Any]:
     """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
     roles = reach.roles
-    held = sa.select(*roles.key).where(reach.guard).order_by(*roles.key)
+    held = sa.select(*roles.key).where(reach.filter).order_by(*roles.key)
     return reach.dialect.reach(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
 def _guarded(write: Write, reach: Reach) -> Write:
     roles, dialect = reach.roles, reach.dialect
-    write = dialect.reach(write.where(reach.guard), roles.key, roles.key_index)
+    write = dialect.reach(write.where(reach.filter), roles.key, roles.key_index)
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 

@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ import sqlalchemy as sa
 import claimjobs
 from claimjobs import Queue, Retry
 from claimjobs.claim import OwnerDead
+from claimjobs.dialects.types import database_now
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
 from claimjobs.phases import Look
@@ -40,6 +42,7 @@ from tests.conformance.owners import (
     stranger_holds,
     write_owner,
 )
+from tests.conformance.sleepers import Consumer
 
 QUICK = Liveness(lease=2.0)
 PATIENT = Liveness(lease=60.0)
@@ -194,6 +197,43 @@ def test_killed_while_nobody_else_is_there_the_next_consumer_finds_the_jobs(data
         if len(found) == 2:
             break
     assert sorted(found) == ["0000", "0001"]
+
+
+# --- the database's clock is set ---------------------------------------------------------------------------
+
+
+def test_a_heartbeat_from_the_future_that_does_not_change_is_silence(backend: Backend) -> None:
+    """The server's clock was set back by an hour after it; there is no session lock that could tell."""
+    dead = still(backend.queue(liveness=Liveness(lease=2.0, session_lock=False)))
+    dead.enqueue(jobs(3))
+    batch = dead.claim(2)
+    write_owner(backend, dead.owner_id, beat=in_an_hour(backend))
+    living = backend.queue(liveness=QUICK)
+    before, handed_back = living.owner_id, threading.Event()
+    hand_of(living).heart.on_reclaimed = handed_back.set
+    assert handed_back.wait(20)
+    assert owner_row(backend, dead.owner_id) is None
+    assert states(backend) == ["unclaimed"] * 3
+    assert living.owner_id == before
+    batch.settle()
+    assert batch.lost == batch.jobs
+
+
+def test_a_sleeper_that_looks_after_others_sees_a_heartbeat_from_the_future(backend: Backend) -> None:
+    dead = still(backend.queue(liveness=Liveness(lease=2.0, session_lock=False)))
+    dead.enqueue(jobs(2))
+    batch = dead.claim(2)
+    with Consumer(backend, backend.queue(liveness=QUICK)) as consumer:
+        consumer.falls_asleep()
+        write_owner(backend, dead.owner_id, beat=in_an_hour(backend))
+        backend.wait_for(lambda: sorted(consumer.done) == ["0000", "0001"], "the jobs go on", 20)
+    batch.settle()
+
+
+def in_an_hour(backend: Backend) -> datetime:
+    with backend.engine.connect() as connection:
+        now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+    return now + timedelta(hours=1)
 
 
 # --- declared dead while it lives --------------------------------------------------------------------------

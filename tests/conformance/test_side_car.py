@@ -18,6 +18,7 @@ from claimjobs import Batch, Columns, Job, Queue, Retry, SideCar, make, side_car
 from claimjobs.ddl import ddl
 from claimjobs.errors import ClaimsMissing, KeyNotIndexed, NoPrimaryKey
 from claimjobs.phases import Look
+from claimjobs.statements import settle
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from tests.backends import Backend, Clock
@@ -756,3 +757,19 @@ def test_everything_of_a_selection_is_asked_of_the_users_table(backend: Backend)
     pair = pair_of(queue)
     statement = statements.find(pair, Selection(sa.true(), pair.source.default_order))
     assert [str(table) for table in statement.get_final_froms()] == ["orders"]
+
+
+@pytest.mark.parametrize("outcome", ["keep", "release", "delete", "still_mine"])
+def test_a_settle_finds_claims_by_their_keys_though_nothing_is_known_of_the_table(
+    backend: Backend, outcome: str
+) -> None:
+    """Through the index of owners each claim would be compared with all keys: 10,000 jobs took 20 s and more."""
+    queue = orders(backend, 300)
+    batch = queue.claim(300)
+    pair = pair_of(queue)
+    reach = settle.Reach(pair.claims, pair.dialect, pair.claims.mine)
+    statement = settle.keep(reach, pair.now) if outcome == "keep" else getattr(settle, outcome)(reach)
+    plan = plan_of(backend, queue, statement, {"claimjobs_keys": keys(batch), "claimjobs_me": queue.owner_id})
+    assert "orders_claims_state" not in plan.indexes
+    assert "cstring" not in plan.text, "the keys are read again for each row"
+    batch.settle()
