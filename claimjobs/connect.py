@@ -13,6 +13,7 @@ from claimjobs.errors import (
     ConnectionFailed,
     DriverMissing,
     DriverUnsupported,
+    PoolerUnfit,
     ServerTooOld,
     ServerUnreachable,
     UnknownDatabase,
@@ -42,6 +43,9 @@ PACKAGES = {"MySQLdb": "mysqlclient"}
 
 UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)
 """What drivers, and SQLAlchemy, raise for options of a URL that they do not know, or cannot use."""
+
+_CHECKED = "claimjobs_checked"
+"""Where the `info` of a connection holds that it was looked whether a pooler is between."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
 
@@ -148,9 +152,13 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
 
 
 def open_connection(engine: sa.Engine) -> sa.Connection:
-    """A connection, or a ConnectionFailed that says why not."""
+    """A connection, or a ConnectionFailed that says why not.
+
+    Behind a pooler the driver prepares no statements on it: they belong to a session of the server, and the next
+    transaction may have another one.
+    """
     try:
-        return engine.connect()
+        connection = engine.connect()
     except sa.exc.InvalidRequestError as error:
         if not DIALECTS[engine.dialect.name]().is_elsewhere(error):
             raise
@@ -160,6 +168,10 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
         raise _explained(engine, error) from error
     except UNUSABLE as error:
         raise UnknownDatabase(_unusable(engine.url, error)) from error
+    if _CHECKED not in connection.info and not engine.dialect.is_async:
+        connection.info[_CHECKED] = True
+        DIALECTS[engine.dialect.name]().prepare_nothing_if_pooled(connection.connection.driver_connection)
+    return connection
 
 
 def isolation_of(connection: sa.Connection) -> str | None:
@@ -180,6 +192,8 @@ def commits_by_itself(connection: sa.Connection) -> bool:
 def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ConnectionFailed:
     where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
     dialect = DIALECTS[engine.dialect.name]()
+    if dialect.forbids_transactions(error):
+        return PoolerUnfit(where, why)
     if dialect.no_such_database(error):
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
     if dialect.refused(error):

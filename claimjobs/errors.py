@@ -60,6 +60,16 @@ class AccessDenied(ConnectionFailed):
     """The server refused the user, the password or the database."""
 
 
+class PoolerUnfit(ConnectionFailed):
+    """The pooler in front of the server gives each statement another session, so that there are no transactions."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(
+            f"{url}: the pooler allows no transactions ({reason}): set its pool mode to transaction or session for "
+            "this database, or connect to the server itself"
+        )
+
+
 class ServerTooOld(ConnectionFailed):
     """The server lacks what a claim is made of."""
 

@@ -119,6 +119,10 @@ class Dialect:
         del error
         return None
 
+    def missing_name(self, error: BaseException) -> str | None:
+        """The name, without its schema, of the table that an error of `missing_table` is about."""
+        raise NotImplementedError
+
     def transient_kind(self, error: BaseException) -> str | None:
         """`deadlock`, `lock timeout` or `serialization` for an error worth another try, else None."""
         code = self.error_code(error)
@@ -136,6 +140,14 @@ class Dialect:
 
     def on_connect(self, driver_connection: Any) -> None:
         """Called with each new connection of the driver."""
+
+    def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
+        """Where a driver prepares statements by itself: not on a connection whose session changes under it."""
+
+    def forbids_transactions(self, error: BaseException) -> bool:
+        """Whether a connection failed because a pooler gives each statement another session."""
+        del error
+        return False
 
     def connect_kind(self, error: BaseException) -> str:
         """What kind of trouble it is that a connection could not be had."""

@@ -97,6 +97,10 @@ class MySQL(Dialect):
         found = re.search(r" for key '(?:[^']*\.)?([^']+)'$", str(getattr(error, "orig", error).args[-1]))
         return found[1] if found else None
 
+    def missing_name(self, error: BaseException) -> str | None:
+        found = re.search(r"'(?:[^']*\.)?([^'.]+)'", str(getattr(error, "orig", error).args[-1]))
+        return found[1] if found else None
+
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         # PyMySQL's connect_timeout ends with the TCP connection: a greeting that never comes is a read.
         more = {"read_timeout": seconds} if driver == "pymysql" else {}

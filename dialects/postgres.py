@@ -65,6 +65,9 @@ class Postgres(Dialect):
         "57014": "interrupted",
         "53100": "disk full",
         "53200": "out of memory",
+        # Behind a pooler: prepared in another session, or by somebody else in this one.
+        "26000": "prepared statement",
+        "42P05": "prepared statement",
     }
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "08000", "08003", "08006", "08007"), "connection lost"),
@@ -115,6 +118,10 @@ class Postgres(Dialect):
         told = getattr(getattr(error, "orig", None), "diag", None)
         return getattr(told, "constraint_name", None)
 
+    def missing_name(self, error: BaseException) -> str | None:
+        found = re.search(r'"(?:[^"]*\.)?([^".]+)"', str(getattr(error, "orig", error)))
+        return found[1] if found else None
+
     def refused(self, error: BaseException) -> bool:
         # libpq gives no SQLSTATE for a connection that was never made, only the server's words.
         words = (
@@ -128,6 +135,9 @@ class Postgres(Dialect):
     def connect_kind(self, error: BaseException) -> str:
         full = _says(error, "too many clients", "too many connections", "remaining connection slots")
         return "too many connections" if full else "server unavailable"
+
+    def forbids_transactions(self, error: BaseException) -> bool:
+        return _says(error, "transaction blocks not allowed in statement pooling mode")  # PgBouncer's words
 
     def no_such_database(self, error: BaseException) -> bool:
         return _says(error, 'database "') and _says(error, '" does not exist') and not _says(error, 'role "')
@@ -246,6 +256,18 @@ class Postgres(Dialect):
         # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
         isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {self.isolation}"
         return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation)
+
+    def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
+        # psycopg prepares a statement when it has been sent five times. Other drivers have no such attribute.
+        threshold = getattr(driver_connection, "prepare_threshold", None)
+        if threshold is None:
+            return
+        greeted_by = driver_connection.info.backend_pid
+        driver_connection.prepare_threshold = None
+        with contextlib.suppress(driver_connection.Error):  # one that is broken is found out by its next statement
+            found = driver_connection.execute(f"SELECT 1 WHERE pg_backend_pid() = {greeted_by:d}").fetchone()
+            driver_connection.rollback()
+            driver_connection.prepare_threshold = threshold if found else None
 
     def sessions_are_ours(self, connection: sa.Connection) -> bool:
         greeted_by = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]

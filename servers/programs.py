@@ -48,7 +48,7 @@ class ProgramServer(Server):
     def __init__(self, backend: Backend, recipe: Recipe, process: Process) -> None:
         self._recipe = recipe
         self._process = process
-        self._place = Place(process.folder, _free_port(), secrets.token_hex(8))
+        self._place = Place(process.folder, free_port(), secrets.token_hex(8))
         super().__init__(backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.origin())
 
     def begin(self) -> Server:
@@ -84,7 +84,7 @@ def find(backend: Backend) -> ProgramSource:
     return ProgramSource(backend, RECIPES[backend])
 
 
-def _free_port() -> int:
+def free_port() -> int:
     while True:
         port = random.choice(PORTS)  # noqa: S311 - a port is no secret
         if _is_free(port):

@@ -1,0 +1,137 @@
+"""A real PgBouncer in each of its modes: the distribution's package; 1.18 knows no prepared statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.connect import engine_of
+from claimjobs.dialects import DIALECTS
+from claimjobs.errors import PoolerUnfit
+from claimjobs.liveness import Liveness
+from servers.errors import Unavailable
+from servers.pgbouncer import Mode, pgbouncer
+from tests.backends import Backend, wait_for
+from tests.cli.command import claimjobs
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import hand_of, states, still
+from tests.conformance.sleepers import Consumer
+
+OFTEN = 12
+"""psycopg prepares what it has sent five times."""
+MODES = pytest.mark.parametrize("mode", ["session", "transaction"])
+HOLDS = pytest.mark.parametrize("hold", ["lease", "transaction"])
+
+
+@contextmanager
+def pooled(backend: Backend, mode: Mode, size: int = 3) -> Iterator[str]:
+    """A URL of this database through a PgBouncer; skips the test where there is none."""
+    try:
+        opened = pgbouncer(backend.url, mode, size)
+        url = opened.__enter__()
+    except Unavailable as error:
+        pytest.skip(f"no PgBouncer: {error}")
+    try:
+        yield url
+    finally:
+        opened.__exit__(None, None, None)
+
+
+@contextmanager
+def engine(url: str) -> Iterator[sa.Engine]:
+    """One of claimjobs' own making; its connections end with the block, before the pooler does."""
+    made = engine_of(url)
+    try:
+        yield made
+    finally:
+        made.dispose()
+
+
+@MODES
+@HOLDS
+def test_every_job_is_done_once_however_often_a_statement_is_sent(anywhere: Backend, mode: Mode, hold: str) -> None:
+    anywhere.make()
+    done: list[str] = []
+    with pooled(anywhere, mode, size=6) as url, engine(url) as through:
+        queues = [Queue(through, hold=hold) for _ in range(2)]  # type: ignore[arg-type]
+        for number in range(OFTEN):
+            for queue in queues:
+                queue.enqueue(jobs(1, e=f"{number}"))
+                queue.enqueue(jobs(3, e=f"{number}"))
+        for _ in range(4 * OFTEN):
+            for queue in queues:
+                with queue.claim(1) as batch:
+                    done += names(batch)
+                    batch.done()
+        for queue in queues:
+            assert not queue.report.transients
+            queue.close()
+    assert len(done) == 8 * OFTEN
+    assert anywhere.rows() == []
+
+
+@MODES
+def test_nothing_is_prepared_on_a_pooled_connection(anywhere: Backend, mode: Mode) -> None:
+    anywhere.make()
+    with pooled(anywhere, mode) as url, engine(url) as through, Queue(through) as queue:
+        for _ in range(OFTEN):
+            queue.enqueue(jobs(1))
+            with queue.claim(1) as batch:
+                batch.done()
+        connection = hand_of(queue)._connector._connection
+        assert connection is not None
+        with through.connect() as of_a_producer:
+            for one in (connection, of_a_producer):
+                assert one.connection.driver_connection.prepare_threshold is None  # type: ignore[union-attr]
+    with engine(anywhere.url) as direct, Queue(direct) as queue:
+        assert queue.claim(1) is not None
+        own = hand_of(queue)._connector._connection
+        assert own is not None
+        assert own.connection.driver_connection.prepare_threshold is not None  # type: ignore[union-attr]
+
+
+def test_a_loop_ends_its_work_and_waits_for_more(anywhere: Backend) -> None:
+    anywhere.make()
+    with pooled(anywhere, "transaction") as url, engine(url) as through, Queue(through) as queue:
+        queue.enqueue(jobs(3))
+        with Consumer(anywhere, queue, poll=0.1) as consumer:
+            consumer.does("0000", "0001", "0002")
+            queue.enqueue({"d": "later", "e": ""})
+            wait_for(lambda: consumer.done[-1] == "later", "it finds more")
+        assert not hand_of(queue).owner.locked
+
+
+def test_a_dead_consumers_jobs_come_back_when_its_lease_is_over(anywhere: Backend) -> None:
+    anywhere.make()
+    quick = Liveness(lease=2.0)
+    with pooled(anywhere, "transaction", size=5) as url, engine(url) as through:
+        dead = still(Queue(through, liveness=quick))
+        dead.enqueue(jobs(2))
+        batch = dead.claim(2)
+        with Queue(through, liveness=quick) as living:
+            assert living.owner_id
+            wait_for(lambda: states(anywhere) == ["unclaimed"] * 2, "they come back", 20)
+            batch.settle()
+            assert batch.lost == batch.jobs
+        dead.close()
+
+
+def test_in_statement_mode_it_is_told_which_mode_is_needed(anywhere: Backend) -> None:
+    anywhere.make()
+    with pooled(anywhere, "statement") as url:
+        with engine(url) as through, pytest.raises(PoolerUnfit, match="pool mode to transaction or session"):
+            Queue(through).claim()
+        ended = claimjobs("status", "--url", url)
+        assert ended.code == 3
+        assert "set its pool mode to transaction or session" in ended.err
+
+
+@pytest.mark.parametrize("code", ["26000", "42P05"])
+def test_what_an_engine_of_the_users_has_prepared_elsewhere_is_tried_again(code: str) -> None:
+    error = Exception()
+    error.sqlstate = code  # type: ignore[attr-defined]
+    assert DIALECTS["postgresql"]().transient_kind(error) == "prepared statement"
