@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,11 +13,12 @@ from claimjobs import acceptance, fit
 from claimjobs.columns import Columns
 from claimjobs.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
-from claimjobs.errors import ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
+from claimjobs.errors import AccessDenied, ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
 from claimjobs.roles import Roles, check_lease, key_index, quote_of, roles_of
-from claimjobs.schema import claims_table, owner_table
+from claimjobs.schema import OWNER_TABLE, claims_table, owner_table
 from claimjobs.side_car import SideCar
 from claimjobs.tables import collated, map_of, resolve
+from claimjobs.translate import reason
 
 TableLike = str | sa.Table | type[Any]
 
@@ -33,11 +36,33 @@ class Backend:
     """The user's table, where `roles` are those of a table of claims beside it."""
     lock_source: bool = True
     """Whether a claim locks the rows of the user's table, where the claims are in another."""
+    refusal: AccessDenied | None = None
+    """Why this user cannot claim by lease; jobs can be enqueued all the same."""
 
     @property
     def source(self) -> Roles:
         """The user's table: what `where` and the order are about, where jobs come from and are enqueued."""
         return self.apart or self.roles
+
+    def missing(self, error: BaseException) -> TableMissing | None:
+        """What an error says of a table of this queue that is not there any more; None: it is about something else."""
+        if not isinstance(error, sa.exc.DBAPIError) or self.dialect.error_code(error) not in self.dialect.missing_table:
+            return None
+        name = self.dialect.missing_name(error)
+        if self.apart is not None and name == self.roles.table.name:
+            return ClaimsMissing(self.roles.name, self.apart.name)
+        ours = {table.name: table.fullname for table in (self.source.table, self.owners)}
+        return TableMissing(ours[name]) if name in ours else None
+
+    @contextmanager
+    def naming_what_is_missing(self) -> Iterator[None]:
+        """Raise TableMissing for an error that says so of a table of this queue."""
+        try:
+            yield
+        except sa.exc.DBAPIError as error:
+            if missing := self.missing(error):
+                raise missing from error
+            raise
 
 
 def look_at(
@@ -79,7 +104,10 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
     """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
     fit.check_owner(connection, backend.roles)
-    return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
+    try:
+        return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
+    except AccessDenied as error:
+        return replace(backend, refusal=error)
 
 
 def source_roles(connection: sa.Connection, dialect: Dialect, table: sa.Table, *, columns: Columns | None) -> Roles:
@@ -108,5 +136,12 @@ def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
         owners = resolve(connection, owner_table())
     except ColumnMissing as missing:
         raise OwnersOutdated(missing.table, missing.column) from None
+    except sa.exc.DBAPIError as error:
+        if not dialect.refused(error):
+            raise
+        raise AccessDenied(
+            f"this user may not see the table of owners ({reason(error)}): whoever claims jobs needs SELECT, INSERT, "
+            f"UPDATE and DELETE on {OWNER_TABLE}"
+        ) from error
     acceptance.check_table(connection, dialect, owners)
     return owners

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 
+from claimjobs.backend import Backend
 from claimjobs.backoff import Backoff
 from claimjobs.connect import open_connection
 from claimjobs.dialects import Dialect
@@ -57,7 +58,10 @@ class Connector:
     and, on InnoDB, lock gaps. `greet` is called in a transaction of its own on every new connection.
     """
 
-    def __init__(self, engine: sa.Engine, dialect: Dialect, liveness: Liveness, report: Report) -> None:
+    def __init__(
+        self, engine: sa.Engine, dialect: Dialect, liveness: Liveness, report: Report, *, backend: Backend | None = None
+    ) -> None:
+        """`backend`: whose tables the work is about, so that one that is missing is told by its name."""
         self.greet: Callable[[sa.Connection], None] = lambda _: None
         self.lost = 0
         """How often a connection was lost in the middle of work: its last commit may have happened, or not."""
@@ -65,6 +69,7 @@ class Connector:
         """Whether somebody stands between us and the server: a setting would be made in a stranger's session."""
         self._engine = engine
         self._dialect = dialect
+        self._backend = backend
         self._liveness = liveness
         self._report = report
         self._turns = Turns()
@@ -178,7 +183,7 @@ class Connector:
                 with _ByItself(connection) if self._alone else connection.begin():
                     yield connection
             except sa.exc.DBAPIError as error:
-                self._drop_if_broken(error, doubts)
+                self._learn_from(error, doubts)
                 raise
             finally:
                 self._clear_up()
@@ -198,15 +203,22 @@ class Connector:
         try:
             yield
         except sa.exc.DBAPIError as error:
-            self._drop_if_broken(error, doubts)
+            self._learn_from(error, doubts)
             raise
 
-    def _drop_if_broken(self, error: sa.exc.DBAPIError, doubts: list[BaseException] | None) -> None:
+    def _learn_from(self, error: sa.exc.DBAPIError, doubts: list[BaseException] | None) -> None:
+        """Drop a connection that broke. Raises TableMissing where a table of the queue is gone."""
         if self._dialect.broken_kind(error):
             self.lost += 1
             self._drop()
             if doubts is not None:
                 doubts.append(error)
+        self._name_what_is_missing(error)
+
+    def _name_what_is_missing(self, error: BaseException) -> None:
+        missing = self._backend.missing(error) if self._backend else None
+        if missing is not None:
+            raise missing from error
 
     def _clear_up(self) -> None:
         """Do what is left to be done when a transaction has ended. Where it fails, the end of the session does it."""
@@ -244,8 +256,9 @@ class Connector:
             self._opened = time.monotonic()
             try:
                 self._welcome(self._connection)
-            except BaseException:
+            except BaseException as error:
                 self._drop()
+                self._name_what_is_missing(error)
                 raise
         return self._connection
 

@@ -42,7 +42,7 @@ class Hand:
         self._backend = backend
         self._settler = settler
         self._report = report
-        self._connector = Connector(engine, backend.dialect, liveness, report)
+        self._connector = Connector(engine, backend.dialect, liveness, report, backend=backend)
         self._search = Search(report)
         self._process = os.getpid()
         self._in_hand: defaultdict[int, set[Key]] = defaultdict(set)

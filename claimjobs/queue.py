@@ -142,13 +142,14 @@ class Queue:
         insert = partial(enqueue, roles=backend.source, dialect=backend.dialect, inserting=inserting)
         ringer = self._works.ringer
         delivery = Delivery(self.engine, backend.dialect, ringer, insert, rereads=bool(unique))
-        if connection is not None:
-            count = delivery.into(connection, rows, on_bad)
-        elif unique:
-            again = ThroughConflicts(backend.dialect, self._chosen.liveness.patience, self.report)
-            count = again(delivery.alone, rows, on_bad)
-        else:
-            count = delivery.alone(rows, on_bad)
+        with backend.naming_what_is_missing():
+            if connection is not None:
+                count = delivery.into(connection, rows, on_bad)
+            elif unique:
+                again = ThroughConflicts(backend.dialect, self._chosen.liveness.patience, self.report)
+                count = again(delivery.alone, rows, on_bad)
+            else:
+                count = delivery.alone(rows, on_bad)
         self.report.enqueued += count
         self._works.look_back()
         return count
@@ -249,7 +250,7 @@ class Queue:
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners."""
         backend = self._works.backend
-        with connected(self.engine) as connection:
+        with backend.naming_what_is_missing(), connected(self.engine) as connection:
             return statistics.read(connection, backend, self._chosen.now)
 
     def now(self) -> datetime:
@@ -290,6 +291,7 @@ class Queue:
 
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
+        self._works.must_claim()
         self._works.settler()
         selector = self._works.selector
         with selector.understood(None):

@@ -92,7 +92,10 @@ class Ringer:
     def _try(self, connection: sa.Connection, rows: int) -> list[int]:
         """The first time: who may only insert jobs must not lose the transaction for it."""
         if self._may:
-            return self._chosen(connection, rows)
+            self._may = None  # should it fail, for a right that was taken away, the next one does not
+            chosen = self._chosen(connection, rows)
+            self._may = True
+            return chosen
         try:
             with savepoint(connection):
                 chosen = self._chosen(connection, rows)

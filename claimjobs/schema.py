@@ -87,12 +87,15 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData
     return table
 
 
-def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
-    """The owners: one row for each incarnation of a consumer. Its id stands in `owner_id` of what it holds."""
+def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER) -> sa.Table:
+    """The owners: one row for each incarnation of a consumer. Its id stands in `owner_id` of what it holds.
+
+    `first`: the id that the first of them gets.
+    """
     return sa.Table(
         OWNER_TABLE,
         metadata if metadata is not None else sa.MetaData(),
-        sa.Column("id", sa.Integer, sa.Identity(start=FIRST_OWNER), primary_key=True),
+        sa.Column("id", sa.Integer, sa.Identity(start=first), primary_key=True),
         sa.Column("host", sa.String(255), nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
         sa.Column("claims", sa.String(255), nullable=False, comment="the table it takes jobs from"),
@@ -103,7 +106,7 @@ def owner_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
         sa.Column("asleep", Instant, comment="since when it waits to be called; NULL: it looks for work by itself"),
         comment=MADE_BY,
-        **table_options(auto_increment=FIRST_OWNER),
+        **table_options(auto_increment=first),
     )
 
 

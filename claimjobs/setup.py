@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -12,11 +14,14 @@ from claimjobs.backend import TableLike
 from claimjobs.connect import connected, dialect_for
 from claimjobs.ddl import marked
 from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import database_now
 from claimjobs.errors import AccessDenied, UnfitTable
 from claimjobs.indexes import covers
-from claimjobs.schema import MADE_BY, OWNER_TABLE, article_table, owner_table
+from claimjobs.schema import FIRST_OWNER, MADE_BY, OWNER_TABLE, article_table, owner_table
 from claimjobs.statements import count
 from claimjobs.translate import reason
+
+_ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -99,12 +104,27 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         indexes = [index for table in kept if _is_ours(connection, table) for index in _lost(connection, table)]
         for index in indexes:
             index.create(connection)
-        created = [table for table in tables if table not in kept]
+        created = [_above_earlier_ids(connection, table, kept) for table in tables if table not in kept]
         for table in created:
             table.create(connection)
             connection.execute(marked(table))
             check_table(connection, dialect, table)  # a server may give it another engine than the one that was named
     return Made(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
+
+
+def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa.Table]) -> sa.Table:
+    """The table of owners, so that it gives out no id that one of its name gave out before: it may have been dropped.
+
+    The first id counts the seconds since `_ZERO`: enough for an owner a second, until the year 2092. It is also above
+    every id that stands in a table that is there.
+    """
+    if table.name != OWNER_TABLE:
+        return table
+    now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+    columns = [jobs.c.owner_id for jobs in kept if "owner_id" in jobs.c]
+    seen = [connection.execute(sa.select(sa.func.max(column))).scalar() or 0 for column in columns]
+    by_clock = FIRST_OWNER + int((now - _ZERO).total_seconds())
+    return owner_table(first=max([by_clock, *(one + 1 for one in seen)]))
 
 
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:

@@ -42,7 +42,7 @@ class OpenTransaction(Connector):
     """
 
     def __init__(self, engine: sa.Engine, backend: Backend, liveness: Liveness, report: Report) -> None:
-        super().__init__(engine, backend.dialect, liveness, report)
+        super().__init__(engine, backend.dialect, liveness, report, backend=backend)
         self._transaction: sa.RootTransaction | None = None
         self._gone: str | None = None
         self._gone_by: BaseException | None = None

@@ -69,6 +69,13 @@ class Works:
                 self._backend = look_at(self._engine, chosen.table, chosen.dialect, by_lease=chosen.by_lease, **given)
             return self._backend
 
+    def must_claim(self) -> Backend:
+        """The server and the tables, for claims. Raises AccessDenied where this user may not see the owners."""
+        backend = self.backend
+        if backend.refusal is not None:
+            raise backend.refusal
+        return backend
+
     @contextmanager
     def connector(self) -> Iterator[Connector]:
         """A connection apart from the one that claims, for as long as it is needed."""
@@ -79,14 +86,15 @@ class Works:
             connector.close()
 
     def _new_connector(self) -> Connector:
-        return Connector(self._engine, self.backend.dialect, self._choices.liveness, self._report)
+        backend, liveness = self.backend, self._choices.liveness
+        return Connector(self._engine, backend.dialect, liveness, self._report, backend=backend)
 
     # --- what is built ---------------------------------------------------------------------------------
 
     @property
     def hand(self) -> Hand | TransactionHold:
         """What holds claims. One by lease is registered as an owner."""
-        backend = self.backend  # also for one that is there already: not after a fork
+        backend = self.must_claim()  # also for one that is there already: not after a fork
         with self._preparing:
             if self._hand is None:
                 self._hand = self._new_hand(backend)
@@ -114,7 +122,7 @@ class Works:
     @contextmanager
     def janitor(self) -> Iterator[Janitor]:
         """What reclaims, through a connection of its own."""
-        backend = self.backend
+        backend = self.must_claim()
         with self.connector() as connector:
             yield Janitor(connector, backend, self.settler(), self._choices.retry)
 

@@ -46,6 +46,29 @@ def test_ids_are_above_any_process_id_and_nobodys_twice(backend: Backend) -> Non
     assert backend.queue().owner_id > gone
 
 
+@pytest.mark.parametrize("holds", [True, False], ids=["holds a job", "idle"])
+def test_a_table_of_owners_that_is_made_again_gives_out_no_id_that_was_anybodys(backend: Backend, holds: bool) -> None:
+    """Who lived when it was dropped may come back, and must not take another one's row for its own."""
+    queue = still(backend.queue())
+    queue.enqueue(jobs(3))
+    before = queue.owner_id
+    batch = queue.claim(1 if holds else 3)
+    if not holds:
+        batch.settle()
+        made = queue.now()
+        backend.wait_for(lambda: queue.now() - made > timedelta(seconds=1), "its first id was that of a second before")
+    backend.run(f"DROP TABLE {OWNER_TABLE}")
+    backend.make()
+    other = backend.queue()
+    assert other.owner_id > before
+    with queue.claim(1) as again:
+        assert queue.owner_id > other.owner_id
+        again.done()
+    assert again.lost == ()
+    if holds:
+        batch.settle()
+
+
 def test_close_hands_back_and_leaves(backend: Backend) -> None:
     queue, other = backend.queue(), backend.queue()
     queue.enqueue(jobs(4))

@@ -168,9 +168,9 @@ def test_an_error_is_sqlalchemys(backend: Backend) -> None:
         with next(batches) as batch:
             batch.done()
     batch = next(batches)
-    backend.run("ALTER TABLE jobs RENAME TO gone")
+    backend.run("ALTER TABLE jobs RENAME COLUMN owner_id TO gone")
     batch.done()
     with pytest.raises(sa.exc.DBAPIError) as raised:
         batch.settle()
     assert "jobs" in str(raised.value.statement)
-    backend.run("ALTER TABLE gone RENAME TO jobs")
+    backend.run("ALTER TABLE jobs RENAME COLUMN gone TO owner_id")

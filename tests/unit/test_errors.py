@@ -37,6 +37,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NotExclusive": ("workers", ["task"]),
     "SessionsNotOurs": (),
     "NoOpenTransaction": ("is held by lease",),
+    "PoolerUnfit": ("postgresql://h/d", "no transactions"),
     "BatchRolledBack": ("deadlock",),
     "TooLate": (7,),
     "BadPredicate": ("no such column",),
