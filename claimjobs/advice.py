@@ -12,12 +12,13 @@ from claimjobs.columns import STATES, UNCLAIMED, Columns
 from claimjobs.connect import connected
 from claimjobs.ddl import add_column, text
 from claimjobs.dialects import DIALECTS
-from claimjobs.errors import ColumnMissing, OwnersOutdated, UnfitTable
+from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, UnfitTable
+from claimjobs.finish import default_finish, sentence
 from claimjobs.indexes import claim_index, covers, holds
 from claimjobs.roles import REQUIRED, Roles, roles_of
 from claimjobs.schema import job_table
 from claimjobs.selection import order_of
-from claimjobs.setup import tables_for
+from claimjobs.setup import exists, tables_for
 from claimjobs.shape import Shape
 from claimjobs.side_car import SideCar
 from claimjobs.tables import resolve
@@ -86,6 +87,19 @@ def _filled(column: sa.Column[Any]) -> sa.Column[Any]:
 def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
     """The columns that the database's table has."""
     return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
+
+
+def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:
+    """A sentence for a table that is there, or is about to be made; the owners need not be there yet."""
+    jobs = tables_for(shape.load())[0]
+    with connected(engine) as connection:
+        is_there = exists(connection, jobs)
+        given = (shape.map or Columns()).beside_claims if shape.side_car else shape.map
+        roles = roles_of(resolve(connection, jobs.fullname) if is_there else jobs, given)
+        default = "keep" if shape.side_car else default_finish(connection, roles) if is_there else "delete"
+    if (on_done := shape.on_done or default) is None:
+        return str(DoneUndecided(roles.name))
+    return sentence(roles, on_done, beside=shape.side_car)
 
 
 # --- what it works without -----------------------------------------------------------------------------------

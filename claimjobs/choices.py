@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -14,6 +14,7 @@ from claimjobs.callables import deferred
 from claimjobs.claim import HOLDS, LOCKS, Hold, Lock
 from claimjobs.columns import Columns
 from claimjobs.dialects import Dialect
+from claimjobs.finish import FINISHES, Finish
 from claimjobs.job import Job
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
@@ -22,8 +23,6 @@ from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
 
 NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar(lock_source=True)"
-Finish = Literal["delete", "keep"]
-FINISHES: Final = ("delete", "keep")
 
 
 @dataclass(frozen=True)
@@ -39,14 +38,15 @@ class Choices:
     side_car: SideCar | None
     retry: Retry
     liveness: Liveness
-    on_done: OnDone
+    on_done: OnDone | None
+    """None: as the table says, see `claimjobs.finish`."""
     dialect: Dialect | None
     now: sa.ColumnElement[Any]
 
     def __post_init__(self) -> None:
         _one_of(self.lock, LOCKS, "lock")
         _one_of(self.hold, HOLDS, "hold")
-        if not callable(self.on_done):
+        if self.on_done is not None and not callable(self.on_done):
             _one_of(self.on_done, FINISHES, "on_done")
         for name in ("on_done", "where"):
             _must_work_when_called(getattr(self, name), name)
@@ -72,7 +72,7 @@ class Choices:
             raise ValueError(NEVER_DELETES)
 
     @property
-    def finishing(self) -> OnDone:
+    def finishing(self) -> OnDone | None:
         """`on_done`; a function is held to what the other choices allow. That raises ValueError when it is called."""
         if not callable(self.on_done) or self.side_car is None or self.side_car.lock_source:
             return self.on_done

@@ -323,6 +323,17 @@ class NotUnique(UnfitTable):
         )
 
 
+class DoneUndecided(UnfitTable):
+    """Nobody has said what becomes of the done jobs of a table that claimjobs did not make."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"claimjobs did not make table {table!r}, and nobody has said what becomes of its done jobs: choose "
+            "on_done='delete' (--on-done delete), which deletes their rows, or 'keep', which needs a value for done, "
+            "as in Columns(status='state', states={'unclaimed': ..., 'done': ...}) or --state done=VALUE"
+        )
+
+
 class BadTable(UnfitTable):
     """The table is a queue, but not one for what was asked."""
 

@@ -54,8 +54,12 @@ class Queue:
 
     `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the locks of an open
     transaction are the claim, which is `batch.connection`; what is written through it and the completion commit
-    together. `on_done="keep"` leaves done jobs in the table as `done`; a function is called with the connection of
-    the settle and the jobs, and returns which of the two it is to be.
+    together.
+
+    `on_done="delete"` deletes done jobs, `"keep"` leaves them in the table as `done`; a function is called with the
+    connection of the settle and the jobs, and returns which of the two it is to be. It may be left out where claimjobs
+    made the table: done jobs are deleted then; and where a status says `done`: they are kept. Else the first claim
+    raises DoneUndecided.
 
     `lock="advisory"` keeps others away by advisory locks on the keys in place of row locks; `claim` raises
     SessionsNotOurs where there can be none. With `hold="transaction"` the two kinds know nothing of each other, and
@@ -103,7 +107,7 @@ class Queue:
             side_car=beside,
             retry=retry or Retry(),
             liveness=liveness or Liveness(),
-            on_done=on_done or ("delete" if beside is None else "keep"),
+            on_done=on_done,
             dialect=dialect,
             now=database_now() if now is None else now,
         )
@@ -283,6 +287,11 @@ class Queue:
             return Purge(connector, self._works.backend, status).run(
                 self._chosen.now, age, where=where, dry_run=dry_run
             )
+
+    @property
+    def done_jobs(self) -> str:
+        """What becomes of done jobs, as a sentence. Raises DoneUndecided where nobody has said it."""
+        return self._works.done_jobs
 
     @property
     def payload(self) -> tuple[str, ...]:

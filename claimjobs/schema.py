@@ -18,7 +18,10 @@ LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text, in the ledger."""
 
 MADE_BY: Final = "made by claimjobs"
-"""In the comment of each table that we make: no other one is ever dropped."""
+"""In the comment of each table that we make: no other one is ever dropped, or loses a row unasked."""
+
+DEMONSTRATION: Final = "jobs of the demonstration"
+"""In the comment of the tables that the demonstration works on: it throws their jobs away."""
 
 FIRST_OWNER: Final = 10_000_000
 """Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
@@ -64,6 +67,7 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
         sa.Column("d", sa.String(64), nullable=False),
         sa.Column("e", sa.String(64), nullable=False),
         sa.Index(f"{name}_d", "d"),
+        comment=DEMONSTRATION,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -14,7 +14,8 @@ from claimjobs.callables import unfinished
 from claimjobs.columns import DONE
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import BadOnDone
+from claimjobs.errors import BadOnDone, DoneUndecided
+from claimjobs.finish import FINISHES, Finish
 from claimjobs.job import Job
 from claimjobs.report import Report
 from claimjobs.roles import Roles
@@ -22,10 +23,9 @@ from claimjobs.statements import settle as statements
 from claimjobs.statements import side_car
 from claimjobs.wire import Wire
 
-OnDone = Literal["delete", "keep"] | Callable[[sa.Connection, Sequence[Job]], Literal["delete", "keep"] | None]
+OnDone = Finish | Callable[[sa.Connection, Sequence[Job]], Finish | None]
 """What becomes of done jobs. A function is called in the settle's own transaction, with the jobs, which are still
-ours and locked; it returns which of the two it is to be (None: delete; keep, where the claims are in a table beside
-the user's)."""
+ours and locked; it returns which of the two it is to be (None: what it would be without the function)."""
 Write = tuple[Wire, dict[str, Any]]
 
 MANY: Final = 10_000
@@ -109,12 +109,15 @@ class Settler:
         roles: Roles,
         dialect: Dialect,
         now: sa.ColumnElement[Any],
-        on_done: OnDone = "delete",
+        on_done: OnDone | None,
         *,
+        otherwise: Finish | None = None,
         locked: bool = False,
         source: Roles | None = None,
     ) -> None:
-        """`locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for.
+        """`on_done`: None for one that settles no done jobs. `otherwise`: what it is where a function returns None.
+
+        `locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for.
 
         `source`: the user's table, where `roles` are those of a table of claims beside it.
         """
@@ -124,6 +127,7 @@ class Settler:
         self._reach = reach = statements.Reach(roles, dialect, sa.true() if locked else roles.mine)
         self._now = now
         self._on_done = on_done
+        self._otherwise = otherwise
         self._delete, self._keep = Wire(statements.delete(reach)), Wire(statements.keep(reach, now))
         self._release = Wire(statements.release(reach))
         self._still_mine = statements.still_mine(reach)
@@ -210,15 +214,20 @@ class Settler:
         """What becomes of done jobs, perhaps by the user's own function."""
         wanted = self._on_done
         if callable(wanted):
-            otherwise: Literal["delete", "keep"] = "delete" if self._remove is None else "keep"
-            answer = wanted(connection, [outcomes.jobs[key] for key in outcomes.done])
-            if answer not in (None, "delete", "keep"):
-                raise BadOnDone(unfinished(answer) or repr(answer))
-            wanted = answer or otherwise
-            if wanted == "keep":
-                self._reach.roles.need_state(DONE, "keeping done jobs")
+            wanted = self._answered(wanted(connection, [outcomes.jobs[key] for key in outcomes.done]))
         ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
         return [statement for statement in ways if statement is not None]
+
+    def _answered(self, answer: Any) -> Finish:
+        """What a user's function has said, once it is known to be possible: nothing is deleted by mistake."""
+        if answer not in (None, *FINISHES):
+            raise BadOnDone(unfinished(answer) or repr(answer))
+        wanted: Finish | None = answer or self._otherwise
+        if wanted is None:
+            raise DoneUndecided(self._reach.roles.name)
+        if wanted == "keep":
+            self._reach.roles.need_state(DONE, "keeping done jobs")
+        return wanted
 
     def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
         retry = partial(statements.retry, loners=outcomes.loners)

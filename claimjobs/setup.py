@@ -17,8 +17,9 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import AccessDenied, UnfitTable
 from claimjobs.indexes import covers
-from claimjobs.schema import FIRST_OWNER, MADE_BY, OWNER_TABLE, article_table, owner_table
+from claimjobs.schema import FIRST_OWNER, OWNER_TABLE, article_table, owner_table
 from claimjobs.statements import count
+from claimjobs.tables import is_made_by_us
 from claimjobs.translate import reason
 
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
@@ -101,7 +102,7 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         kept = [table for table in there if table not in dropped]
         for table in kept:
             check_table(connection, dialect, table)
-        indexes = [index for table in kept if _is_ours(connection, table) for index in _lost(connection, table)]
+        indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
         for index in indexes:
             index.create(connection)
         created = [_above_earlier_ids(connection, table, kept) for table in tables if table not in kept]
@@ -188,13 +189,8 @@ def doomed(engine: sa.Engine, table: TableLike) -> Doomed | None:
         return Doomed(jobs.fullname, rows, at_work.scalar_one() if at_work else 0)
 
 
-def _is_ours(connection: sa.Connection, table: sa.Table) -> bool:
-    comment = sa.inspect(connection).get_table_comment(table.name, schema=table.schema)
-    return MADE_BY in (comment["text"] or "")
-
-
 def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
-    if not _is_ours(connection, table):
+    if not is_made_by_us(connection, table):
         raise UnfitTable(
             f"table {table.fullname!r} was not made by claimjobs, which therefore does not drop it: "
             "drop it yourself if nobody needs its rows, then run this again"

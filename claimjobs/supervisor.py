@@ -111,6 +111,7 @@ class Supervisor:
 
     def _run_to_the_end(self) -> Summary:
         self._plan.check(self._run.generators)
+        log.info("%s", self._queue.done_jobs)
         before = self._queue.stats().left
         self._began = time.monotonic()
         with Gauge(self._queue) as self._gauge:

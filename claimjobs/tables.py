@@ -11,6 +11,7 @@ from claimjobs.columns import Columns
 from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, TableMissing, UnfitTable
+from claimjobs.schema import DEMONSTRATION, MADE_BY
 
 INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
 
@@ -61,6 +62,20 @@ def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
         return None
     found = table.info.get(MAP) if isinstance(table, sa.Table) else getattr(table, "__claimjobs__", None)
     return found if isinstance(found, Columns) else None
+
+
+def is_made_by_us(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether claimjobs made this table: its comment in the database says so."""
+    return MADE_BY in _comment(connection, table)
+
+
+def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether claimjobs made this table for its demonstration."""
+    return f"{DEMONSTRATION}, {MADE_BY}" in _comment(connection, table)
+
+
+def _comment(connection: sa.Connection, table: sa.Table) -> str:
+    return sa.inspect(connection).get_table_comment(table.name, schema=table.schema)["text"] or ""
 
 
 def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 import sqlalchemy as sa
 
 from claimjobs.batch import Batch
+from claimjobs.connect import connected
 from claimjobs.consumer import consume
 from claimjobs.errors import BadTable, ClaimjobsError, NothingDone
 from claimjobs.handlers import Handler, Per, handler_of
@@ -28,6 +29,7 @@ from claimjobs.references import load
 from claimjobs.retry import Retry
 from claimjobs.shape import Shape
 from claimjobs.signals import TakenBack, can_be_taken_back, leave_threads_behind, let_through
+from claimjobs.tables import is_demonstrations
 from claimjobs.translate import lasting, reason
 
 log = logging.getLogger("claimjobs.worker")
@@ -70,12 +72,14 @@ class Plan:
             queue.check()
             self.load_handler()
             payload = set(queue.payload)
+            thrown_away = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
         if generators and not payload >= ARTICLE_PAYLOAD:
             raise BadTable(f"generators fill columns d and e, which table {self.shape.table!r} has not: --generators 0")
-        if self.handler is None and payload != ARTICLE_PAYLOAD:
+        if self.handler is None and not thrown_away:
             raise BadTable(
-                f"table {self.shape.table!r} is not the demonstration's, whose jobs are thrown away after 0.1 s: "
-                "name the MODULE:FUNCTION that handles its jobs"
+                f"table {self.shape.table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "
+                "name the MODULE:FUNCTION that handles its jobs, or let `claimjobs setup-tables --table NAME` make "
+                "another table"
             )
 
     def load_handler(self) -> Handler:
@@ -83,6 +87,11 @@ class Plan:
         if self.handler is None:
             return demonstrate
         return handler_of(load(self.handler), self.handler, self.per, in_transaction=self.shape.hold == "transaction")
+
+
+def _is_demonstrations(queue: Queue) -> bool:
+    with connected(queue.engine) as connection:
+        return is_demonstrations(connection, queue.table)
 
 
 def demonstrate(batch: Batch) -> None:

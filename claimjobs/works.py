@@ -18,9 +18,11 @@ from claimjobs.backend import Backend, look_at
 from claimjobs.batch import Batch, Grip
 from claimjobs.choices import Choices
 from claimjobs.claim import Algorithm, algorithm
+from claimjobs.connect import connected
 from claimjobs.connector import Connector
 from claimjobs.dialects.types import database_now, statement_now
-from claimjobs.errors import CrossedFork
+from claimjobs.errors import CrossedFork, DoneUndecided
+from claimjobs.finish import Finish, default_finish, sentence
 from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
 from claimjobs.phases import Claimed
@@ -28,7 +30,7 @@ from claimjobs.report import Report
 from claimjobs.ring import Ringer
 from claimjobs.selection import Where
 from claimjobs.selector import Selector
-from claimjobs.settle import Settler
+from claimjobs.settle import OnDone, Settler
 from claimjobs.statements.find import Selection
 from claimjobs.statements.side_car import Pair
 from claimjobs.statements.sleepers import work
@@ -46,6 +48,7 @@ class Works:
         self._process = os.getpid()
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
+        self._finish: tuple[Finish | None] | None = None
         self._algorithm: tuple[Where, Algorithm] | None = None
         self._turn: Turn | None = None
         self._hand: Hand | TransactionHold | None = None
@@ -124,16 +127,46 @@ class Works:
         """What reclaims, through a connection of its own."""
         backend = self.must_claim()
         with self.connector() as connector:
-            yield Janitor(connector, backend, self.settler(), self._choices.retry)
+            yield Janitor(connector, backend, self._settler(None), self._choices.retry)
+
+    @property
+    def on_done(self) -> OnDone:
+        """What becomes of done jobs: what was chosen, or what the table says. Raises DoneUndecided."""
+        chosen = self._choices.finishing
+        found = self._default_finish if chosen is None else chosen
+        if found is None:
+            raise DoneUndecided(self.backend.source.name)
+        return found
+
+    @property
+    def _default_finish(self) -> Finish | None:
+        """What becomes of done jobs where nobody has said it. The database is asked once."""
+        backend = self.backend
+        if backend.apart is not None:
+            return "keep"
+        if self._finish is None:
+            with connected(self._engine) as connection:
+                self._finish = (default_finish(connection, backend.roles),)
+        return self._finish[0]
+
+    @property
+    def done_jobs(self) -> str:
+        """What becomes of done jobs, as a sentence. Raises DoneUndecided."""
+        return sentence(self.backend.source, self.on_done, beside=self.backend.apart is not None)
 
     def settler(self) -> Settler:
         """What writes outcomes. Raises UnfitTable where the table cannot hold what becomes of done jobs."""
+        return self._settler(self.on_done)
+
+    def _settler(self, on_done: OnDone | None) -> Settler:
         backend, chosen = self.backend, self._choices
         given: dict[str, Any] = {"locked": not chosen.by_lease, "source": backend.apart}
+        if callable(on_done):
+            given["otherwise"] = self._default_finish
         # In a transaction that was open while jobs were worked on, its beginning is long ago.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         now = statement_now() if lasts else chosen.now
-        return Settler(backend.roles, backend.dialect, now, chosen.finishing, **given)
+        return Settler(backend.roles, backend.dialect, now, on_done, **given)
 
     # --- what is claimed, and how ----------------------------------------------------------------------
 

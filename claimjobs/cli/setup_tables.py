@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import click
 import sqlalchemy as sa
 
 from claimjobs import setup
-from claimjobs.advice import ADDABLE, additions, advice, check
+from claimjobs.advice import ADDABLE, additions, advice, check, what_becomes_of_done_jobs
 from claimjobs.claims_setup import side_car_tables
 from claimjobs.cli.console import asks, number, say
 from claimjobs.cli.options import engine_for, url_option
@@ -110,6 +112,8 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
     if recreate:
         _confirm(engine, setup.doomed(engine, shape.load()), yes)
     _must_be_there(engine, shape)
+    with suppress(UnfitTable):  # `check` says all that the table lacks
+        say(what_becomes_of_done_jobs(engine, shape))
     _tell(setup.make(engine, _tables(engine, shape, mapped=True), recreate=recreate))
     for line in advice(engine, shape, check(engine, shape)):
         say(line)

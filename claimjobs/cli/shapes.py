@@ -74,7 +74,11 @@ MORE: Final = (
         metavar="COLUMN",
         help="The order of jobs: a column, `-column` for the highest first, or SQL. Can be repeated.",
     ),
-    _option("on-done", type=click.Choice(ON_DONE), help="What becomes of done jobs: by default they are deleted."),
+    _option(
+        "on-done",
+        type=click.Choice(ON_DONE),
+        help="What becomes of done jobs: by default deleted if claimjobs made the table, else kept as done.",
+    ),
 )
 """What else describes it for whoever claims."""
 

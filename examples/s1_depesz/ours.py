@@ -26,7 +26,8 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def queue_on(url: str | sa.Engine, **options: Any) -> AbstractContextManager[Queue]:
     """The article's queue: highest priority first, then oldest."""
-    return opened(Queue(url, "queue", order_by=(sa.column("priority").desc(), sa.column("added_on")), **options))
+    order: tuple[Any, ...] = (sa.column("priority").desc(), sa.column("added_on"))
+    return opened(Queue(url, "queue", order_by=order, on_done="delete", **options))
 
 
 def work(url: str, _number: int, line: Any, *, name: str) -> Share:

@@ -156,7 +156,7 @@ def some_letter() -> sa.ColumnElement[bool]:
 def consume_as_claimjobs(url: str, number: int, ended: Any, options: argparse.Namespace) -> Stint:
     done: list[int] = []
     log: list[str] = []
-    with Queue(url, "jobs", where=some_letter) as queue:
+    with Queue(url, "jobs", where=some_letter, on_done="delete") as queue:
         misses = 0
         while misses < len(string.ascii_lowercase) or _more_to_come(ended) or queue.stats().unclaimed:
             with queue.claim(article.BATCH) as batch:

@@ -22,7 +22,7 @@ ROWS = [{"d": f"{letter}{number}", "e": "x"} for number in range(3) for letter i
 def queue(backend: Backend) -> Queue:
     """On the article's own table, beside which only the table of owners was made."""
     article.setup_tables(backend.url)
-    return backend.queue("jobs")
+    return backend.queue("jobs", on_done="delete")
 
 
 @pytest.fixture
@@ -55,7 +55,9 @@ def test_jobs_go_in_with_or_without_a_status_and_come_out_in_order(queue: Queue)
 def test_a_random_letter_for_each_claim(backend: Backend) -> None:
     article.setup_tables(backend.url)
     jobs = sa.Table("jobs", sa.MetaData(), autoload_with=backend.engine)
-    queue = backend.queue(jobs, where=lambda: jobs.c.d.like(random.choice(string.ascii_lowercase[:3]) + "%"))
+    queue = backend.queue(
+        jobs, on_done="delete", where=lambda: jobs.c.d.like(random.choice(string.ascii_lowercase[:3]) + "%")
+    )
     queue.enqueue(ROWS)
     done: list[str] = []
     while len(done) < len(ROWS):

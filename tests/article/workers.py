@@ -64,7 +64,7 @@ def _note(audit: Any, number: int, jobs: list[article.Row]) -> None:
 
 def consume_as_claimjobs(url: str, shift: Shift) -> int:
     engine = sa.create_engine(url)
-    with Queue(engine) as queue, engine.connect() as audit:
+    with Queue(engine, on_done="delete") as queue, engine.connect() as audit:
         queue.check()
         shift.start()
         more = True

@@ -178,7 +178,9 @@ def test_keys_of_any_type_and_of_several_columns(backend: Backend, hold: Any, ki
         connection.execute(sa.insert(table), [{"a": value, "b": b} for value in values for b in (1, 2)])
     columns = Columns(key=("a", "b"))
     one, other = (
-        backend.bare_queue(table, lock="advisory", hold=hold, columns=columns, bind=backend.new_engine())
+        backend.bare_queue(
+            table, lock="advisory", hold=hold, columns=columns, bind=backend.new_engine(), on_done="delete"
+        )
         for _ in range(2)
     )
     with one.claim(3) as a, other.claim(10) as b:

@@ -129,7 +129,7 @@ def things(type_: Any, **options: Any) -> sa.Table:
 def queue_of(backend: Backend, table: sa.Table, **options: Any) -> Queue:
     """A queue over a table that has only a key, and what there is to it."""
     table.metadata.create_all(backend.engine)
-    return backend.bare_queue(table, columns=Columns(), hold="transaction", **options)
+    return backend.bare_queue(table, columns=Columns(), hold="transaction", **{"on_done": "delete", **options})
 
 
 def as_stored(backend: Backend, table: sa.Table) -> list[tuple[Any, ...]]:

@@ -51,7 +51,7 @@ def queue_of(backend: Backend, table: sa.Table, columns: Columns, **options: Any
     """A queue over a table that is known by its name alone, as a user's would be."""
     table.create(backend.engine)
     backend.make()
-    return backend.bare_queue(table.name, columns=columns, **options)
+    return backend.bare_queue(table.name, columns=columns, **{"on_done": "delete", **options})
 
 
 def states(backend: Backend, table: str, column: str) -> list[Any]:
@@ -181,7 +181,7 @@ def test_what_a_dead_owner_held_is_handed_back(backend: Backend) -> None:
     queue.enqueue([{"id": n} for n in range(1, 4)])
     batch = queue.claim(2)
     declare_dead(backend, queue.owner_id)
-    other = still(backend.bare_queue("tasks", columns=columns))
+    other = still(backend.bare_queue("tasks", columns=columns, on_done="delete"))
     assert other.reclaim() == 2
     with other.claim() as again:
         assert [job.id for job in again] == [1, 2, 3]
@@ -385,7 +385,7 @@ def test_a_binary_key_behind_a_decorated_type(backend: Backend) -> None:
     table.info["claimjobs"] = Columns(status=None, owner_id="worker")
     table.create(backend.engine)
     backend.make()
-    queue = backend.bare_queue(table)
+    queue = backend.bare_queue(table, on_done="delete")
     keys = [uuid.UUID(int=n << 96 | 7) for n in range(4)]
     queue.enqueue([{"id": key} for key in keys])
     with queue.claim(3) as batch:
@@ -423,7 +423,8 @@ def test_a_timestamp_of_another_time_zone_is_due_when_it_is(backend: Backend) ->
     backend.run(
         "CREATE TABLE mails (id INT PRIMARY KEY, worker INT, send_at TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)"
     )
-    queue = backend.bare_queue("mails", bind=engine, columns=Columns(status=None, owner_id="worker", run_at="send_at"))
+    columns = Columns(status=None, owner_id="worker", run_at="send_at")
+    queue = backend.bare_queue("mails", bind=engine, columns=columns, on_done="delete")
     queue.enqueue({"id": 1})
     with queue.claim() as batch:
         assert len(batch) == 1

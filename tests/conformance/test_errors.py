@@ -188,6 +188,7 @@ def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: B
     described.create(backend.engine)
 
     def mended(use: Callable[[Queue], Any], kind: type[ClaimjobsError], **options: Any) -> None:
+        options["on_done"] = "delete"
         queue = backend.bare_queue("Order", **options)
         backend.run(failure(lambda: use(queue), kind).partition(": ")[2])
         use(backend.bare_queue("Order", **options))

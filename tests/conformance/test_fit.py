@@ -91,7 +91,7 @@ def test_a_value_is_what_its_type_makes_of_it(backend: Backend) -> None:
     table.create(backend.engine)
     backend.make()
     columns = Columns(status="phase", states={"unclaimed": Phase.OPEN, "claimed": Phase.TAKEN})
-    queue = backend.bare_queue(table, columns=columns)
+    queue = backend.bare_queue(table, columns=columns, on_done="delete")
     queue.enqueue({"id": 1, "phase": Phase.OPEN})
     with queue.claim() as batch:
         assert [job.phase for job in batch] == [Phase.TAKEN]
@@ -146,7 +146,7 @@ def test_an_owner_is_a_number(backend: Backend, what: str) -> None:
     assert re.search(f"^column 'worker' of table 'tasks' is ({shown}).*, and as owner_id it must be a whole", message)
     assert "and hold 10,000,000 and more: name another one, as in Columns(owner_id=...)" in message
     backend.run(message.rpartition("to add one: ")[2])
-    queue = backend.bare_queue("tasks", columns=Columns(status=None, owner_id="claim_owner_id"))
+    queue = backend.bare_queue("tasks", columns=Columns(status=None, owner_id="claim_owner_id"), on_done="delete")
     queue.enqueue({"id": 1})
     assert len(queue.claim()) == 1
 
@@ -158,7 +158,7 @@ def test_an_owner_that_is_one(backend: Backend, type_: Any) -> None:
     if isinstance(type_, mysql.MEDIUMINT):
         backend.requires("table collation")  # the families that have this type
     made(backend, sa.Column("worker", type_))
-    queue = backend.bare_queue("tasks", columns=Columns(status=None, owner_id="worker"))
+    queue = backend.bare_queue("tasks", columns=Columns(status=None, owner_id="worker"), on_done="delete")
     queue.enqueue([{"id": 1}, {"id": 2}])
     with queue.claim() as batch:
         batch.done(batch[0])
@@ -189,7 +189,7 @@ def test_an_error_is_cut_to_its_column(backend: Backend) -> None:
         *(sa.Column("owner_id", sa.Integer), sa.Column("attempts", sa.Integer), sa.Column("run_at", sa.DateTime)),
         sa.Column("last_error", sa.String(20)),
     )
-    queue = backend.bare_queue("tasks", columns=Columns(status=None))
+    queue = backend.bare_queue("tasks", columns=Columns(status=None), on_done="delete")
     queue.enqueue({"id": 1})
     with queue.claim() as batch:
         batch.fail(batch[0], "0123456789" * 3)

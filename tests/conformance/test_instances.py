@@ -49,7 +49,8 @@ def orders(backend: Backend) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_they_come_in_the_order_of_the_jobs(backend: Backend) -> None:
-    queue = backend.bare_queue(Order, order_by=[Order.nr.desc(), Order.shop.desc()])
+    order = [Order.nr.desc(), Order.shop.desc()]
+    queue = backend.bare_queue(Order, order_by=order, on_done="delete")
     with queue.claim(4) as batch, Session(backend.engine) as session:
         found = batch.instances(session)
         assert [(order.shop, order.nr) for order in found] == [job.key for job in batch.jobs]
@@ -61,7 +62,7 @@ def test_they_come_in_the_order_of_the_jobs(backend: Backend) -> None:
 @pytest.mark.usefixtures("orders")
 def test_what_they_change_commits_with_the_batch(backend: Backend) -> None:
     """And what a job changed that fails is undone."""
-    queue = backend.bare_queue(Order, hold="transaction", on_done=lambda *_: None)
+    queue = backend.bare_queue(Order, hold="transaction", on_done=lambda *_: "delete")
     with queue.claim(4) as batch, Session(batch.connection, join_transaction_mode="create_savepoint") as session:
         customers: list[Any] = []
         for job, order in zip(batch, batch.instances(session), strict=True):
@@ -77,7 +78,7 @@ def test_what_they_change_commits_with_the_batch(backend: Backend) -> None:
 
 @pytest.mark.usefixtures("orders")
 def test_a_row_that_is_gone_is_told(backend: Backend) -> None:
-    queue = backend.bare_queue(Order)
+    queue = backend.bare_queue(Order, on_done="delete")
     with queue.claim(2) as batch, Session(backend.engine) as session:
         backend.run("DELETE FROM orders WHERE number = 1")
         with pytest.raises(LookupError, match=r"job \(0, 1\) is gone"):

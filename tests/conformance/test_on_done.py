@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Job
-from claimjobs.errors import BadOnDone
+from claimjobs import Columns, Job
+from claimjobs.claim import HOLDS
+from claimjobs.errors import BadOnDone, DoneUndecided
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -123,3 +124,77 @@ def test_an_answer_that_says_nothing_deletes_no_job(backend: Backend, on_done: A
 def test_a_word_that_means_nothing_is_refused(backend: Backend) -> None:
     with pytest.raises(ValueError, match="on_done='kept': give one of 'delete', 'keep'"):
         backend.queue(on_done="kept")
+
+
+# --- a table that claimjobs did not make -----------------------------------------------------------------------------
+
+
+def foreign(backend: Backend, *columns: sa.Column[Any], rows: int = 3) -> sa.Table:
+    """A table of the user's own, with rows in it; the table of owners is there."""
+    key = sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)
+    table = sa.Table("tasks", sa.MetaData(), key, *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB")
+    table.create(backend.engine)
+    backend.make()
+    with backend.engine.begin() as connection:
+        connection.execute(sa.insert(table), [{"id": n} for n in range(1, rows + 1)])
+    return table
+
+
+def owner() -> sa.Column[Any]:
+    return sa.Column("owner_id", sa.Integer)
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_rows_of_a_foreign_table_are_not_deleted_unless_that_is_said(backend: Backend, hold: Any) -> None:
+    foreign(backend, owner())
+    queue = backend.bare_queue("tasks", columns=Columns(status=None), hold=hold)
+    for use in (queue.check, queue.claim, lambda: next(queue.batches(drain=True))):
+        with pytest.raises(DoneUndecided, match=r"did not make table 'tasks'.* on_done='delete' .*'keep', "):
+            use()
+    assert [row["owner_id"] for row in backend.rows("tasks")] == [None] * 3
+    said = backend.bare_queue("tasks", columns=Columns(status=None), hold=hold, on_done="delete")
+    with said.claim(2) as batch:
+        batch.done()
+    assert [row["id"] for row in backend.rows("tasks")] == [3]
+
+
+def test_who_only_enqueues_or_reclaims_need_not_say_it(backend: Backend) -> None:
+    foreign(backend, owner())
+    queue = backend.bare_queue("tasks", columns=Columns(status=None))
+    assert queue.enqueue([{"id": 4}]) == 1
+    backend.run("UPDATE tasks SET owner_id = 10000001 WHERE id < 3")
+    assert queue.reclaim() == 2
+    assert queue.stats().unclaimed == 4
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+@pytest.mark.parametrize("named", ["by their own names", "by a map"])
+def test_done_rows_of_a_foreign_table_are_kept_where_they_can_be(backend: Backend, hold: Any, named: str) -> None:
+    map_ = Columns(status="state", states={"unclaimed": "new", "claimed": "at work", "done": "over"})
+    new = "unclaimed" if named == "by their own names" else "new"
+    foreign(
+        backend,
+        owner(),
+        sa.Column("status" if named == "by their own names" else "state", sa.String(20), server_default=new),
+    )
+    columns = None if named == "by their own names" else map_
+    queue = backend.bare_queue("tasks", columns=columns, hold=hold)
+    with queue.claim(2) as batch:
+        batch.done()
+    assert (queue.stats().unclaimed, queue.stats().done) == (1, 2)
+    assert queue.done_jobs == f"Done jobs of tasks are kept with {'status' if columns is None else 'state'} " + (
+        "'done'." if columns is None else "'over'."
+    )
+
+
+def test_a_table_that_claimjobs_made_loses_its_done_rows(backend: Backend) -> None:
+    assert backend.queue().done_jobs == "Done jobs of jobs are deleted."
+    assert backend.queue(on_done="keep").done_jobs == "Done jobs of jobs are kept with status 'done'."
+
+
+def test_a_function_that_says_nothing_deletes_no_row_of_a_foreign_table(backend: Backend) -> None:
+    foreign(backend, owner())
+    queue = backend.bare_queue("tasks", columns=Columns(status=None), hold="transaction", on_done=lambda *_: None)
+    with pytest.raises(DoneUndecided), queue.claim() as batch:
+        batch.done()
+    assert len(backend.rows("tasks")) == 3

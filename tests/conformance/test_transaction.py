@@ -379,7 +379,7 @@ def plain(backend: Backend) -> Iterator[sa.Table]:
 def test_a_key_is_enough(backend: Backend) -> None:
     """No table of ours, no column of ours: the rows that are there are the jobs."""
     with plain(backend):
-        queue = backend.bare_queue("plain", hold="transaction")
+        queue = backend.bare_queue("plain", hold="transaction", on_done="delete")
         with queue.claim(2, where=sa.text("body <> '2'")) as batch:
             assert [job.id for job in batch] == [1, 3]
         assert [row["id"] for row in backend.rows("plain")] == [2, 4, 5, 6]
@@ -395,7 +395,7 @@ def test_a_key_is_enough(backend: Backend) -> None:
 def test_a_job_that_raises_is_undone_and_free_again_where_nothing_can_be_noted(backend: Backend) -> None:
     EFFECTS.create(backend.engine)
     with plain(backend):
-        queue = backend.bare_queue("plain", hold="transaction")
+        queue = backend.bare_queue("plain", hold="transaction", on_done="delete")
         with pytest.raises(ZeroDivisionError):
             raise_at(queue.claim(), "3", column="body")
     assert effects(backend) == ["1", "2"]
@@ -501,7 +501,7 @@ def test_a_failure_that_the_table_cannot_hold_is_told_in_one_line(
     """And undone, and free again; what was done before it is done."""
     EFFECTS.create(backend.engine)
     with plain(backend):
-        queue = backend.bare_queue("plain", hold="transaction")
+        queue = backend.bare_queue("plain", hold="transaction", on_done="delete")
 
         def work(batch: Batch) -> None:
             for job in batch:

@@ -15,7 +15,7 @@ from claimjobs.consumer import VAIN
 from tests.backends import Backend
 from tests.process.command import HANDLERS, noted, started, summary
 
-BARE = ("--table", "tasks", "--column", "status=", "--json")
+BARE = ("--table", "tasks", "--column", "status=", "--on-done", "delete", "--json")
 
 
 def tasks(backend: Backend, *columns: sa.Column[Any]) -> None:

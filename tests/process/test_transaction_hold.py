@@ -27,7 +27,7 @@ TASKS = sa.Table(
 )
 """A key and a payload: nothing else is needed where the locks are the claim."""
 
-HELD = ("--table", "tasks", "--hold", "transaction")
+HELD = ("--table", "tasks", "--hold", "transaction", "--on-done", "delete")
 
 
 def fill(backend: Backend, count: int) -> None:
