@@ -14,7 +14,7 @@ from claimjobs.callables import deferred
 from claimjobs.claim import HOLDS, LOCKS, Hold, Lock
 from claimjobs.columns import Columns
 from claimjobs.dialects import Dialect
-from claimjobs.finish import FINISHES, Finish
+from claimjobs.finish import FINISHES, LEAVE, Finish
 from claimjobs.job import Job
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
@@ -47,9 +47,13 @@ class Choices:
         _one_of(self.lock, LOCKS, "lock")
         _one_of(self.hold, HOLDS, "hold")
         if self.on_done is not None and not callable(self.on_done):
-            _one_of(self.on_done, FINISHES, "on_done")
+            _one_of(self.on_done, (*FINISHES, LEAVE), "on_done")
         for name in ("on_done", "where"):
             _must_work_when_called(getattr(self, name), name)
+        if self.on_done == LEAVE and (self.where is None or callable(self.where)):
+            raise ValueError(
+                "on_done='leave' needs a `where` that stays the same, which the handler makes false: give it"
+            )
         if self.side_car is not None:
             self._check_side_car(self.side_car)
 
@@ -68,6 +72,8 @@ class Choices:
             raise ValueError("lock='advisory' is not for a side-car, whose unique key keeps others away: leave it out")
         if self.hold == "transaction" and not side_car.lock_source:
             raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
+        if self.on_done == LEAVE:
+            raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
         if self.on_done == "delete" and not side_car.lock_source:
             raise ValueError(NEVER_DELETES)
 

@@ -329,8 +329,19 @@ class DoneUndecided(UnfitTable):
     def __init__(self, table: str) -> None:
         super().__init__(
             f"claimjobs did not make table {table!r}, and nobody has said what becomes of its done jobs: choose "
-            "on_done='delete' (--on-done delete), which deletes their rows, or 'keep', which needs a value for done, "
-            "as in Columns(status='state', states={'unclaimed': ..., 'done': ...}) or --state done=VALUE"
+            "on_done='delete' (--on-done delete), which deletes their rows, 'keep', which needs a value for done, "
+            "as in Columns(status='state', states={'unclaimed': ..., 'done': ...}) or --state done=VALUE, "
+            "or 'leave', where the handler itself makes the queue's `where` false"
+        )
+
+
+class StillDue(ClaimjobsError):
+    """With `on_done="leave"` too many rows were still due after their handler had returned."""
+
+    def __init__(self, table: str, count: int) -> None:
+        super().__init__(
+            f"{count:,} rows of table {table!r} are still due after their handler: with on_done='leave' it must make "
+            "the queue's predicate false; correct the handler or the predicate, or choose another on_done"
         )
 
 

@@ -13,6 +13,8 @@ from claimjobs.tables import is_made_by_us
 Finish = Literal["delete", "keep"]
 """What is written when a job is done: its row is deleted, or kept with the status `done`."""
 FINISHES: Final = get_args(Finish)
+LEAVE: Final = "leave"
+"""Nothing is written when a job is done, but that nobody holds it: the handler has made the queue's predicate false."""
 
 
 def default_finish(connection: sa.Connection, roles: Roles) -> Finish | None:
@@ -29,6 +31,8 @@ def sentence(roles: Roles, on_done: Any, *, beside: bool = False) -> str:
     """What becomes of done jobs, for a person to read. `beside`: their claims are in a table of their own."""
     if callable(on_done):
         return f"What becomes of done jobs of {roles.name} is for a function to say."
+    if on_done == LEAVE:
+        return f"Done jobs of {roles.name} are left as the handler leaves them."
     if on_done == "keep" and beside:
         return f"Done jobs of {roles.name} are kept; their keys are noted as done in the table of claims."
     if on_done == "keep" and roles.status is not None:

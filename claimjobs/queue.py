@@ -59,7 +59,8 @@ class Queue:
     `on_done="delete"` deletes done jobs, `"keep"` leaves them in the table as `done`; a function is called with the
     connection of the settle and the jobs, and returns which of the two it is to be. It may be left out where claimjobs
     made the table: done jobs are deleted then; and where a status says `done`: they are kept. Else the first claim
-    raises DoneUndecided.
+    raises DoneUndecided. `"leave"` writes nothing, for a handler that makes `where` false itself: what is still due
+    then is reported, and not claimed again by this Queue; StillDue is raised where these are too many.
 
     `lock="advisory"` keeps others away by advisory locks on the keys in place of row locks; `claim` raises
     SessionsNotOurs where there can be none. With `hold="transaction"` the two kinds know nothing of each other, and

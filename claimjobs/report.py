@@ -28,6 +28,8 @@ class Report:
     lost: int = 0
     """Jobs whose outcome was refused, because this owner did not hold them any more."""
     enqueued: int = 0
+    still_due: int = 0
+    """Done, with `on_done="leave"`, and due all the same: the handler has not made the queue's predicate false."""
     transients: Counter[str] = field(default_factory=Counter)
     """Transactions run again, by reason: deadlock, lock timeout, serialization, connection lost, ..."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy as sa
@@ -27,12 +27,14 @@ class Selector:
     where: Where
     order_by: OrderBy
     now: sa.ColumnElement[Any]
+    excluded: sa.ColumnElement[bool] = field(default_factory=sa.true)
+    """The predicate of rows that this Queue may still claim."""
 
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
         roles, lexis = self.roles, self.dialect.lexis
         narrower = (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis))
-        return Selection(sa.and_(roles.due(self.now), *narrower), order_of(self.order_by, roles, lexis))
+        return Selection(sa.and_(roles.due(self.now), *narrower, self.excluded), order_of(self.order_by, roles, lexis))
 
     def changes(self, where: Where) -> bool:
         """Whether a callable gives the predicate, so that it may differ from call to call."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
@@ -15,15 +15,16 @@ from claimjobs.columns import DONE
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import BadOnDone, DoneUndecided
-from claimjobs.finish import FINISHES, Finish
+from claimjobs.finish import FINISHES, LEAVE, Finish
 from claimjobs.job import Job
+from claimjobs.leftovers import Leftovers
 from claimjobs.report import Report
 from claimjobs.roles import Roles
 from claimjobs.statements import settle as statements
 from claimjobs.statements import side_car
 from claimjobs.wire import Wire
 
-OnDone = Finish | Callable[[sa.Connection, Sequence[Job]], Finish | None]
+OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]
 """What becomes of done jobs. A function is called in the settle's own transaction, with the jobs, which are still
 ours and locked; it returns which of the two it is to be (None: what it would be without the function)."""
 Write = tuple[Wire, dict[str, Any]]
@@ -112,10 +113,13 @@ class Settler:
         on_done: OnDone | None,
         *,
         otherwise: Finish | None = None,
+        left: Leftovers | None = None,
+        ready: sa.ColumnElement[bool] | None = None,
         locked: bool = False,
         source: Roles | None = None,
     ) -> None:
         """`on_done`: None for one that settles no done jobs. `otherwise`: what it is where a function returns None.
+        `left`, `ready`: with "leave", those that are due all the same, and the predicate that tells.
 
         `locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for.
 
@@ -128,6 +132,7 @@ class Settler:
         self._now = now
         self._on_done = on_done
         self._otherwise = otherwise
+        self._left, self._ready = left, ready
         self._delete, self._keep = Wire(statements.delete(reach)), Wire(statements.keep(reach, now))
         self._release = Wire(statements.release(reach))
         self._still_mine = statements.still_mine(reach)
@@ -167,12 +172,19 @@ class Settler:
     @property
     def _looks_first(self) -> bool:
         """Whether what is written cannot be undone, or cannot be compared with what was meant."""
-        return callable(self._on_done) or (self._remove is not None and self._on_done == "delete")
+        return (
+            callable(self._on_done)
+            or self._on_done == LEAVE
+            or (self._remove is not None and self._on_done == "delete")
+        )
 
     def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> None:
         """Write outcomes of jobs that this transaction has locked."""
         for statement, values in self._writes(connection, outcomes):
             statement.count(connection, _by(me, values))
+        if self._left is not None and self._ready is not None:
+            for keys in _cut(outcomes.done, MANY):
+                self._left.find(connection, keys, self._ready)
 
     def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         lost: set[Key] = set()
@@ -215,6 +227,8 @@ class Settler:
         wanted = self._on_done
         if callable(wanted):
             wanted = self._answered(wanted(connection, [outcomes.jobs[key] for key in outcomes.done]))
+        if wanted == LEAVE:
+            return [] if self._locked else [self._release]
         ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
         return [statement for statement in ways if statement is not None]
 

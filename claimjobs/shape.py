@@ -37,7 +37,7 @@ class Shape:
     """Names of columns, `-name` for the highest first, or SQL as after ORDER BY."""
     where: str | None = None
     """SQL as after WHERE."""
-    on_done: Literal["delete", "keep"] | None = None
+    on_done: Literal["delete", "keep", "leave"] | None = None
 
     @classmethod
     def read(cls, path: str | Path) -> Shape:

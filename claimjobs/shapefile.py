@@ -124,7 +124,7 @@ def _one_of(allowed: Collection[str]) -> Check:
 
 HOLDS: Final = ("lease", "transaction")
 LOCKS: Final = ("rows", "advisory")
-ON_DONE: Final = ("delete", "keep")
+ON_DONE: Final = ("delete", "keep", "leave")
 
 ROLES: Final[dict[str, Check]] = {
     field.name: _key if field.name == "key" else _column for field in fields(Columns) if field.name != "states"

@@ -22,9 +22,10 @@ from claimjobs.connect import connected
 from claimjobs.connector import Connector
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.errors import CrossedFork, DoneUndecided
-from claimjobs.finish import Finish, default_finish, sentence
+from claimjobs.finish import LEAVE, Finish, default_finish, sentence
 from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
+from claimjobs.leftovers import Leftovers
 from claimjobs.phases import Claimed
 from claimjobs.report import Report
 from claimjobs.ring import Ringer
@@ -49,6 +50,7 @@ class Works:
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
         self._finish: tuple[Finish | None] | None = None
+        self._leftovers: Leftovers | None = None
         self._algorithm: tuple[Where, Algorithm] | None = None
         self._turn: Turn | None = None
         self._hand: Hand | TransactionHold | None = None
@@ -163,6 +165,8 @@ class Works:
         given: dict[str, Any] = {"locked": not chosen.by_lease, "source": backend.apart}
         if callable(on_done):
             given["otherwise"] = self._default_finish
+        if on_done == LEAVE:
+            given |= {"left": self._left, "ready": self.selector.selection(None).ready}
         # In a transaction that was open while jobs were worked on, its beginning is long ago.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         now = statement_now() if lasts else chosen.now
@@ -173,6 +177,8 @@ class Works:
     def claim(self, size: int, where: Where) -> tuple[Claimed, Grip]:
         """A claim that is made now. Raises BadPredicate."""
         hand = self.hand
+        if self._leftovers is not None:
+            self._leftovers.check()
         with self.selector.understood(where):
             return hand.claim(size, self.algorithm(where))
 
@@ -209,7 +215,17 @@ class Works:
     def selector(self) -> Selector:
         """What the queue's predicate and order select."""
         backend, chosen = self.backend, self._choices
-        return Selector(self._engine, backend.dialect, backend.source, chosen.where, chosen.order_by, chosen.now)
+        given: dict[str, Any] = {"excluded": self._left.excluded} if chosen.on_done == LEAVE else {}
+        roles, order = backend.source, chosen.order_by
+        return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, **given)
+
+    @property
+    def _left(self) -> Leftovers:
+        """The rows that are still due after their handler: known as long as this Queue is."""
+        with self._preparing:
+            if self._leftovers is None:
+                self._leftovers = Leftovers(self.backend.roles, self.backend.dialect, self._report)
+            return self._leftovers
 
     def work(self, where: Where) -> sa.ColumnElement[Any] | None:
         """NULL where there is nothing to claim; None for a predicate that is another one with each claim."""

@@ -136,6 +136,15 @@ def test_the_file_says_the_same_as_the_example_in_python(any_shop: Shop) -> None
     assert (shape.table, shape.order_by, shape.on_done) == ("orders", ("-nr",), "keep")
 
 
+def test_the_rentals_are_returned_and_none_is_deleted(shop: Shop) -> None:
+    shop.open()
+    block = _with('on_done="leave"')
+    queue = shop.run(block.text, str(block))["queue"]
+    assert (queue.report.done, queue.report.still_due) == (3, 0)
+    rentals = shop.backend.rows("rental")
+    assert [(row["rental_id"], row["return_date"] is None) for row in rentals] == [(n, False) for n in (1, 2, 3)]
+
+
 def test_a_mapped_class_is_a_queue(shop: Shop) -> None:
     parcel = shop.load("orm").Parcel
     make(shop.backend.engine, tables_for(parcel))
