@@ -51,6 +51,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NothingDecided": ("shop:send",),
     "UnfinishedHandler": ("shop:send", "a coroutine"),
     "BadOnDone": ("'kept'",),
+    "DoneUndecided": ("rental",),
+    "StillDue": ("rental", 1_001),
     "NothingDone": (5, "the handler decided nothing: loop over the batch"),
     "ReferenceNotFound": ("shop:sned", "no such attribute"),
 }
