@@ -25,7 +25,7 @@ LOWEST := .venv-lowest
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests as-user lowest chaos bench bench-peers examples model mutants servers clean
+.PHONY: help test demo lint format types layers tests as-user lowest chaos bench bench-peers examples model mutants fuzz servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -79,6 +79,9 @@ bench-peers: $(READY) ## jobs/s beside other job queues, each in an environment 
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
 	@$(BIN)/python -m examples $(EXAMPLES_ARGS)
+
+fuzz: $(READY) ## generated URLs, predicates, numbers, JSON, CSV and maps at every parser: five minutes
+	CLAIMJOBS_EXAMPLES=3000 $(BIN)/python -m pytest --timeout 0 tests/cli/hostile/test_generated.py
 
 model: $(READY) ## the model of the protocol, all that can happen to it: searched by spin
 	$(BIN)/python -m tests.protocol.model

@@ -100,10 +100,10 @@ def _columns(option: click.Parameter, given: str | None) -> tuple[str, ...]:
     return names
 
 
-def _format_of(name: str) -> str:
-    suffix = Path(name).suffix.lower()
-    if name in ("-", "<stdin>"):
+def _format_of(name: str | int) -> str:
+    if name in ("-", "<stdin>") or not isinstance(name, str):  # a number: of a stream that has no name
         return "jsonl"
+    suffix = Path(name).suffix.lower()
     if suffix not in SUFFIXES:
         raise click.UsageError(f"the name {name!r} does not tell the format of the file: give --format jsonl or csv")
     return SUFFIXES[suffix]

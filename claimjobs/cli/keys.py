@@ -31,7 +31,7 @@ class Keys:
         return plain(key) if len(self._columns) == 1 else _line(map(plain, key))
 
     def _key(self, text: str) -> Any:
-        fields = [text] if len(self._columns) == 1 else next(csv.reader([text]), [])
+        fields = [text] if len(self._columns) == 1 else _fields(text)
         if len(fields) != len(self._columns):
             raise click.BadParameter(f"{text!r} is no key of {self._names()}: write its parts as {self._example()}")
         try:
@@ -52,6 +52,14 @@ def plain(value: Any) -> str:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def _fields(text: str) -> list[str]:
+    """Those of a line of CSV; none of what is no such line."""
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
 
 
 def _line(fields: Iterable[str]) -> str:

@@ -247,7 +247,7 @@ def test_keys_of_several_columns_are_written_as_csv(database: Backend) -> None:
     assert sorted(texts) == ['"a ""b"", c",3', "eu,1", "eu,2"]
     assert dead(database, "retry", "--table", "pairs", *texts[:2]).out == "2\n"
     assert dead(database, "drop", "--yes", "--table", "pairs", texts[2]).out == "1\n"
-    for text in ("eu", "eu,1,2", ""):
+    for text in ("eu", "eu,1,2", "", "eu\r,1"):
         ended = dead(database, "show", "--table", "pairs", text)
         assert ended.code == exits.USAGE
         assert f"{text!r} is no key of pairs (region, number): write its parts as REGION,NUMBER" in ended.err
@@ -272,3 +272,8 @@ def test_a_group_without_a_command_shows_its_help() -> None:
     ended = claimjobs("dead")
     assert ended.code == exits.USAGE
     assert all(f"  {name} " in ended.said for name in ("list", "show", "retry", "drop"))
+
+
+def test_where_there_is_nothing_to_drop_nothing_is_asked(anywhere: Backend) -> None:
+    anywhere.make()
+    assert dead(anywhere, "drop", "--all") == Ended(exits.OK, "0\n", "")

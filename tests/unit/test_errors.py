@@ -101,3 +101,8 @@ def test_a_row_that_does_not_fit_can_be_asked_for_its_number() -> None:
 )
 def test_an_error_survives_the_way_to_another_process(error: Exception) -> None:
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_a_command_that_is_suggested_is_quoted_for_a_shell() -> None:
+    assert "--table 'my jobs; rm x'`" in str(errors.TableMissing("my jobs; rm x"))
+    assert "--table 'my jobs'`" in str(errors.ColumnMissing("my jobs", "run_at", "waiting"))

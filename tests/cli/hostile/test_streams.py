@@ -1,0 +1,58 @@
+"""Standard streams that are closed, full, or cannot hold the text, of real processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from claimjobs.cli import exits
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+
+FULL = Path("/dev/full")
+
+
+def shell(line: str, backend: Backend, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of a shell, in which `claimjobs` is ours."""
+    env = {**os.environ, "CLAIMJOBS_URL": backend.url, **environment}
+    words = ["sh", "-c", line.replace("claimjobs", f"{sys.executable} -m claimjobs")]
+    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("words", ["--help", "status", "status --json", "dead list", "--version"])
+def test_an_output_that_is_full(anywhere: Backend, words: str) -> None:
+    anywhere.make()
+    anywhere.insert("jobs", jobs(1, status="dead"))
+    ended = shell(f"claimjobs {words} > {FULL}", anywhere)
+    assert ended.returncode == exits.FAILURE
+    assert ended.stderr.splitlines() == [
+        "claimjobs: an output, or standard input, cannot be used (No space left on device): see where it leads"
+    ]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&- >&-"])
+def test_an_output_that_is_closed(anywhere: Backend, closed: str) -> None:
+    anywhere.make()
+    ended = shell(f"claimjobs status {closed}", anywhere)
+    assert (ended.returncode, ended.stderr) == (exits.OK, "")
+
+
+def test_an_input_that_is_closed_is_not_taken_for_an_empty_one(anywhere: Backend) -> None:
+    anywhere.make()
+    ended = shell("claimjobs enqueue - <&-", anywhere)
+    assert ended.returncode == exits.FAILURE
+    assert "cannot be used (Bad file descriptor)" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_locale_that_cannot_hold_the_text(anywhere: Backend) -> None:
+    anywhere.make()
+    anywhere.insert("jobs", jobs(1, status="dead", last_error="☃ x"))
+    ended = shell("claimjobs dead list", anywhere, PYTHONIOENCODING="latin-1")
+    assert (ended.returncode, ended.stderr) == (exits.OK, "")
+    assert "\\u2603 x" in ended.stdout
