@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.columns import Columns
 from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
-from claimjobs.errors import ColumnMissing, TableMissing, UnfitTable
+from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
 from claimjobs.schema import DEMONSTRATION, MADE_BY
 
 INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
@@ -103,6 +103,9 @@ def _columns(connection: sa.Connection, name: str) -> set[str]:
         if dialect.error_code(error) in dialect.bad_name:
             raise TableMissing(name) from error
         raise
+    except TypeError as error:  # as for MySQL's VECTOR(3)
+        what = f"has a column of a type that SQLAlchemy cannot read ({error})"
+        raise NotClaimable(name, what, "move that column to a table of its own, or upgrade SQLAlchemy") from error
 
 
 def mapped_table(mapped: type[Any]) -> sa.Table:

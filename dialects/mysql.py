@@ -282,6 +282,8 @@ class MySQL(Dialect):
         found = connection.execute(_KIND, {"schema": table.schema, "name": table.name}).first()
         if found is None:
             return "is a temporary table, which every session has for itself", "make a table that is not temporary"
+        if odd := [column.name for column in table.columns if "`" in column.name]:
+            return f"has a column {odd[0]!r}, a backtick in whose name SQLAlchemy reads as two", "rename the column"
         kind, engine, locks = found
         if kind == "VIEW":
             return "is a view, whose rows have no key to lock them by", "name the table that it reads"

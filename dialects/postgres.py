@@ -33,7 +33,8 @@ _ZERO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """From when Postgres counts microseconds."""
 
 _HERE: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
-_PREPARER: Final = _HERE.identifier_preparer
+# Of a style of parameters that leaves a percent sign as it is: names are given as values.
+_PREPARER: Final = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
 _NUMBER: Final = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -255,7 +256,8 @@ class Postgres(Dialect):
     def settings(self, lock_timeout: float) -> Sequence[str]:
         # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
         isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {self.isolation}"
-        return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation)
+        # psycopg reads instants of this style only; the order of day and month stays the user's.
+        return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation, "SET DateStyle = ISO")
 
     def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
         # psycopg prepares a statement when it has been sent five times. Other drivers have no such attribute.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.foreign import keys
+from tests.foreign import keys, kinds, names, odd_settings
 from tests.foreign.cases import tally
 
-FILES = {"keys": keys.ALL}
+FILES = {"keys": keys.ALL, "kinds": kinds.ALL, "names": names.ALL, "settings": odd_settings.ALL}
 
 
 def main() -> None:

@@ -49,7 +49,7 @@ class Case:
     refused: Refusal | Mapping[Way, Refusal] | None = None
     """The error that refuses it, for every way or for some. None: it works."""
     table: str = ""
-    """The table's name, where it is not to be one of the harness's own."""
+    """What the table's name begins with."""
     columns: Columns | None = None
     settings: Sequence[str] = ()
     """SQL that is run on every new connection of the consumers."""
@@ -87,6 +87,13 @@ def _runs(cases: Sequence[Case]) -> Iterator[tuple[Family, Way, Case]]:
         for case in cases:
             if family in case.on:
                 yield from ((family, way, case) for way in case.ways)
+
+
+def table(
+    what: str, made: str | Sequence[str] = "CREATE TABLE {t} (id INTEGER PRIMARY KEY, {queue})", **more: Any
+) -> Case:
+    """A table with eight rows."""
+    return Case(what, made, **more)
 
 
 def tally(cases: Sequence[Case]) -> tuple[int, int]:

@@ -1,0 +1,47 @@
+"""Odd settings of a session, as a server's defaults or a user's may be."""
+
+from __future__ import annotations
+
+from tests.foreign.cases import MYSQL, POSTGRES, Case, table
+
+_CHAR = "CREATE TABLE {t} (id CHAR(9) PRIMARY KEY, {queue})"
+ALL: list[Case] = [
+    *(
+        table(mode, settings=(f"SET SESSION sql_mode = '{mode}'",), on=MYSQL, ways=("lease", "side-car"))
+        for mode in ("ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI,TRADITIONAL", "")
+    ),
+    table(
+        "PAD_CHAR_TO_FULL_LENGTH",
+        _CHAR,
+        rows="INSERT INTO {t} (id, n) VALUES ('a', 0), ('b', 1), ('c', 2), ('d d', 3)",
+        count=4,
+        settings=("SET SESSION sql_mode = 'PAD_CHAR_TO_FULL_LENGTH'",),
+        on=MYSQL,
+    ),
+    *(
+        table(setting, settings=(f"SET SESSION {setting}",), on=MYSQL, ways=("lease", "transaction"))
+        for setting in (
+            "autocommit = 0",
+            "completion_type = CHAIN",
+            "sql_safe_updates = 1",
+            "time_zone = '+05:00'",
+            "transaction_isolation = 'SERIALIZABLE'",
+            "character_set_results = latin1",
+        )
+    ),
+    table("sql_require_primary_key", settings=("SET SESSION sql_require_primary_key = 1",), on=("mysql",)),
+    *(
+        table(setting, settings=(f"SET {setting}",), on=POSTGRES, ways=("lease", "transaction"))
+        for setting in (
+            "default_transaction_isolation = 'serializable'",
+            "standard_conforming_strings = off",
+            "DateStyle = 'German, DMY'",
+            "IntervalStyle = 'iso_8601'",
+            "TimeZone = 'Asia/Kathmandu'",
+            "bytea_output = 'escape'",
+            "extra_float_digits = 0",
+            "enable_indexscan = off",
+            "jit = on",
+        )
+    ),
+]
