@@ -7,9 +7,10 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.acceptance import check_table
 from claimjobs.backend import look_at
 from claimjobs.columns import STATES, UNCLAIMED, Columns
-from claimjobs.connect import connected
+from claimjobs.connect import connected, dialect_for
 from claimjobs.ddl import add_column, text
 from claimjobs.dialects import DIALECTS
 from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, UnfitTable
@@ -145,10 +146,11 @@ def _renewed(index: sa.Index, found: list[Any], engine: sa.Engine) -> str:
 
 
 def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[str]:
-    """The statements that add those of ADDABLE that the table lacks. Raises TableMissing."""
-    given = shape.map or Columns()
+    """The statements that add those of ADDABLE that the table lacks. Raises TableMissing or NotClaimable."""
+    given, dialect = shape.map or Columns(), dialect_for(engine)
     with connected(engine) as connection:
         there = resolve(connection, tables_for(shape.load())[0].fullname)
+        check_table(connection, dialect, there)
         columns = [column_for(role, there, given) for role in dict.fromkeys(wanted) if role != INDEX]
         new = [column for column in columns if column.name not in there.c]
         statements = [add_column(engine, there, column) for column in new]
