@@ -7,7 +7,7 @@ from tests.foreign.cases import MYSQL, POSTGRES, Case, table
 _CHAR = "CREATE TABLE {t} (id CHAR(9) PRIMARY KEY, {queue})"
 ALL: list[Case] = [
     *(
-        table(mode, settings=(f"SET SESSION sql_mode = '{mode}'",), on=MYSQL, ways=("lease", "side-car"))
+        table(mode, settings=(f"SET SESSION sql_mode = '{mode}'",), on=MYSQL, ways=("lease",))
         for mode in ("ANSI_QUOTES", "NO_BACKSLASH_ESCAPES", "ANSI,TRADITIONAL", "")
     ),
     table(
@@ -17,19 +17,21 @@ ALL: list[Case] = [
         count=4,
         settings=("SET SESSION sql_mode = 'PAD_CHAR_TO_FULL_LENGTH'",),
         on=MYSQL,
+        ways=("lease",),
     ),
     *(
-        table(setting, settings=(f"SET SESSION {setting}",), on=MYSQL, ways=("lease", "transaction"))
+        table(setting, settings=(f"SET SESSION {setting}",), on=MYSQL, ways=("lease",))
         for setting in (
             "autocommit = 0",
             "completion_type = CHAIN",
-            "sql_safe_updates = 1",
             "time_zone = '+05:00'",
-            "transaction_isolation = 'SERIALIZABLE'",
             "character_set_results = latin1",
         )
     ),
-    table("sql_require_primary_key", settings=("SET SESSION sql_require_primary_key = 1",), on=("mysql",)),
+    *(
+        table(setting, settings=(f"SET SESSION {setting}",), on=("mysql",), ways=("lease",))
+        for setting in ("sql_require_primary_key = 1", "sql_safe_updates = 1", "transaction_isolation = 'SERIALIZABLE'")
+    ),
     *(
         table(setting, settings=(f"SET {setting}",), on=POSTGRES, ways=("lease", "transaction"))
         for setting in (
