@@ -122,10 +122,16 @@ def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa
     if table.name != OWNER_TABLE:
         return table
     now: datetime = connection.execute(sa.select(database_now())).scalar_one()
-    columns = [jobs.c.owner_id for jobs in kept if "owner_id" in jobs.c]
+    columns = [jobs.c.owner_id for jobs in kept if "owner_id" in jobs.c and _has_owners(connection, jobs)]
     seen = [connection.execute(sa.select(sa.func.max(column))).scalar() or 0 for column in columns]
     by_clock = FIRST_OWNER + int((now - _ZERO).total_seconds())
     return owner_table(first=max([by_clock, *(one + 1 for one in seen)]))
+
+
+def _has_owners(connection: sa.Connection, jobs: sa.Table) -> bool:
+    """Whether the table in the database has the column: one that is known by its name alone may be anybody's."""
+    found = sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)
+    return "owner_id" in {column["name"] for column in found}
 
 
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
