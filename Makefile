@@ -81,7 +81,7 @@ examples: $(READY) ## the systems of five articles at their own size, on Postgre
 	@$(BIN)/python -m examples $(EXAMPLES_ARGS)
 
 fuzz: $(READY) ## generated URLs, predicates, numbers, JSON, CSV and maps at every parser: five minutes
-	CLAIMJOBS_EXAMPLES=3000 $(BIN)/python -m pytest --timeout 0 tests/cli/hostile/test_generated.py
+	CLAIMJOBS_EXAMPLES=5000 $(BIN)/python -m pytest --timeout 0 tests/cli/hostile/test_generated.py
 
 model: $(READY) ## the model of the protocol, all that can happen to it: searched by spin
 	$(BIN)/python -m tests.protocol.model
