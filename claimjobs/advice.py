@@ -9,13 +9,13 @@ import sqlalchemy as sa
 
 from claimjobs.acceptance import check_table
 from claimjobs.backend import look_at
-from claimjobs.columns import STATES, UNCLAIMED, Columns
+from claimjobs.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.connect import connected, dialect_for
-from claimjobs.ddl import add_column, text
+from claimjobs.ddl import add_column, add_value, text
 from claimjobs.dialects import DIALECTS
 from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, UnfitTable
 from claimjobs.finish import default_finish, sentence
-from claimjobs.indexes import claim_index, covers, holds
+from claimjobs.indexes import claim_index, covers, holds, indexes_of
 from claimjobs.roles import REQUIRED, Roles, roles_of
 from claimjobs.schema import job_table
 from claimjobs.selection import order_of
@@ -121,14 +121,24 @@ def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
         for role in absent
         if not (role == "owner_date" and shape.hold == "transaction")
     ]
-    return [*lines, *_index_advice(engine, shape, roles)]
+    states = _state_advice(engine, roles) if given.states is None else []
+    return [*states, *lines, *_index_advice(engine, shape, roles)]
+
+
+def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
+    """What an enum cannot say. Columns that count failures are of little use until a job can fail for the last time."""
+    status = roles.status
+    if status is None or not isinstance(status.type, sa.Enum) or roles.can_bury:
+        return []
+    lack = f"without the value {DEAD!r} in the column {status.name} no job can fail for the last time"
+    return [f"{lack}: {add_value(engine, status, DEAD)}"]
 
 
 def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
     """The index to claim by, where the one that is there does not hold all that phase 1 reads."""
     index = claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
     with connected(engine) as connection:
-        found = sa.inspect(connection).get_indexes(roles.table.name, schema=roles.table.schema)
+        found = indexes_of(connection, roles.table)
     if index is None or holds(found, index.columns.keys()):
         return []
     besides = None if roles.suspect is None else roles.suspect.name
@@ -155,7 +165,7 @@ def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[st
         new = [column for column in columns if column.name not in there.c]
         statements = [add_column(engine, there, column) for column in new]
         index = _wanted_index(engine, shape, there, new) if INDEX in wanted else None
-        found = sa.inspect(connection).get_indexes(there.name, schema=there.schema)
+        found = indexes_of(connection, there)
     if index is not None and not holds(found, index.columns.keys()):
         statements.append(_renewed(index, found, engine))
     return statements

@@ -57,3 +57,16 @@ def add_column(engine: sa.Engine | sa.Connection, table: sa.Table, column: sa.Co
     sa.Table(table.name, sa.MetaData(), added)
     name = engine.dialect.identifier_preparer.format_table(table)
     return f"ALTER TABLE {name} ADD COLUMN {sa.schema.CreateColumn(added).compile(dialect=engine.dialect)};"
+
+
+def add_value(engine: sa.Engine, column: sa.Column[Any], value: str) -> str:
+    """The statement that lets an enum hold one more value: a type with a name, or the column's own."""
+    kind: Any = column.type
+    if kind.name:
+        preparer: Any = engine.dialect.identifier_preparer
+        return f"ALTER TYPE {preparer.format_type(kind)} ADD VALUE '{value}';"
+    default: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
+    wider = sa.Column(column.name, type(kind)(*kind.enums, value), nullable=column.nullable, server_default=default)
+    sa.Table(column.table.name, sa.MetaData(), wider)
+    name = engine.dialect.identifier_preparer.format_table(column.table)
+    return f"ALTER TABLE {name} MODIFY COLUMN {sa.schema.CreateColumn(wider).compile(dialect=engine.dialect)};"

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.sql import operators
 
+from claimjobs.dialects import DIALECTS
 from claimjobs.roles import Roles
 
 Part = tuple[str, bool]
@@ -43,6 +44,16 @@ def _index(roles: Roles, falling: Mapping[str, bool]) -> sa.Index:
     copy = sa.Table(roles.table.name, sa.MetaData(schema=roles.table.schema), *columns)
     parts = (copy.c[name].desc() if falls else copy.c[name] for name, falls in falling.items())
     return sa.Index(f"{copy.name}_claim", *parts)
+
+
+def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:
+    """The indexes of a table in the database, each with all `column_names` that it is sorted by."""
+    inspector = sa.inspect(connection)
+    found = inspector.get_indexes(table.name, schema=table.schema)
+    key: list[str] = []
+    if DIALECTS[connection.dialect.name].indexes_end_in_the_key:
+        key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    return [{**index, "column_names": list(dict.fromkeys((*index["column_names"], *key)))} for index in found]
 
 
 def covers(found: Sequence[Any], index: sa.Index, *, besides: str | None = "suspect") -> bool:

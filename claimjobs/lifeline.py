@@ -6,14 +6,16 @@ import contextlib
 import logging
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
 from claimjobs.report import Report
-from claimjobs.signals import shielded, take_back
+from claimjobs.signals import after, shielded, take_back
 
-Order = Literal["stop", "drain", "take back"]
+Order = Literal["stop", "drain", "drain retries", "take back"]
 
 GRACE: Final = 10.0
 """Seconds a process may go on with the batch in hand after its supervisor died."""
@@ -78,17 +80,42 @@ class Lifeline:
     """Reports to the supervisor, and obeys it from a thread of its own."""
 
     def __init__(self, pipe: Connection, worker: Any) -> None:
-        """`worker` has `stop()` and `drain()`, callable from any thread."""
+        """`worker` has `stop()` and `drain()`, callable from any thread, and tells whether it is `stopping`."""
         self._pipe = pipe
         self._worker = worker
         self._sending = threading.Lock()
-        self._orders = {"stop": worker.stop, "drain": worker.drain, "take back": self._take_back}
+        self._may_end_at_once = False
+        self._orders = {
+            "stop": self._stop,
+            "drain": worker.drain,
+            "drain retries": self._drain_retries,
+            "take back": self._take_back,
+        }
         threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
 
     def send(self, message: Message) -> None:
         """Report. Without a supervisor there is nobody to report to: `_listen` ends this process then."""
         with contextlib.suppress(OSError), shielded(), self._sending:
             self._pipe.send(message)
+
+    @contextmanager
+    def nothing_in_hand(self) -> Iterator[None]:
+        """To be stopped in this block is to end at once, by `TakenBack`: there is no batch to be finished."""
+        self._may_end_at_once = True
+        if self._worker.stopping:
+            take_back()
+        try:
+            yield
+        finally:
+            self._may_end_at_once = False
+
+    def _drain_retries(self) -> None:
+        self._worker.drain(retries=True)
+
+    def _stop(self) -> None:
+        self._worker.stop()
+        if self._may_end_at_once:
+            take_back()
 
     def _listen(self) -> None:
         try:
@@ -105,9 +132,7 @@ class Lifeline:
     def _take_back(self) -> None:
         self._worker.stop()
         take_back()
-        end = threading.Timer(LAST_GRACE, os._exit, args=(1,))
-        end.daemon = True
-        end.start()
+        after(LAST_GRACE, os._exit, 1)
 
 
 class LogToSupervisor(logging.Handler):

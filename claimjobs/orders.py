@@ -17,6 +17,8 @@ class Orders:
     def __init__(self) -> None:
         self._stopped = False
         self._draining = False
+        self.waits_for_retries = False
+        """Whether a loop that drains goes on while failed jobs wait for their next attempt."""
         self._said = False
         self._waiting: deque[threading.Lock] = deque()
         """A lock for everybody who waits, taken until there is a word."""
@@ -26,8 +28,9 @@ class Orders:
         self._stopped = True
         self.wake()
 
-    def drain(self) -> None:
-        """End once there is nothing to claim."""
+    def drain(self, *, retries: bool = False) -> None:
+        """End once there is nothing to claim; with `retries`, and no failed job waits for its next attempt."""
+        self.waits_for_retries = self.waits_for_retries or retries
         self._draining = True
         self.wake()
 

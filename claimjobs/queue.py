@@ -34,12 +34,12 @@ from claimjobs.relay import Prefetch, Relay
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.roles import Roles
-from claimjobs.rounds import Rounds, listen
+from claimjobs.rounds import Drain, Rounds, listen
 from claimjobs.schema import DEFAULT_TABLE
 from claimjobs.selection import OrderBy, Where
 from claimjobs.settle import OnDone
 from claimjobs.side_car import SideCar
-from claimjobs.stats import Stats
+from claimjobs.stats import Retries, Stats
 from claimjobs.unique import ThroughConflicts, UniqueInsert, UniqueKeys
 from claimjobs.works import Works
 
@@ -174,7 +174,7 @@ class Queue:
         size: int = 100,
         where: Where = None,
         *,
-        drain: bool = False,
+        drain: Drain = False,
         poll: float = 1.0,
         idle: float | None = None,
         prefetch: int = 0,
@@ -182,8 +182,9 @@ class Queue:
         """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
 
         Leaving a batch settles it, and in the same transaction claims the next one, which is released if nobody asks
-        for it. Ends after `stop()`; with `drain` also when no job is due that anybody could claim; with `idle` also
-        when there was no batch for so many seconds. Without work it sleeps until an `enqueue` calls it, and looks by
+        for it. Ends after `stop()`; with `drain` also when no job is due that anybody could claim, and with
+        `drain="retries"` no job that failed waits for its next attempt either; with `idle` also when there was no batch
+        for so many seconds. Without work it sleeps until an `enqueue` calls it, and looks by
         itself every three times `poll` seconds at the latest (5.4 times where many sleep); where it cannot be called,
         after a pause that grows to `poll` seconds.
 
@@ -209,9 +210,12 @@ class Queue:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
         self._orders.stop()
 
-    def drain(self) -> None:
-        """Let `batches` end once no job is due that anybody could claim, from any thread or signal handler."""
-        self._orders.drain()
+    def drain(self, *, retries: bool = False) -> None:
+        """Let `batches` end once no job is due that anybody could claim, from any thread or signal handler.
+
+        With `retries` they go on while a job that failed waits for its next attempt.
+        """
+        self._orders.drain(retries=retries)
 
     @property
     def stopping(self) -> bool:
@@ -257,6 +261,13 @@ class Queue:
         backend = self._works.backend
         with backend.naming_what_is_missing(), connected(self.engine) as connection:
             return statistics.read(connection, backend, self._chosen.now)
+
+    def retries(self, where: Where = None) -> Retries:
+        """How many jobs failed and wait for their next attempt, and when the first of them is due. Raises BadPredicate.
+
+        Those of this queue's predicate alone, and of `where`.
+        """
+        return self._works.retries(where)
 
     def now(self) -> datetime:
         """This moment by the database's clock, in UTC: what `run_at` is compared with."""

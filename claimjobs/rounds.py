@@ -6,7 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import sqlalchemy as sa
 
@@ -22,6 +22,8 @@ from claimjobs.transaction import TransactionHold
 from claimjobs.wish import Wish
 from claimjobs.works import Works
 
+Drain = bool | Literal["retries"]
+
 FIRST_LOOK: Final = 0.05
 """Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
 RARER: Final = 3
@@ -34,7 +36,7 @@ class Rounds:
     """The batches of one loop that hold something. To be iterated over once."""
 
     def __init__(
-        self, works: Works, relay: Relay | Prefetch, orders: Orders, *, drain: bool, poll: float, idle: float | None
+        self, works: Works, relay: Relay | Prefetch, orders: Orders, *, drain: Drain, poll: float, idle: float | None
     ) -> None:
         """It ends when it is ordered to stop; with `drain`, or ordered to, when nothing can be claimed; and after
         `idle` seconds without a batch. `poll` is the longest pause between two looks, in seconds.
@@ -60,7 +62,7 @@ class Rounds:
                 idleness.worked()
             elif self._is_last(batch, idleness):
                 return
-            elif batch.contended or not self._slept(idleness):
+            elif batch.contended or self._drains_retries or not self._slept(idleness):
                 self._orders.wait(idleness.pause())
 
     def _claim(self) -> Batch:
@@ -74,8 +76,18 @@ class Rounds:
 
     def _is_last(self, empty: Batch, idleness: Idleness) -> bool:
         """Whether this was the last look. What others are about to claim may come back: a drain waits for that."""
+        if self._orders.stopping or idleness.left <= 0:
+            return True
         drained = (self._drain or self._orders.draining) and not empty.contended
-        return drained or self._orders.stopping or idleness.left <= 0
+        return bool(drained) and not self._retries_are_awaited()
+
+    @property
+    def _drains_retries(self) -> bool:
+        """Then it does not sleep: nobody calls when another consumer has done the last one."""
+        return self._drain == "retries" or self._orders.waits_for_retries
+
+    def _retries_are_awaited(self) -> bool:
+        return self._drains_retries and self._works.retries(self._relay.where).jobs > 0
 
     # --- asleep ----------------------------------------------------------------------------------------
 

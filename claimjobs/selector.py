@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.connect import connected
 from claimjobs.dialects import Dialect
 from claimjobs.roles import Roles
-from claimjobs.selection import OrderBy, Where, order_of, predicates_of
+from claimjobs.selection import OrderBy, Predicate, Where, order_of, predicates_of
 from claimjobs.statements.find import Selection
 from claimjobs.translate import predicate_errors
 
@@ -32,9 +32,13 @@ class Selector:
 
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
+        due, order = self.roles.due(self.now), order_of(self.order_by, self.roles, self.dialect.lexis)
+        return Selection(sa.and_(due, *self.predicates(where)), order)
+
+    def predicates(self, where: Where) -> tuple[Predicate, ...]:
+        """Both predicates, and what is left out, over columns of the user's table."""
         roles, lexis = self.roles, self.dialect.lexis
-        narrower = (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis))
-        return Selection(sa.and_(roles.due(self.now), *narrower, self.excluded), order_of(self.order_by, roles, lexis))
+        return (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis), self.excluded)
 
     def changes(self, where: Where) -> bool:
         """Whether a callable gives the predicate, so that it may differ from call to call."""

@@ -72,9 +72,15 @@ def leave_threads_behind(code: int, *, but: Iterable[threading.Thread] = ()) -> 
     """
     known = {threading.current_thread(), threading.main_thread(), *but}
     if [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]:
-        end = threading.Timer(THREADS_GRACE, _end, args=(code,))
-        end.daemon = True
-        end.start()
+        after(THREADS_GRACE, _end, code)
+
+
+def after(seconds: float, act: Callable[[int], object], code: int) -> threading.Timer:
+    """Call `act(code)` in so many seconds, unless this process has ended by then, or it was cancelled."""
+    timer = threading.Timer(seconds, act, args=(code,))
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _end(code: int) -> None:
@@ -94,6 +100,26 @@ def on_signals(react: Callable[[int], None], *numbers: int) -> Iterator[None]:
 
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
+
+
+@contextmanager
+def interrupted_at_once() -> Iterator[None]:
+    """For a block in which nothing has begun: the first SIGINT or SIGTERM raises KeyboardInterrupt, the second kills.
+
+    What is imported in the block may catch the first, and go on; then KeyboardInterrupt is raised at its end.
+    """
+    seen: list[int] = []
+
+    def react(number: int) -> None:
+        seen.append(number)
+        for each in STOPPING:
+            signal.signal(each, signal.SIG_DFL)
+        raise KeyboardInterrupt
+
+    with on_signals(react, *STOPPING):
+        yield
+    if seen:
+        raise KeyboardInterrupt
 
 
 @contextmanager

@@ -39,6 +39,10 @@ class Snapshot:
     """Jobs unclaimed or claimed at the last count; None before the first."""
     rate: float
     """Jobs done per second, lately."""
+    ready: int = 0
+    """Consumers that have begun."""
+    to_come: int | None = None
+    """Jobs that are still to be done, those included that are still to be generated; None where that has no end."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,10 @@ class Summary:
     """Processes that died and were replaced."""
     handed_back: int
     """Jobs handed back for processes that died."""
+    retries: int = 0
+    """Of the jobs left: those that failed and wait for their next attempt."""
+    next_retry: float | None = None
+    """Seconds until the first of them is due."""
     gave_up: str | None = None
     """The error because of which the run, or a consumer, ended before its work was done."""
 

@@ -13,6 +13,8 @@ import sqlalchemy as sa
 from claimjobs.backend import Backend
 from claimjobs.census import Seen, dead_among, look
 from claimjobs.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
+from claimjobs.roles import Roles
+from claimjobs.schema import FIRST_OWNER
 from claimjobs.state import State
 from claimjobs.statements import count
 from claimjobs.statements.side_car import Pair, waiting
@@ -57,11 +59,33 @@ class Stats:
 
     ownerless: int = 0
     """Claimed jobs that no owner's id stands in: nobody works on them, and nobody hands them back unasked."""
+    strangers: Mapping[int, int] = field(default_factory=dict)
+    """Claimed jobs by their `owner_id`, where that is another program's: no consumer hands them back unasked."""
 
     @property
     def left(self) -> int:
         """Jobs that are still to be done: unclaimed and claimed."""
         return self.unclaimed + self.claimed
+
+
+@dataclass(frozen=True)
+class Retries:
+    """The jobs that failed and wait for their next attempt."""
+
+    jobs: int
+    next_in: float | None
+    """Seconds until the first of them is due, 0 where it is due already; None where none waits."""
+
+
+def retries(
+    connection: sa.Connection, roles: Roles, now: sa.ColumnElement[Any], where: Sequence[sa.ColumnElement[bool]]
+) -> Retries:
+    """Those of a queue's table, or of its side-car, for which all this holds. Without `run_at` none waits."""
+    if roles.run_at is None:
+        return Retries(0, None)
+    row = connection.execute(count.retries(roles, now, *where)).one()
+    seconds = None if row.next is None else max(0.0, (_aware(row.next) - _aware(row.now)).total_seconds())
+    return Retries(row.jobs, seconds)
 
 
 def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
@@ -72,13 +96,15 @@ def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]
         pair = Pair(backend.apart, roles, backend.dialect, now)
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
+    held = _held(connection, backend) if backend.by_lease else {}
     return Stats(
         unclaimed=jobs[UNCLAIMED],
         claimed=jobs[CLAIMED],
         done=jobs[DONE],
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
-        owners=_owners(connection, backend) if backend.by_lease else (),
+        owners=_owners(connection, backend, held) if backend.by_lease else (),
+        strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         ownerless=_ownerless(connection, backend) if known[CLAIMED] else 0,
     )
@@ -102,8 +128,13 @@ def _oldest(rows: Sequence[Any]) -> float | None:
     return max(0.0, *ages) if ages else None
 
 
-def _owners(connection: sa.Connection, backend: Backend) -> tuple[OwnerStats, ...]:
-    held = {row.owner_id: row.jobs for row in connection.execute(count.by_owner(backend.roles))}
+def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
+    """How many jobs each owner holds."""
+    rows = connection.execute(count.by_owner(backend.roles))
+    return {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
+
+
+def _owners(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:
     owners = look(connection, backend)
     dead = dead_among(owners, connection, backend)
     return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,11 +12,15 @@ from itertools import product
 from multiprocessing.connection import Connection, wait
 from typing import Any, Final
 
+import sqlalchemy as sa
+
 from claimjobs.child import STRIKES, Child, Rate
+from claimjobs.errors import ClaimjobsError
 from claimjobs.gauge import Gauge
 from claimjobs.lifeline import LAST_GRACE, GaveUp, Message, Order, Progress, Said
 from claimjobs.report import Report
 from claimjobs.snapshot import Snapshot, Summary
+from claimjobs.stats import Retries
 from claimjobs.undertaker import Undertaker
 from claimjobs.worker import HUNG, Plan, run_consumer, run_generator
 
@@ -24,6 +29,7 @@ TICK: Final = 0.1
 
 PHASES: Final[dict[Order, tuple[str, str]]] = {
     "drain": ("draining", "the generators have ended; consumers go on while a job is due"),
+    "drain retries": ("draining", "the generators have ended; consumers go on while a job is due, or to be retried"),
     "stop": ("stopping", "consumers finish the batch in hand; another Ctrl-C or SIGTERM gives it back"),
     "take back": ("taking back", "consumers give back the batch in hand"),
 }
@@ -45,8 +51,12 @@ class Run:
     duration: float | None = None
     """Seconds, from when all consumers are ready, until generators and consumers are told to stop (with `drain`: the
     generators alone)."""
+    grace: float = 60.0
+    """Seconds that a batch in hand may go on after `duration`, until it is given back."""
     drain: bool = False
     """End when the generators have ended and no job is due."""
+    drain_retries: bool = False
+    """With `drain`: and no job that failed waits for its next attempt."""
     idle: float | None = None
     """End when no consumer had a job in hand for so many seconds."""
 
@@ -55,7 +65,8 @@ class Supervisor:
     """Runs the processes of a plan until they are done, or told to stop; then says what it came to.
 
     A process that dies is replaced, after a pause that grows while replacements die young, and what it held is
-    handed back. `stop` and `take_back` may be called from a signal handler.
+    handed back. `stop` and `take_back` may be called from a signal handler. Where `watch` raises an OSError nobody sees
+    the run: that is a `stop`.
     """
 
     def __init__(self, plan: Plan, run: Run, watch: Callable[[Snapshot], None] = lambda _: None) -> None:
@@ -72,6 +83,11 @@ class Supervisor:
         self._rate = Rate()
         self._kill_at: float | None = None
         self._began = self._looked = 0.0
+        self._before = 0
+        self.taken_back = False
+        """Whether `take_back` was called: work was taken back rather than finished."""
+        self.unseen: OSError | None = None
+        """Why what the run looks like could not be shown any more."""
         self._ready_at: float | None = None
         self._gave_up: GaveUp | None = None
         self._exits: list[int] = []
@@ -95,30 +111,32 @@ class Supervisor:
 
     def take_back(self) -> None:
         """Let every process give back the batch in hand."""
+        self.taken_back = True
         self._wanted |= {"stop", "take back"}
 
-    @property
-    def taken_back(self) -> bool:
-        """Whether work was taken back rather than finished."""
-        return "take back" in self._wanted
+    def check(self) -> None:
+        """Find out whether the run could work, and what there is to do. Raises ClaimjobsError."""
+        try:
+            self._plan.check(self._run.generators)
+            self._before = self._queue.stats().left
+        finally:
+            self._queue.engine.dispose()
 
     def run(self) -> Summary:
-        """Run to the end. Raises ClaimjobsError before anything is started where nothing could work."""
+        """Run to the end, after `check`."""
         try:
             return self._run_to_the_end()
         finally:
             self._queue.engine.dispose()
 
     def _run_to_the_end(self) -> Summary:
-        self._plan.check(self._run.generators)
         log.info("%s", self._queue.done_jobs)
-        before = self._queue.stats().left
         self._began = time.monotonic()
         with Gauge(self._queue) as self._gauge:
             with Undertaker(self._queue) as self._undertaker, self._never_an_orphan():
                 while self._alive():
                     self._tick()
-            return self._summary(before)
+            return self._summary()
 
     # --- one turn --------------------------------------------------------------------------------------
 
@@ -215,17 +233,31 @@ class Supervisor:
     def _decide(self) -> None:
         run = self._run
         generated = all(child.finished for child in self._generators)
-        ready = self._ready_at
-        late = run.duration is not None and ready is not None and time.monotonic() - ready >= run.duration
-        if late and run.drain and not generated:
+        late = self._late()
+        if late >= 0 and run.drain and not generated:
             self._end(self._generators)
-        elif late and not run.drain:
+        elif late >= 0 and not run.drain:
             self.stop()
+            if late >= run.grace:
+                self._cut_short()
         if run.drain and generated:
-            self._wanted.add("drain")
+            self._wanted.add("drain retries" if run.drain_retries else "drain")
         if run.idle is not None and "stop" not in self._wanted and self._quiet() >= run.idle:
             log.info("no consumer had a job for %g s", run.idle)
             self.stop()
+
+    def _late(self) -> float:
+        """Seconds since `duration` was over; negative before."""
+        if self._run.duration is None or self._ready_at is None:
+            return -math.inf
+        return time.monotonic() - self._ready_at - self._run.duration
+
+    def _cut_short(self) -> None:
+        """A handler that does not come to its end would keep the run open for ever."""
+        if "take back" not in self._wanted:
+            words = f"a batch was still in hand {self._run.grace:g} s after the duration, and was given back"
+            self._gave_up = GaveUp("duration", words)
+            self._wanted.add("take back")
 
     def _quiet(self) -> float:
         """Seconds since a consumer last had a job in hand, or all were ready."""
@@ -251,7 +283,7 @@ class Supervisor:
     def _tell(self, children: list[Child], *orders: Order) -> None:
         for child, order in product(children, orders):
             child.order(order)
-            child.ending = child.ending or order != "drain"
+            child.ending = child.ending or order in ("stop", "take back")
             child.finished = child.finished or (child.ending and child.process is None)
 
     def _kill_late(self) -> None:
@@ -282,7 +314,17 @@ class Supervisor:
         """Show how things stand, now and then: messages may come in thousands a second."""
         if time.monotonic() - self._looked >= TICK:
             self._looked = time.monotonic()
+            self._show()
+
+    def _show(self) -> None:
+        if self.unseen is not None:
+            return
+        try:
             self._watch(self._snapshot())
+        except OSError as error:
+            self.unseen = error
+            log.warning("the output cannot be written any more (%s): the run ends", error)
+            self.stop()
 
     def _snapshot(self) -> Snapshot:
         total = self._total()
@@ -294,19 +336,34 @@ class Supervisor:
             total=total,
             waiting=self._gauge.left,
             rate=self._rate.at(total.done),
+            ready=sum(child.was_ready for child in self._consumers),
+            to_come=self._to_come(total),
         )
+
+    def _to_come(self, total: Report) -> int | None:
+        run, waiting = self._run, self._gauge.left
+        if waiting is None or (run.jobs is None and (run.generators or not run.drain)):
+            return None
+        return waiting + max(0, (run.jobs or 0) - total.enqueued if run.generators else 0)
+
+    def _retries(self) -> Retries:
+        try:
+            return self._queue.retries()
+        except (ClaimjobsError, sa.exc.SQLAlchemyError):
+            return Retries(0, None)
 
     def _total(self) -> Report:
         return sum((child.report for child in self._children()), Report())
 
-    def _summary(self, before: int) -> Summary:
+    def _summary(self) -> Summary:
         seconds = time.monotonic() - (self._ready_at or self._began)
         total, left, word = self._total(), self._gauge.once_more(), self._gave_up
+        retries = self._retries() if left else Retries(0, None)
         self._phase = "ended"
-        self._watch(self._snapshot())
+        self._show()
         in_vain = word is not None and not (word.at_once and left == 0)  # others may have done what it could not
         return Summary(
-            before=before,
+            before=self._before,
             generated=total.enqueued,
             done=total.done,
             failed=total.dead,
@@ -315,6 +372,8 @@ class Supervisor:
             total=total,
             replaced=sum(child.restarts for child in self._children()),
             handed_back=self._undertaker.handed_back,
+            retries=retries.jobs,
+            next_retry=retries.next_in,
             gave_up=word.error if word is not None and in_vain else None,
         )
 

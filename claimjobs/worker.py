@@ -103,7 +103,9 @@ def demonstrate(batch: Batch) -> None:
 def run_consumer(plan: Plan, tells: bool, pipe: Connection) -> None:
     """A consumer process, from its start to its end; whether it tells when it begins with a batch."""
     with _working(plan, pipe) as (queue, lifeline):
-        handler = _telling(plan.load_handler(), lifeline) if tells else plan.load_handler()
+        with lifeline.nothing_in_hand():
+            loaded = plan.load_handler()
+        handler = _telling(loaded, lifeline) if tells else loaded
         lifeline.send(Registered(queue.owner_id or None))
         consume(
             queue,
@@ -146,7 +148,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, Lifeline]]:
     try:
         yield queue, lifeline
     except TakenBack:
-        log.warning("the batch in hand is given back")
+        log.warning("ended at once: a batch in hand is given back")
     except Exception as error:
         code = 1
         _tell(error)

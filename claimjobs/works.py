@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -33,8 +33,9 @@ from claimjobs.selection import Where
 from claimjobs.selector import Selector
 from claimjobs.settle import OnDone, Settler
 from claimjobs.statements.find import Selection
-from claimjobs.statements.side_car import Pair
+from claimjobs.statements.side_car import Pair, of_jobs
 from claimjobs.statements.sleepers import work
+from claimjobs.stats import Retries, retries
 from claimjobs.transaction import TransactionHold
 from claimjobs.turn import Turn, turn
 
@@ -235,6 +236,15 @@ class Works:
         if built is None or built[0] is not where:
             self._work = built = (where, self._look_for(self.selector.selection(where)))
         return built[1]
+
+    def retries(self, where: Where) -> Retries:
+        """The jobs that match and wait for their next attempt. Raises BadPredicate."""
+        backend, now = self.backend, self._choices.now
+        with self.selector.understood(where), connected(self._engine) as connection:
+            mine: Sequence[sa.ColumnElement[bool]] = self.selector.predicates(where)
+            if backend.apart is not None:
+                mine = [of_jobs(Pair(backend.apart, backend.roles, backend.dialect, now), mine)]
+            return retries(connection, backend.roles, now, mine)
 
     def _look_for(self, selection: Selection) -> sa.ColumnElement[Any]:
         backend = self.backend

@@ -64,6 +64,9 @@ class Dialect:
     needs_database: ClassVar[bool] = False
     """A connection may have none, and then no table is found."""
 
+    indexes_end_in_the_key: ClassVar[bool] = False
+    """Every index has the primary key behind its own columns, and is sorted by it."""
+
     primary: ClassVar[str | None] = None
     """The name of every primary key, where they have none of their own."""
     wakes: ClassVar[bool] = False

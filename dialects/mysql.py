@@ -33,6 +33,8 @@ class MySQL(Dialect):
     # client's time. Its bound is this one: less than any max_allowed_packet that is met.
     joins_rows: ClassVar[int] = 1_000_000
     needs_database: ClassVar[bool] = True
+    # InnoDB names a row by its primary key: that is what an index on anything else leads to.
+    indexes_end_in_the_key: ClassVar[bool] = True
     primary: ClassVar[str | None] = "PRIMARY"
     # There is no notification. But a user may end the statements of its other sessions, also one that sleeps.
     wakes: ClassVar[bool] = True

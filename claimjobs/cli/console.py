@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import IO, Any
 
 import click
 
@@ -18,6 +20,14 @@ URLS = "claimjobs.urls"
 def say(message: str) -> None:
     """A message without secrets, on standard error: standard output is for data."""
     click.echo(f"claimjobs: {masked(message, urls_of(click.get_current_context(silent=True)))}", err=True)
+
+
+def write_nowhere(stream: IO[Any]) -> None:
+    """Nobody takes what is written there: what Python still has of it, and more, goes nowhere, without an error."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 @contextmanager

@@ -59,8 +59,12 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
     """
     with queue_for(url, shape) as queue:
         shown = _json if as_json else _line_of(queue)
+        found = 0
         for job in queue.dead.list(predicate(where), limit=limit):
+            found += 1
             click.echo(shown(job))
+    if not found:
+        say(f"no dead job in {queue.table.fullname}" + (" for which this holds" if where else ""))
 
 
 @dead.command()

@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
+from datetime import datetime, timedelta
 from typing import Any, Protocol, Self
 
 import click
@@ -14,9 +16,11 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
 from rich.live import Live
 from rich.logging import RichHandler
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from claimjobs.cli.console import age, number
 from claimjobs.report import Report
 from claimjobs.snapshot import Line, Snapshot, Summary
 
@@ -119,7 +123,7 @@ def drawn(snapshot: Snapshot) -> Group:
         table.add_column(title, justify="right", min_width=9)
     for line in snapshot.consumers:
         table.add_row(*_cells(line))
-    return Group(_headline(snapshot), Text(), table, Text(), _totals(snapshot))
+    return Group(_headline(snapshot), *_bar(snapshot), Text(), table, Text(), _totals(snapshot))
 
 
 def picture(snapshot: Snapshot) -> str:
@@ -142,7 +146,8 @@ def summary_text(summary: Summary) -> str:
     sign = {None: "?", 0: "="}.get(summary.unaccounted, "≠")
     lines = [
         f"{into} {sign} {out}",
-        f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s; {_effort(summary.total)}",
+        f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s; {_effort(summary.total)}; "
+        f"{summary.total.retried:,} retried",
     ]
     if summary.unaccounted:
         lines.append(
@@ -151,9 +156,21 @@ def summary_text(summary: Summary) -> str:
         )
     if summary.replaced:
         lines.append(f"processes that died, replaced: {summary.replaced}; jobs handed back: {summary.handed_back:,}")
+    if summary.retries:
+        wait = f"{summary.retries:,} wait for their retry{_next(summary.next_retry)}"
+        lines.append(f"{wait}; --drain-retries waits for them")
     if summary.gave_up is not None:
         lines.append(f"gave up: {summary.gave_up}")
     return "\n".join(lines)
+
+
+def _next(seconds: float | None) -> str:
+    """By the clock of whoever reads it; with the date, where that is another day."""
+    if seconds is None:
+        return ""
+    now = datetime.now().astimezone()
+    due = now + timedelta(seconds=seconds)
+    return f", the next at {due:%H:%M:%S}" if due.date() == now.date() else f", the next at {due:%Y-%m-%d %H:%M:%S}"
 
 
 def summary_json(summary: Summary) -> str:
@@ -174,9 +191,29 @@ def _headline(snapshot: Snapshot) -> Text:
     return Text.assemble(
         (f"{snapshot.phase} ", "bold cyan"),
         f"{snapshot.elapsed:.0f} s   ",
-        (f"{snapshot.rate:,.0f} jobs/s", "bold green"),
+        (_pace(snapshot), "bold green"),
         f"   queue length {waiting}",
     )
+
+
+def _pace(snapshot: Snapshot) -> str:
+    """How fast it goes; until it goes: what is being started."""
+    if snapshot.phase != "starting":
+        return f"{snapshot.rate:,.0f} jobs/s"
+    generators = f", {number(len(snapshot.generators), 'generator')}" if snapshot.generators else ""
+    return f"{snapshot.ready} of {number(len(snapshot.consumers), 'consumer')} ready{generators}"
+
+
+def _bar(snapshot: Snapshot) -> Iterator[Table]:
+    """How much of the work is done and how long the rest takes, where the work has an end."""
+    if snapshot.to_come is None:
+        return
+    done = snapshot.total.done + snapshot.total.dead
+    share = done / (done + snapshot.to_come) if done + snapshot.to_come else 1.0
+    left = f"{age(snapshot.to_come / snapshot.rate)} left" if snapshot.rate else ""
+    row = Table.grid(padding=(0, 1))
+    row.add_row(ProgressBar(total=1.0, completed=share, width=40), f"{share:.0%}", left)
+    yield row
 
 
 def _totals(snapshot: Snapshot) -> Text:
@@ -203,9 +240,9 @@ def _line(snapshot: Snapshot) -> str:
     waiting = "?" if snapshot.waiting is None else f"{snapshot.waiting:,}"
     total = snapshot.total
     return (
-        f"{snapshot.phase} {snapshot.elapsed:.0f} s: {snapshot.rate:,.0f} jobs/s, generated {total.enqueued:,}, "
-        f"claimed {total.claimed:,}, done {total.done:,}, failed {total.dead:,}, queue length {waiting}, "
-        f"{_effort(total)}"
+        f"{snapshot.phase} {snapshot.elapsed:.0f} s: {_pace(snapshot)}, generated {total.enqueued:,}, "
+        f"claimed {total.claimed:,}, done {total.done:,}, failed {total.dead:,}, retried {total.retried:,}, "
+        f"queue length {waiting}, {_effort(total)}"
     )
 
 

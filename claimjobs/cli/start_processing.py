@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 from pathlib import Path
 
 import click
 
 from claimjobs.cli import exits
+from claimjobs.cli.console import write_nowhere
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, Whole
 from claimjobs.cli.options import database, url_option
-from claimjobs.cli.screen import Remembered, picture, screen_for, summary_json, summary_text
+from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
 from claimjobs.handlers import Per
 from claimjobs.liveness import Liveness
 from claimjobs.retry import Retry
 from claimjobs.shape import Shape
-from claimjobs.signals import graceful
+from claimjobs.signals import after, graceful, interrupted_at_once, leave_threads_behind
 from claimjobs.snapshot import Summary
 from claimjobs.supervisor import Run, Supervisor
 from claimjobs.worker import Plan, log_details
@@ -25,6 +29,22 @@ GENERATORS = 2
 
 PATIENCE = 86_400.0
 """Seconds that a consumer waits for a database that cannot be reached: until somebody stops it, or comes to look."""
+
+LONGEST_END = 30.0
+"""Seconds after the second Ctrl-C until the command ends, whatever it waits for."""
+
+
+def _can_be_written(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
+    """Found out before the run, not after it."""
+    if file is not None and (file.is_file() or not file.exists()):
+        is_new = not file.exists()
+        try:
+            file.open("a").close()
+        except OSError as error:
+            raise click.BadParameter(f"{str(file)!r} cannot be written ({error.strerror}): name another file") from None
+        if is_new:
+            file.unlink()
+    return file
 
 
 @click.command()
@@ -38,7 +58,18 @@ PATIENCE = 86_400.0
 @click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, all together.")
 @click.option("--jobs", type=Whole(0), help="Jobs to generate, all together.")
 @click.option("--duration", type=Number(), metavar="SECONDS", help="Stop after this time.")
+@click.option(
+    "--grace",
+    type=Number(),
+    default=Run.grace,
+    show_default=True,
+    metavar="SECONDS",
+    help="After --duration a batch in hand may go on for so long, and is given back then (exit code 6).",
+)
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
+@click.option(
+    "--drain-retries", is_flag=True, help="As --drain, and wait for jobs that failed until they are done or dead."
+)
 @click.option(
     "--idle",
     type=Number(),
@@ -77,7 +108,13 @@ PATIENCE = 86_400.0
     help="Failures after which a job is dead.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
-@click.option("--picture", "file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table as an SVG.")
+@click.option(
+    "--picture",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    callback=_can_be_written,
+    help="Write the table as an SVG.",
+)
 @url_option
 @claim_options
 @click.pass_context
@@ -91,7 +128,9 @@ def start_processing(
     rate: float | None,
     jobs: int | None,
     duration: float | None,
+    grace: float,
     drain: bool,
+    drain_retries: bool,
     idle: float | None,
     prefetch: int,
     lease: float,
@@ -116,7 +155,9 @@ def start_processing(
     row, as where jobs fail in a table that holds no failure. `claimjobs --verbose start-processing` shows where a
     function failed.
 
-    The first Ctrl-C or SIGTERM lets every consumer finish the batch in hand, the second gives the batches back.
+    The first Ctrl-C or SIGTERM lets every consumer finish the batch in hand, the second gives the batches back and
+    ends whatever still runs. A reader of the output who goes away (`| head -1`) is like the first. What would end the
+    run while the function is still imported ends it at once.
 
     \b
     Examples:
@@ -127,7 +168,17 @@ def start_processing(
     """
     if generators is None:
         generators = 0 if handler else GENERATORS
-    run = Run(consumers, generators, jobs=jobs, rate=rate, duration=duration, drain=drain, idle=idle)
+    run = Run(
+        consumers,
+        generators,
+        jobs=jobs,
+        rate=rate,
+        duration=duration,
+        grace=grace,
+        drain=drain or drain_retries,
+        drain_retries=drain_retries,
+        idle=idle,
+    )
     verbose = bool(context.find_root().params.get("verbose"))
     with database(url) as reached:
         plan = Plan(
@@ -141,17 +192,37 @@ def start_processing(
             retry=Retry(attempts=attempts),
             verbose=verbose,
         )
-        summary, taken_back = _supervised(plan, run, as_json, file)
-    click.echo(summary_json(summary) if as_json else summary_text(summary))
-    context.exit(exits.TAKEN_BACK if taken_back else exits.GAVE_UP if summary.gave_up else exits.OK)
-
-
-def _supervised(plan: Plan, run: Run, as_json: bool, file: Path | None) -> tuple[Summary, bool]:
-    screen = Remembered(screen_for(as_json))
-    log_details(plan.verbose)
-    supervisor = Supervisor(plan, run, screen)
-    with screen, graceful(supervisor.stop, supervisor.take_back):
-        summary = supervisor.run()
+        log_details(plan.verbose)
+        screen = Remembered(screen_for(as_json))
+        supervisor, threads = Supervisor(plan, run, screen), threading.enumerate()
+        summary = _supervised(supervisor, screen)
+    _print(summary_json(summary) if as_json else summary_text(summary), supervisor.unseen)
     if file is not None and screen.last is not None:
         file.write_text(picture(screen.last), encoding="utf-8")
-    return summary, supervisor.taken_back
+    code = exits.TAKEN_BACK if supervisor.taken_back else exits.GAVE_UP if summary.gave_up else exits.OK
+    leave_threads_behind(code, but=threads)
+    context.exit(code)
+
+
+def _supervised(supervisor: Supervisor, screen: Screen) -> Summary:
+    """The first signal lets consumers finish, the second does not; where nothing has begun it ends the command."""
+
+    def take_back() -> None:
+        supervisor.take_back()
+        after(LONGEST_END, os._exit, exits.TAKEN_BACK)
+
+    with interrupted_at_once():
+        supervisor.check()
+    with screen, graceful(supervisor.stop, take_back):
+        return supervisor.run()
+
+
+def _print(text: str, unseen: OSError | None) -> None:
+    """The closing lines. A reader who has gone has seen enough; any other failure to write is told."""
+    try:
+        click.echo(text)
+    except OSError as error:
+        unseen = unseen or error
+        write_nowhere(sys.stdout)
+    if unseen is not None and not isinstance(unseen, BrokenPipeError):
+        raise unseen

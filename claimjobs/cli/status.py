@@ -40,14 +40,16 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     table are, a value is mistyped.
 
     Jobs that are claimed without an owner's id are told of: nobody works on them, and `claimjobs reclaim --ownerless`
-    frees them.
+    frees them. Jobs that another program has claimed (its owner_id is below ours) are listed by its ids: if it has
+    ended, somebody has to hand them back.
 
     With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (those of the claimed that are
     claimed by nobody); "other", a list with the "value" and the "rows" of each value that means none of them;
-    "oldest_due_seconds" (null if no job is due); "owners", each with "id", "host", "pid", "age_seconds" (since it
-    began), "silence_seconds" (since its last sign of life), "lease_seconds", "lock" ("held", "free" or "none": lease
-    only), "dead" (true until its jobs are handed back), "asleep_seconds" (for which it has waited to be called; null:
-    it has work, or looks for some) and "jobs" (that it holds).
+    "strangers", a list with the "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job
+    is due); "owners", each with "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last
+    sign of life), "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are
+    handed back), "asleep_seconds" (for which it has waited to be called; null: it has work, or looks for some) and
+    "jobs" (that it holds).
 
     \b
     Examples:
@@ -72,6 +74,7 @@ def _object(name: str, stats: Stats) -> dict[str, object]:
         "ownerless": stats.ownerless,
         "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
         "oldest_due_seconds": stats.oldest,
+        "strangers": [{"owner_id": owner, "jobs": jobs} for owner, jobs in stats.strangers.items()],
         "owners": [_renamed(asdict(owner)) for owner in stats.owners],
     }
 
@@ -89,12 +92,25 @@ def _lines(name: str, stats: Stats) -> list[str]:
     others = [f"{name}: {line}" for line in _others(stats)]
     owners = [f"{name}: owner {_owner(owner)}" for owner in stats.owners]
     nobody = [f"{name}: {line}" for line in _ownerless(stats)]
-    return [*counts, *nobody, *others, f"{name}: {_oldest(stats)}", *owners]
+    strangers = [f"{name}: {line}" for line in _strangers(stats)]
+    return [*counts, *nobody, *others, f"{name}: {_oldest(stats)}", *owners, *strangers]
 
 
 def _ownerless(stats: Stats) -> list[str]:
     told = f"{stats.ownerless} claimed by nobody: `claimjobs reclaim --ownerless` frees them"
     return [told] if stats.ownerless else []
+
+
+def _strangers(stats: Stats) -> list[str]:
+    """Those of a program that claims in its own way: whether it lives, nobody here knows."""
+    found = list(stats.strangers.items())
+    lines = [
+        f"{jobs} claimed by owner {owner}, another program: if it has ended, "
+        f"`claimjobs reclaim --owner {owner} --force` hands them back"
+        for owner, jobs in found[:MOST]
+    ]
+    rest = found[MOST:]
+    return lines + ([f"{sum(jobs for _, jobs in rest)} claimed by {len(rest)} more of other programs"] if rest else [])
 
 
 def _others(stats: Stats) -> list[str]:
@@ -131,7 +147,7 @@ def _tables(name: str, stats: Stats) -> list[Table | str]:
     for line in _others(stats):
         rows, _, what = line.partition(" ")
         jobs.add_row(what, f"{int(rows):,}")
-    return [jobs, *_ownerless(stats), _oldest(stats), *([_owners(stats)] if stats.owners else [])]
+    return [jobs, *_ownerless(stats), _oldest(stats), *([_owners(stats)] if stats.owners else []), *_strangers(stats)]
 
 
 def _owners(stats: Stats) -> Table:

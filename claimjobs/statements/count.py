@@ -6,7 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.columns import CLAIMED
+from claimjobs.columns import CLAIMED, UNCLAIMED
 from claimjobs.roles import Roles
 from claimjobs.statements.owners import claimed_by_nobody
 
@@ -17,6 +17,14 @@ def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
     counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now"))
     told = roles.state.told_by
     return sa.select(*told, *counts).select_from(roles.table).group_by(*told)
+
+
+def retries(roles: Roles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """One row: `jobs`, those that failed and are free again, due or not; `next`, the earliest run_at of them; `now`."""
+    run_at = roles.need("run_at", "waiting for a retry")
+    failed = [column > 0 for column in (roles.attempts, roles.suspect) if column is not None]
+    wait = sa.select(sa.func.count().label("jobs"), sa.func.min(run_at).label("next"), now.label("now"))
+    return wait.where(roles.state.is_(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
 
 
 def by_owner(roles: Roles) -> sa.Select[Any]:

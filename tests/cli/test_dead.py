@@ -78,8 +78,10 @@ def test_list_takes_a_predicate_and_a_limit(database: Backend) -> None:
 
 def test_a_list_without_dead_jobs_is_empty(anywhere: Backend) -> None:
     dead_jobs(anywhere)
-    assert dead(anywhere, "list") == Ended(exits.OK, "", "")
-    assert dead(anywhere, "list", "--json") == Ended(exits.OK, "", "")
+    none = "claimjobs: no dead job in jobs\n"
+    assert dead(anywhere, "list") == Ended(exits.OK, "", none)
+    assert dead(anywhere, "list", "--json") == Ended(exits.OK, "", none)
+    assert dead(anywhere, "list", "--where", "id > 5").err == "claimjobs: no dead job in jobs for which this holds\n"
 
 
 def test_json_has_every_column(database: Backend) -> None:

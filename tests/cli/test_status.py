@@ -28,7 +28,8 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert (ended.code, ended.err, ended.out.count("\n")) == (exits.OK, "", 1)
     [owner] = found.pop("owners")
     assert found.pop("oldest_due_seconds") >= 0
-    assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1, "ownerless": 0, "other": []}
+    assert (found.pop("ownerless"), found.pop("strangers")) == (0, [])
+    assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1, "other": []}
     assert 0 <= owner.pop("age_seconds") < 60
     assert 0 <= owner.pop("silence_seconds") < 10
     assert owner == {
@@ -128,6 +129,27 @@ def test_a_column_that_is_no_status_has_too_many_values_to_show(anywhere: Backen
     lines = claimjobs("status", *words, "--url", anywhere.url).out.splitlines()
     assert lines[-2] == "mails: 90 other (90 more values)"
     assert len(lines) == 16
+
+
+def test_jobs_of_other_programs_are_told_of_and_how_to_free_them(
+    database: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the article's consumers leave them, which count their own ids, when they die."""
+    queue = database.queue()
+    queue.enqueue([{"d": "", "e": ""}] * 4)
+    database.run("UPDATE jobs SET status = 'claimed', owner_id = 7 WHERE id < 4")
+    line = (
+        "3 claimed by owner 7, another program: if it has ended, `claimjobs reclaim --owner 7 --force` hands them back"
+    )
+    assert f"jobs: {line}\n" in claimjobs("status", "--url", database.url).out
+    found = json.loads(claimjobs("status", "--json", "--url", database.url).out)
+    assert found["strangers"] == [{"owner_id": 7, "jobs": 3}]
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: True)
+    assert line in claimjobs("status", "--url", database.url).out
+    assert claimjobs("reclaim", "--owner", "7", "--force", "--url", database.url).out == "3\n"
+    assert queue.stats().strangers == {}
+    assert queue.stats().unclaimed == 4
 
 
 def test_of_another_table(anywhere: Backend) -> None:

@@ -12,8 +12,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from claimjobs import Batch, Queue, Retry
+from claimjobs import Batch, Queue, Retry, make, side_car_tables
 from claimjobs.schema import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
@@ -409,3 +410,40 @@ def test_an_error_that_cannot_be_kept_is_no_hindrance(backend: Backend, clock: C
     with queue.claim(1) as batch:
         batch.fail(batch[0], "nor is this one")
     assert [row["attempts"] for row in backend.rows()] == [1, 0, 0, 0]
+
+
+# --- waiting for retries -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"hold": "transaction"}, {"side_car": True}], ids=["lease", "lock", "beside"])
+def test_a_drain_may_wait_for_those_that_failed(backend: Backend, options: dict[str, Any]) -> None:
+    backend.make()
+    if options.get("side_car"):
+        make(backend.engine, side_car_tables(backend.engine, "jobs"))
+    queue = backend.bare_queue("jobs", retry=Retry(base=0.2), **options)
+    queue.enqueue(jobs(4))
+    tries: Counter[str] = Counter()
+    for batch in queue.batches(2, drain="retries", poll=0.1):
+        with batch:
+            for job in batch:
+                tries[job.d] += 1
+                if job.d == "0001" and tries[job.d] < 3:
+                    batch.fail(job, "not yet")
+    assert tries == {"0000": 1, "0001": 3, "0002": 1, "0003": 1}
+    assert queue.stats().left == 0
+
+
+def test_what_waits_for_its_retry_is_counted(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue([*jobs(3), {**jobs(1)[0], "d": "later", "run_at": queue.now() + timedelta(days=1)}])
+    assert (queue.retries().jobs, queue.retries().next_in) == (0, None)
+    with queue.claim(3) as batch:
+        batch.done(batch[0])
+        batch.fail(batch[1], "broken", retry_in=100)
+        batch.fail(batch[2], "broken", retry_in=50)
+    found = queue.retries()
+    assert found.jobs == 2
+    assert found.next_in is not None
+    assert 0 < found.next_in <= 50
+    assert queue.retries(sa.text("d = '0001'")).jobs == 1
+    assert [list(queue.batches(drain="retries", where=sa.text("d = '0000'")))] == [[]]

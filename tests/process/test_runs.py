@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import time
 import xml.etree.ElementTree as ET
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -159,6 +161,39 @@ def test_a_handler_that_decides_nothing_is_told_of(anywhere: Backend, tmp_path: 
         _, _, err = command.end()
     assert "call `batch.done()`" in err
     assert statuses(anywhere) == ["unclaimed"] * 3
+
+
+# --- retries ---------------------------------------------------------------------------------------------------
+
+
+def test_a_drain_says_what_waits_for_its_retry(anywhere: Backend, tmp_path: Path) -> None:
+    anywhere.queue().enqueue([*rows(3, d="bad"), *rows(5)])
+    words = (f"{HANDLERS}:note_job", "--consumers", "1", "--drain")
+    with started(anywhere, tmp_path, *words) as command:
+        code, out, err = command.end()
+    assert code == 0
+    assert out.startswith("0 generated + 8 there before = 5 done + 0 failed + 3 left\n")
+    assert "; 3 retried\n" in out
+    assert re.search(r"^3 wait for their retry, the next at [\d:]{8}; --drain-retries waits for them$", out, re.M), out
+    assert re.search(r"^ended .*, failed 0, retried 3, queue length 3", err, re.M), err
+
+
+def test_drain_retries_waits_until_they_are_done_or_dead(database: Backend, tmp_path: Path) -> None:
+    queue = database.queue()
+    queue.enqueue([*rows(4), *rows(1, d="later", run_at=queue.now() + timedelta(days=1))])
+    words = (f"{HANDLERS}:fail_twice", "--consumers", "2", "--batch-size", "2", "--drain-retries", "--json")
+    with started(database, tmp_path, *words) as command:
+        code, out, _ = command.end(90)
+    found = summary(out)
+    assert (code, found["done"], found["left"], found["retries"], found["next_retry"]) == (0, 4, 1, 0, None)
+    assert found["total"]["retried"] == 8
+    assert adds_up(found)
+
+
+def test_the_first_line_says_what_is_being_started(anywhere: Backend, tmp_path: Path) -> None:
+    with started(anywhere, tmp_path, "--consumers", "3", "--generators", "2", "--jobs", "10", "--drain") as command:
+        _, _, err = command.end()
+    assert err.startswith("starting 0 s: 0 of 3 consumers ready, 2 generators, "), err
 
 
 # --- idle ----------------------------------------------------------------------------------------------------

@@ -217,6 +217,19 @@ def leave_a_thread(batch: Batch) -> None:
     note_batch(batch)
 
 
+def fail_twice(job: Job) -> None:
+    """The first two attempts fail."""
+    _note("begun", job)
+    if job.attempts < 2:
+        raise ValueError("not yet")
+
+
+def end_never(job: Job) -> None:
+    """Begin, and go on until something is raised."""
+    _note("begun", job)
+    threading.Event().wait()
+
+
 def whatever(thing: object) -> None:
     """A parameter that tells nothing."""
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections import Counter
+from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
-from claimjobs.cli.screen import JsonLines, picture, summary_json, summary_text
+from claimjobs.cli.screen import JsonLines, drawn, picture, summary_json, summary_text
 from claimjobs.report import Report
 from claimjobs.snapshot import Line, Snapshot, Summary
 
@@ -41,3 +44,40 @@ def test_a_process_that_is_over_is_not_called_replaced() -> None:
     shown = picture(now)
     assert "ended" in shown
     assert "replaced" not in shown
+
+
+RUNNING = Snapshot(
+    phase="running", elapsed=9.0, consumers=(), generators=(), total=Report(done=75, dead=5), waiting=120, rate=2.0
+)
+
+
+def shown(snapshot: Snapshot) -> str:
+    console = Console(file=io.StringIO(), width=92)
+    console.print(drawn(snapshot))
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_run_whose_end_is_known_shows_how_far_it_is() -> None:
+    text = shown(replace(RUNNING, to_come=120))
+    assert "━" in text
+    assert "40%" in text
+    assert "1 min left" in text
+    assert "━" not in shown(RUNNING)
+    assert "100%" in shown(replace(RUNNING, to_come=0))
+
+
+def test_while_it_starts_a_run_says_what_is_started() -> None:
+    waits = Line(number=1, pid=None, batch=0, jobs=0, rate=0.0, restarts=0)
+    starting = replace(RUNNING, phase="starting", consumers=(waits, waits), generators=(waits,), ready=1)
+    assert "1 of 2 consumers ready, 1 generator" in shown(starting)
+    assert "jobs/s" not in shown(starting).partition("\n")[0]
+
+
+def test_the_summary_tells_who_waits_for_a_retry() -> None:
+    summary = Summary(
+        before=3, generated=0, done=0, failed=0, left=3, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
+    )
+    assert "retry" not in summary_text(summary)
+    text = summary_text(replace(summary, retries=3, next_retry=2 * 86_400.0))
+    assert "3 wait for their retry, the next at 20" in text
