@@ -193,7 +193,7 @@ def test_drain_retries_waits_until_they_are_done_or_dead(database: Backend, tmp_
 def test_the_first_line_says_what_is_being_started(anywhere: Backend, tmp_path: Path) -> None:
     with started(anywhere, tmp_path, "--consumers", "3", "--generators", "2", "--jobs", "10", "--drain") as command:
         _, _, err = command.end()
-    assert err.startswith("starting 0 s: 0 of 3 consumers ready, 2 generators, "), err
+    assert re.search(r"^starting 0 s: 0 of 3 consumers ready, 2 generators, ", err, re.M), err
 
 
 # --- idle ----------------------------------------------------------------------------------------------------
