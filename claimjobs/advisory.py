@@ -24,10 +24,11 @@ from claimjobs.errors import SessionsNotOurs
 from claimjobs.job import Job
 from claimjobs.phases import NOTHING, Claimed, Look, Looks, alike, check_keys, reach_of
 from claimjobs.roles import Roles
-from claimjobs.rows import JobMaker
+from claimjobs.rows import Reader
 from claimjobs.state import Column
 from claimjobs.statements import advisory as statements
 from claimjobs.statements.find import Selection, find
+from claimjobs.wire import Wire
 
 LOCKS: Final = "claimjobs_locks"
 """Where the `info` of a connection holds the locks of its session; gone with the session."""
@@ -89,11 +90,11 @@ class Looked:
     """A plain read: the locks are the claim."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
-        self._job = JobMaker(backend.roles)
-        self._recheck = statements.recheck(backend.roles, backend.dialect, selection)
+        self._rows = Reader(backend.roles, backend.dialect)
+        self._recheck = Wire(statements.recheck(backend.roles, backend.dialect, selection, self._rows.columns))
 
     def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]:
-        return [self._job(row) for row in connection.execute(self._recheck, {"claimjobs_keys": keys})]
+        return self._rows.jobs(self._rows.all(connection, self._recheck, {"claimjobs_keys": keys}))
 
 
 class Marked:
@@ -101,24 +102,23 @@ class Marked:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         roles, dialect, owners = backend.roles, backend.dialect, backend.owners
-        self._job = JobMaker(roles)
+        self._reader = Reader(roles, dialect)
         self._returns = dialect.returns_what_it_writes
         mark = statements.mark_ready(roles, dialect, selection, now=now, owners=owners)
-        self._mark: Any = mark.returning(*roles.table.columns) if self._returns else mark
-        self._marked = statements.marked(roles, dialect)
+        self._mark = Wire(mark.returning(*self._reader.columns) if self._returns else mark)
+        self._marked = Wire(statements.marked(roles, dialect, self._reader.columns))
         self._is_alive = statements.is_alive(owners)
 
     def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]:
         rows = self._rows(connection, {"claimjobs_keys": keys, "claimjobs_me": me})
         if not rows and not connection.scalar(self._is_alive, {"claimjobs_me": me}):
             raise OwnerDead
-        return [self._job(row) for row in rows]
+        return self._reader.jobs(rows)
 
     def _rows(self, connection: sa.Connection, given: dict[str, Any]) -> Sequence[Any]:
-        written = connection.execute(self._mark, given)
         if self._returns:
-            return written.all()
-        return connection.execute(self._marked, given).all() if written.rowcount else ()
+            return self._reader.all(connection, self._mark, given)
+        return self._reader.all(connection, self._marked, given) if self._mark.count(connection, given) else ()
 
 
 class TryLocks:

@@ -19,13 +19,14 @@ from claimjobs.claim import Algorithm, Hold, OwnerDead
 from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.phases import NOTHING, Claimed, Look, Looks, alike, check_keys, reach_of
-from claimjobs.rows import JobMaker
+from claimjobs.rows import Reader
 from claimjobs.settle import key_of
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import alive
 from claimjobs.statements.settle import Reach, release
 from claimjobs.statements.side_car import Pair
+from claimjobs.wire import Wire
 
 
 class Apart:
@@ -35,7 +36,7 @@ class Apart:
         self.pair = Pair(backend.source, backend.roles, backend.dialect, now)
         self._find = Looks(partial(statements.find, self.pair), selection, backend.dialect)
         self._lock = statements.lock(self.pair, selection)
-        self._job = JobMaker(self.pair.source)
+        self.rows = Reader(self.pair.source, backend.dialect)
         self.walk = self._find.walk
 
     def candidates(self, connection: sa.Connection, look: Look) -> Sequence[Any]:
@@ -47,16 +48,16 @@ class Apart:
         rows = connection.execute(self._lock, {"claimjobs_candidates": candidates, "claimjobs_size": size})
         return [key_of(row) for row in rows]
 
-    def jobs(self, connection: sa.Connection, statement: Any, keys: list[Key], **values: Any) -> list[Job]:
+    def jobs(self, connection: sa.Connection, statement: Wire, keys: list[Key], **values: Any) -> list[Job]:
         """What a statement about these keys returns, in the order of the keys."""
-        rows = connection.execute(statement, {"claimjobs_keys": keys, **values}).all()
+        rows = self.rows.all(connection, statement, {"claimjobs_keys": keys, **values})
         place = {key: number for number, key in enumerate(keys)}
         jobs = [self._with_attempts(row) for row in rows]
         check_keys(self.pair.source, jobs)
         return sorted(jobs, key=lambda job: place[job.key])
 
     def _with_attempts(self, row: Any) -> Job:
-        return self._job(row[:-1], claim={self.pair.attempts.name: row[-1]})
+        return self.rows.job(row, {self.pair.attempts.name: row[-1]})
 
 
 class AntiJoin:
@@ -72,7 +73,7 @@ class AntiJoin:
         # A row that is locked stays as it was found; a predicate that depends on the moment is asked once.
         still = replace(selection, ready=sa.true()) if self._locks else selection
         self._take = statements.take(pair, backend.owners)
-        self._taken = statements.taken(pair, still)
+        self._taken = Wire(statements.taken(pair, still, self._apart.rows.columns))
         self._release = release(Reach(pair.claims, pair.dialect, pair.claims.mine))
         self._alive = sa.select(alive(backend.owners))
 
@@ -122,7 +123,7 @@ class LockApart:
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._apart = Apart(backend, selection, now)
         self.walk = self._apart.walk
-        self._free = statements.free(self._apart.pair)
+        self._free = Wire(statements.free(self._apart.pair, self._apart.rows.columns))
 
     def __call__(self, connection: sa.Connection, me: int, look: Look) -> Claimed:
         rows = self._apart.candidates(connection, look)

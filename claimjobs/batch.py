@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.columns import DEAD
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch, TooLate
+from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch, OutcomeRefused, TooLate, Unreadable
 from claimjobs.instances import instances
 from claimjobs.job import Job, claim_of
 from claimjobs.retry import Retry, bounded
@@ -177,11 +177,8 @@ class Batch:
         self._check_failure(is_last)
         self._take_back([job])
         [key] = self._decide([job])
-        self._outcomes.errors[key] = self._roles.kept_of(_plain(error))
-        if is_last:
-            self._outcomes.dead.append(key)
-        else:
-            self._outcomes.retried[key] = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
+        wait = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
+        self._outcomes.fail(key, self._roles.kept_of(_plain(error)), None if is_last else wait)
 
     def _check_failure(self, is_last: bool) -> None:
         if is_last:
@@ -194,11 +191,15 @@ class Batch:
         """Something went wrong that names no job: any of those without an outcome may be why.
 
         One alone failed, as by `fail`. Several are handed back as suspects, not charged with an attempt: after a
-        back-off they are claimed again, half as many at a time as they were, until the bad one is alone. An exception
+        back-off they are claimed again, half as many at a time as they were, until the bad one is alone. A column that
+        could not be read (Unreadable) names its job: that one failed, and the others are released. An exception
         that leaves the `with` block is the same. A table that cannot hold the mark has them released.
         """
         self._undo_what_raised()
-        if len(self._undecided) == 1 and self._can_fail():
+        culprit = self._undecided.get(error.key) if isinstance(error, Unreadable) else None
+        if culprit is not None and self._can_fail():
+            self.fail(culprit, error)  # the others had no part in it, and are released
+        elif len(self._undecided) == 1 and self._can_fail():
             [job] = self._undecided.values()
             self.fail(job, error)
             self._outcomes.loners.add(job.key)
@@ -304,8 +305,8 @@ class Batch:
             self._grip.undo_all()  # nothing came of them, so nothing may come of what was written for them
         try:
             lost = write(self._outcomes) if self._order else set()
-        except BaseException:
-            if self._grip.ends_with_its_settle:
+        except BaseException as error:
+            if self._grip.ends_with_its_settle or isinstance(error, OutcomeRefused):  # all others are written
                 self._is_settled()
             raise
         self._is_settled()

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.backend import Backend
 from claimjobs.columns import CLAIMED
+from claimjobs.dialects.types import Instant
 from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
 from claimjobs.phases import Claimed, Counted, Look, Looks, at_most, check_keys, phases
@@ -32,12 +33,22 @@ Lock = Literal["rows", "advisory"]
 """What keeps others from claiming the same job: the lock of its row, or an advisory lock on its key."""
 LOCKS: Final = get_args(Lock)
 
+INSTANTS: Final = (sa.Date, sa.DateTime, sa.Interval, Instant)
 TOLD: Final = 1
 """Columns of every row of a claim in one statement that are not about a job."""
 
 
 class OwnerDead(Exception):
     """The owner in whose name this was to be claimed was declared dead; nothing was claimed."""
+
+
+class Unmarked(OwnerDead):
+    """Fewer jobs were marked than are locked. Else than by the owner's death it is because the write was swallowed."""
+
+    def __init__(self, marked: int, locked: Sequence[Job]) -> None:
+        super().__init__(marked, len(locked))
+        self.marked, self.locked = marked, len(locked)
+        self.keys = tuple(job.key for job in locked)
 
 
 class Algorithm(Protocol):
@@ -82,7 +93,7 @@ class TwoPhases:
         if marked > len(jobs):
             raise KeyNotUnique(self._roles.name)
         if marked < len(jobs):
-            raise OwnerDead
+            raise Unmarked(marked, jobs)
 
 
 class LockOnly:
@@ -106,7 +117,9 @@ class OneStatement:
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._roles = backend.roles
         # Of a key that may name two rows it is known when they are marked, which must be undone then.
-        self.is_one_statement = backend.roles.key_index is None
+        # So it is of one that cannot be read: an instant or a date that Python has not.
+        readable = not any(isinstance(column.type, INSTANTS) for column in backend.roles.key)
+        self.is_one_statement = backend.roles.key_index is None and readable
         self._backend, self._selection, self._now = backend, selection, now
         self._as_claimed = as_claimed(backend.roles)
         self.key_columns = len(backend.roles.key)

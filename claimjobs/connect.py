@@ -10,12 +10,13 @@ import sqlalchemy as sa
 from claimjobs.dialects import DIALECTS, Dialect, dialect_of
 from claimjobs.errors import (
     AccessDenied,
-    ConnectionFailed,
+    ClaimjobsError,
     DriverMissing,
     DriverUnsupported,
     PoolerUnfit,
     ServerTooOld,
     ServerUnreachable,
+    StatementTimedOut,
     UnknownDatabase,
 )
 from claimjobs.masking import is_secret, masked
@@ -189,11 +190,13 @@ def commits_by_itself(connection: sa.Connection) -> bool:
         return True
 
 
-def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ConnectionFailed:
+def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
     where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
     dialect = DIALECTS[engine.dialect.name]()
     if dialect.forbids_transactions(error):
         return PoolerUnfit(where, why)
+    if dialect.timed_out(error):  # of what the driver asks on a new connection
+        return StatementTimedOut(why)
     if dialect.no_such_database(error):
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
     if dialect.refused(error):

@@ -17,7 +17,7 @@ from claimjobs.backend import Backend
 from claimjobs.backoff import Backoff
 from claimjobs.connect import open_connection
 from claimjobs.dialects import Dialect
-from claimjobs.errors import ServerUnreachable
+from claimjobs.errors import ServerUnreachable, StatementTimedOut
 from claimjobs.line import Place, Turns
 from claimjobs.liveness import Liveness
 from claimjobs.report import Report
@@ -100,7 +100,7 @@ class Connector:
 
         A deadlock, lock timeout or serialization failure rolls it back and runs it again. A lost connection, a
         restarting, full or read-only server, too many connections: the same on a new connection. Each is counted,
-        and told of once. Then the error is raised as SQLAlchemy raises it, or ServerUnreachable.
+        and told of once. Then the error is raised as SQLAlchemy raises it, or ServerUnreachable, or StatementTimedOut.
 
         `doubts` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
         there is no further try.
@@ -124,6 +124,11 @@ class Connector:
         `for attempt in connector.attempts(): with attempt as connection: ...`
         """
         return Attempts(self, self._liveness.patience if patience is None else patience, unless, doubts, alone=alone)
+
+    def tell(self, error: Exception) -> None:
+        """Raises StatementTimedOut, in place of its error, for a statement that was never given the time it takes."""
+        if self._dialect.timed_out(error):
+            raise StatementTimedOut(reason(error)) from error
 
     def give_up(self) -> None:
         """Let transactions that cannot succeed now fail rather than try on; the connector is about to be closed."""
@@ -383,6 +388,7 @@ class Attempts:
         if self._deadline is None:
             self._deadline = now + self._patience
         if now >= self._deadline or self._unless():
+            self._connector.tell(error)
             return False
         return not self._connector.pause(self._backoff.pause())
 

@@ -9,7 +9,7 @@ from functools import partial
 from claimjobs.backoff import Backoff
 from claimjobs.batch import Batch
 from claimjobs.columns import DEAD
-from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided, NothingDone, UnfitTable
+from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided, NothingDone, OutcomeRefused, UnfitTable
 from claimjobs.handlers import Handler
 from claimjobs.queue import Queue
 from claimjobs.roles import Roles
@@ -63,6 +63,11 @@ def _settled(batch: Batch, handler: Handler) -> BaseException | None:
     except (BatchRolledBack, NoOpenTransaction) as error:
         log.warning("%d jobs: %s", len(batch), error)
         return error
+    except OutcomeRefused as error:
+        if not error.others:  # all that this table's jobs come to may be refused
+            raise
+        log.error("%s", error)  # noqa: TRY400 - it says all
+        return None
     return raised if batch.outcomes.released else None
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from claimjobs.errors import Unreadable
+from claimjobs.job import Job
 from claimjobs.phases import After, Claimed, Look
 from claimjobs.statements.find import Walk
 
@@ -38,11 +40,19 @@ class Cursor:
         if look.after is None:
             self._head_at = time.monotonic() + min(SHARE * took, LONGEST)
         if len(claimed.jobs) == look.size and self._walk is not None:
-            self._place = self._walk.place(claimed.jobs[-1])
+            self._place = self._after(self._walk, claimed.jobs[-1])
         elif not claimed.jobs or claimed.found < look.limit:
             self._place = None
         else:  # what it read others had: there is more beyond, of which the next claim reads more
             self._place = look.after
+
+    @staticmethod
+    def _after(walk: Walk, job: Job) -> After:
+        """The place of a job; None where Python cannot hold what says it."""
+        try:
+            return walk.place(job)
+        except Unreadable:
+            return None
 
     def look_back(self) -> None:
         """Jobs have appeared before the cursor, as far as this process knows: look from the head next."""

@@ -175,7 +175,7 @@ class Insert:
     def _is_rows_fault(self, error: sa.exc.DBAPIError) -> bool:
         code = self._dialect.error_code(error)
         never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
-        return code in self._dialect.bad_row or never_sent
+        return self._dialect.refuses_row(error) or never_sent
 
 
 Inserting = Callable[[sa.Connection, Roles, Dialect, OnBad], Insert]

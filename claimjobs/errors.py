@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 Quote = Callable[[str], str]
@@ -17,6 +17,10 @@ def _unique_index(table: str, columns: Sequence[str], quote: Quote) -> str:
 
 def _quoted(table: str, quote: Quote) -> str:
     return ".".join(map(quote, table.split(".")))
+
+
+def _some(keys: Sequence[Any]) -> str:
+    return ", ".join(repr(key) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
 
 
 class ClaimjobsError(Exception):
@@ -67,6 +71,16 @@ class PoolerUnfit(ConnectionFailed):
         super().__init__(
             f"{url}: the pooler allows no transactions ({reason}): set its pool mode to transaction or session for "
             "this database, or connect to the server itself"
+        )
+
+
+class StatementTimedOut(ClaimjobsError):
+    """The server ended a statement because it took longer than the server lets it, each time that it was tried."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the server ends statements that take too long ({reason}): give this account more time "
+            "(statement_timeout, max_execution_time, max_statement_time), or add the index that the statement lacks"
         )
 
 
@@ -313,6 +327,82 @@ class Inherited(KeyNotUnique):
         )
 
 
+class KeyUnequal(UnfitTable):
+    """A key that was read does not find its row again."""
+
+    def __init__(self, table: str, keys: Sequence[Any]) -> None:
+        super().__init__(
+            f"the key {_some(keys)} was read from table {table!r}, and no row is found by it: its type does not "
+            "compare equal to what is read of it (FLOAT, an interval, ...), and it cannot be claimed; choose other "
+            "columns that are unique together as Columns(key=...)"
+        )
+
+
+class WriteSwallowed(UnfitTable):
+    """A write reached fewer rows than are in hand: it was not lost to anybody, and the database says no error."""
+
+    def __init__(self, table: str, what: str, counts: tuple[int, int], keys: Sequence[Any] = ()) -> None:
+        reached, meant = counts
+        named = f" (such as {_some(keys)})" if keys else ""
+        super().__init__(
+            f"{what} of {meant} jobs of table {table!r} reached {reached} of their rows, and the others{named} are "
+            "in no other hand: a trigger or a rule swallows the write, the handler deleted the row by itself, or a key "
+            "does not compare equal to what was read of it; change the trigger, the rule or the handler, or choose "
+            "other columns as Columns(key=...)"
+        )
+        self.keys = tuple(keys)
+
+
+class OutcomeRefused(ClaimjobsError):
+    """The database does not take the outcome of some jobs, nor that they failed. All others of the batch are settled.
+
+    These stay in this owner's hand, so that they are not done again while it lives. `keys` names them.
+    """
+
+    def __init__(self, table: str, refused: Mapping[Any, str], others: int = 0) -> None:
+        keys = list(refused)
+        super().__init__(
+            f"the outcome of job {_some(keys)} of table {table!r} cannot be written ({refused[keys[0]]}), nor that it "
+            f"failed; {others} others of its batch are settled: mend the row, or what refuses it (a constraint, a "
+            "trigger, a rule)"
+        )
+        self.keys = tuple(keys)
+        self.others = others
+
+
+class SettleFailed(ClaimjobsError):
+    """The database does not take what a settle sends, whatever the row. Nothing of it was written."""
+
+    def __init__(self, table: str, jobs: int, reason: str) -> None:
+        super().__init__(
+            f"the outcomes of {jobs} jobs of table {table!r} cannot be written ({reason}): they stay in hand until "
+            "this owner leaves; check what its account may do, and what belongs to the table (rules, triggers, views)"
+        )
+
+
+class OwnerBuried(ClaimjobsError):
+    """An owner was declared dead again and again, each time before it could claim anything."""
+
+    def __init__(self, table: str, times: int) -> None:
+        super().__init__(
+            f"this owner of jobs of table {table!r} was declared dead {times} times in a row before it could claim: "
+            "give it a longer lease, or find out who declares it dead (another clock, a cleaning job of your own)"
+        )
+
+
+class RowsRefused(ClaimjobsError):
+    """The database does not let some rows be deleted, or brought back. All others are. `keys` names them."""
+
+    def __init__(self, table: str, what: str, refused: Mapping[Any, str], others: int) -> None:
+        keys = list(refused)
+        super().__init__(
+            f"{what} is refused for {len(keys)} of {len(keys) + others} rows of table {table!r}, such as {_some(keys)} "
+            f"({refused[keys[0]]}); the others are done: mend these rows, or leave them out"
+        )
+        self.keys = tuple(keys)
+        self.others = others
+
+
 class NotUnique(UnfitTable):
     """Rows are to be enqueued by a unique key that the table does not have."""
 
@@ -519,6 +609,32 @@ class ReferenceNotFound(ClaimjobsError):
 
 class BadHandler(ClaimjobsError):
     """What a handler's name leads to cannot handle jobs."""
+
+
+class Unreadable(ClaimjobsError, ValueError):
+    """A row holds a value that Python, or its driver, cannot hold. `text` is what is known of it.
+
+    A job whose column is read fails by it alone, whoever else is in its batch.
+    """
+
+    def __init__(self, key: Any, column: str, text: str) -> None:
+        super().__init__(
+            f"column {column!r} of the row with the key {key!r} cannot be read ({text}): correct the row, or "
+            "do not read this column"
+        )
+        self.key = key
+        self.column = column
+        self.text = text
+
+
+class KeyUnreadable(UnfitTable):
+    """The key of a row is a value that Python, or its driver, cannot hold: the row cannot be named."""
+
+    def __init__(self, table: str, text: str) -> None:
+        super().__init__(
+            f"the key of a row of table {table!r} cannot be read ({text}), and no claim passes it: correct the row, "
+            "leave it out with a `where`, or choose other columns as Columns(key=...)"
+        )
 
 
 class BadRow(ClaimjobsError, ValueError):

@@ -15,14 +15,17 @@ from claimjobs.backend import Backend
 from claimjobs.columns import DEAD
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
+from claimjobs.errors import RowsRefused
 from claimjobs.job import Job
-from claimjobs.rows import JobMaker
+from claimjobs.refusals import halved
+from claimjobs.rows import Reader
 from claimjobs.selection import Predicate, Where, predicates_of
-from claimjobs.settle import key_of, keys_for
+from claimjobs.settle import keys_for
 from claimjobs.statements import dead as statements
 from claimjobs.statements.lock import lock_those
 from claimjobs.statements.side_car import Pair, of_jobs
 from claimjobs.translate import predicate_errors
+from claimjobs.wire import Wire
 
 AT_ONCE: Final = 1_000
 """Jobs of one statement and one transaction: no lock is held for long, and what was done before an error stands."""
@@ -48,7 +51,9 @@ class Graveyard:
         backend.roles.need_state(DEAD, "keeping dead jobs")
         self._backend = backend
         self._roles = backend.roles
-        self._job = JobMaker(backend.roles)
+        self._rows = Reader(backend.roles, backend.dialect)
+        others = [column.name for column in self._roles.table.columns if column not in self._roles.key]
+        self._keys = Reader(backend.roles, backend.dialect, known=others)
         self._now = now
         self._connect = connect
 
@@ -56,19 +61,18 @@ class Graveyard:
 
     def list(self, where: Where = None, *, limit: int | None = None) -> Iterator[Job]:
         """The dead jobs, `limit` of them at most, by their keys; read as they are asked for, in short transactions."""
-        columns = self._roles.table.columns
         with self._connect() as connector:
-            for rows in self._pages(connector, columns, where, limit):
-                yield from map(self._job, rows)
+            for jobs in self._pages(connector, self._rows, where, limit):
+                yield from jobs
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
         """Those of these jobs that are dead, by their keys."""
-        statement = statements.chosen(self._roles, self._backend.dialect)
+        statement = statements.chosen(self._roles, self._backend.dialect, self._rows.columns)
         with self._connect() as connector:
-            rows = [
-                row for chunk in _chunks(keys, None) for row in self._read(connector, statement, claimjobs_keys=chunk)
+            found = [
+                self._jobs(connector, self._rows, statement, claimjobs_keys=chunk) for chunk in _chunks(keys, None)
             ]
-        return tuple(map(self._job, rows))
+        return tuple(job for jobs in found for job in jobs)
 
     def count(self, where: Where = None) -> int:
         """How many jobs are dead."""
@@ -81,15 +85,16 @@ class Graveyard:
     def retry(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
         """Give dead jobs all their attempts again, from now on; how many. Without keys: all for which `where` holds.
 
-        Each is brought back once, even if it dies again meanwhile. The last error stays until the next one.
+        Each is brought back once, even if it dies again meanwhile. The last error stays until the next one. Raises
+        RowsRefused for those that the database refuses, when all others are done; so does `drop`.
         """
         revive = statements.revive(self._roles, self._backend.dialect, self._now)
-        return self._write(revive, keys, where, limit)
+        return self._write(revive, keys, where, limit, what="bringing back a dead job")
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
         """Delete dead jobs; how many. Without keys: all for which `where` holds."""
         drop = statements.drop(self._roles, self._backend.dialect)
-        return self._write(drop, keys, where, limit)
+        return self._write(drop, keys, where, limit, what="deleting a dead job")
 
     # --- inside ----------------------------------------------------------------------------------------
 
@@ -101,16 +106,24 @@ class Graveyard:
             return found
         return (of_jobs(Pair(backend.apart, backend.roles, backend.dialect, self._now), found),)
 
-    def _write(self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None) -> int:
+    def _write(self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None, *, what: str) -> int:
         narrower = self._narrower(where)
         lock = lock_those(self._roles, self._backend.dialect, narrower) if narrower else None
+        refused: dict[Key, str] = {}
         with self._connect() as connector:
+
+            def write(some: Sequence[Key]) -> int:
+                return self._reached(connector, statement, lock, some)
+
             chunks = self._found(connector, where, limit) if keys is None else _chunks(keys, limit)
-            return sum(self._reached(connector, statement, lock, chunk) for chunk in chunks)
+            done = sum(sum(halved(chunk, write, self._backend.dialect, refused)) for chunk in chunks)
+        if refused:
+            raise RowsRefused(self._roles.name, what, refused, done)
+        return done
 
     def _found(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:
-        for rows in self._pages(connector, self._roles.key, where, limit):
-            yield [key_of(row) for row in rows]
+        for jobs in self._pages(connector, self._keys, where, limit):
+            yield [job.key for job in jobs]
 
     def _reached(self, connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
         def write(connection: sa.Connection) -> int:
@@ -120,20 +133,25 @@ class Graveyard:
         with predicate_errors(self._backend.dialect):
             return connector.transaction(write)
 
-    def _pages(
-        self, connector: Connector, columns: Iterable[Any], where: Where, limit: int | None
-    ) -> Iterator[Sequence[Any]]:
-        """Rows, page after page, each beginning beyond the last key of the one before."""
-        next_page = partial(statements.page, self._roles, self._backend.dialect, tuple(columns), self._narrower(where))
+    def _pages(self, connector: Connector, reader: Reader, where: Where, limit: int | None) -> Iterator[Sequence[Job]]:
+        """Jobs, page after page, each beginning beyond the last key of the one before."""
+        columns, narrower = reader.columns, self._narrower(where)
+        next_page = partial(statements.page, self._roles, self._backend.dialect, columns, narrower)
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, AT_ONCE))) > 0:
-            rows = self._read(connector, next_page(after=after), claimjobs_limit=size)
-            if rows:
-                yield rows
-            if len(rows) < size:
+            jobs = self._jobs(connector, reader, next_page(after=after), claimjobs_limit=size)
+            if jobs:
+                yield jobs
+            if len(jobs) < size:
                 return
             left -= size
-            after = self._roles.key_in(rows[-1]._mapping)
+            after = jobs[-1].key
+
+    def _jobs(self, connector: Connector, reader: Reader, statement: Any, **values: Any) -> Sequence[Job]:
+        """Of a job of which not every column can be read, the others are."""
+        wire = Wire(statement)
+        with predicate_errors(self._backend.dialect):
+            return reader.jobs(connector.transaction(lambda connection: reader.all(connection, wire, values)))
 
     def _read(self, connector: Connector, statement: Any, **values: Any) -> Sequence[Any]:
         with predicate_errors(self._backend.dialect):

@@ -9,28 +9,42 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Final
 
 import sqlalchemy as sa
 
 from claimjobs.ahead import Claims
 from claimjobs.backend import Backend
 from claimjobs.batch import Grip
-from claimjobs.claim import Algorithm, OwnerDead
+from claimjobs.claim import Algorithm, OwnerDead, Unmarked
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
-from claimjobs.errors import ClaimjobsError, CrossedFork, KeyNotUnique
+from claimjobs.errors import (
+    ClaimjobsError,
+    CrossedFork,
+    KeyNotUnique,
+    OutcomeRefused,
+    OwnerBuried,
+    SettleFailed,
+    WriteSwallowed,
+)
 from claimjobs.heart import Heart
 from claimjobs.janitor import Janitor
 from claimjobs.liveness import Liveness
 from claimjobs.owner import Owner
 from claimjobs.phases import NOTHING, Claimed, Look
+from claimjobs.refusals import Refusals, Unsettled
 from claimjobs.report import Report
 from claimjobs.retry import Retry
 from claimjobs.search import Search
 from claimjobs.settle import Outcomes, Settler, SomeAreLost, key_of
 from claimjobs.sleep import Sleeper
 from claimjobs.statements import owners
+from claimjobs.translate import reason
 from claimjobs.turn import Turn
+
+LIVES: Final = 5
+"""How often a claim is tried in a row whose owner was declared dead before it, and goes on under a new id."""
 
 
 class Hand:
@@ -49,6 +63,8 @@ class Hand:
         """By the owner in whose name they were claimed."""
         self.ahead = Claims()
         """Those that nobody has asked for yet."""
+        self._stuck: set[Key] = set()
+        """Those that can neither be settled nor fail: nobody shall do them again while this owner lives."""
         self._doubts = 0
         self._doubted: float | None = None
         self._closed = False
@@ -60,6 +76,7 @@ class Hand:
         name = backend.roles.name
         self.owner = Owner(self._connector, backend.dialect, liveness, table=backend.owners, claims=name)
         janitor = Janitor(self._connector, backend, settler, retry)
+        self._refusals = Refusals(self._connector, backend, settler, retry)
         self.heart = Heart(self._connector, backend, liveness, owner=self.owner, janitor=janitor)
         self.heart.on_beat = self._release_forgotten
         self.heart.start()
@@ -79,17 +96,28 @@ class Hand:
         return Grip(partial(self.settle, owner=claimed.owner), self.progress)
 
     def _hold(self, claimed: Claimed) -> None:
-        self._in_hand[claimed.owner].update([job.key for job in claimed.jobs])
+        self._in_hand[claimed.owner].update(keys_of(claimed))
         self._dispel_doubts()
 
     def _take(self, algorithm: Algorithm, look: Look) -> Claimed:
-        while True:
+        for _ in range(LIVES):
+            tried = [self.owner.id]
+
+            def take(connection: sa.Connection, tried: list[int] = tried) -> Claimed:
+                tried[0] = self.owner.id  # at each try: on a new connection it may be a new one
+                return algorithm(connection, tried[0], look)
+
             try:
-                # The id is read at each try: on a new connection it may be a new one.
-                take = lambda c: algorithm(c, self.owner.id, look)  # noqa: E731
                 return self._connector.transaction(take, unless=self.unwanted, alone=algorithm.is_one_statement)
-            except OwnerDead:
+            except OwnerDead as dead:
                 self.owner.beat()
+                if self.owner.id == tried[0]:  # it was alive all the time
+                    raise self._swallowed(dead) from dead
+        raise OwnerBuried(self._backend.roles.name, LIVES)
+
+    def _swallowed(self, dead: OwnerDead) -> WriteSwallowed:
+        short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
+        return WriteSwallowed(self._backend.roles.name, "the claim", (short.marked, short.locked), short.keys)
 
     def _dispel_doubts(self) -> None:
         """A claim whose commit was not answered may have happened: hand back what we hold and do not know of.
@@ -104,7 +132,7 @@ class Hand:
         self._doubted = None if now - self._doubted > self._lease else self._doubted
         me = self.owner.id
         held = self._connector.transaction(partial(_held, backend=self._backend, me=me))
-        strays = [key for key in held if key not in self._in_hand[me]]
+        strays = [key for key in held if key not in self._in_hand[me] and key not in self._stuck]
         if strays:
             self._settler.settle(self._connector, me, Outcomes(released=strays))
 
@@ -114,24 +142,36 @@ class Hand:
         """Write outcomes of jobs claimed under this owner id; return the keys that it did not hold any more."""
         doubts: list[BaseException] = []
         with self._settling():
-            refused = self._settler.settle(self._connector, owner, outcomes, doubts)
+            unsettled = self._refusals_of(outcomes, owner, doubts)
             if not outcomes.all_done:
                 self._search.look_back()
-            return self._settled(outcomes, owner, refused, doubts)
+            return self._settled(outcomes, owner, unsettled, doubts)
+
+    def _refusals_of(self, outcomes: Outcomes, owner: int, doubts: list[BaseException]) -> Unsettled:
+        keys = outcomes.keys()
+        try:
+            return self._refusals.settle(owner, outcomes, doubts)
+        except sa.exc.DBAPIError as error:
+            if self._connector.is_passing(error):
+                raise
+            raise SettleFailed(self._backend.roles.name, len(keys), reason(error)) from error
 
     def turn(self, outcomes: Outcomes, owner: int, size: int, turn: Turn) -> tuple[set[Key], Claimed]:
         """The same, and claim the next `size` jobs in the same transaction: none, where that does not succeed."""
         doubts: list[BaseException] = []
         with self._settling():
-            refused, claimed = self._turned(outcomes, owner, size, turn=turn, doubts=doubts)
-            lost = self._settled(outcomes, owner, refused, doubts)
+            unsettled, claimed = self._turned(outcomes, owner, size, turn=turn, doubts=doubts)
+            if unsettled.stuck and claimed.jobs:  # that raises, and nobody would get what was claimed
+                self._settler.settle(self._connector, claimed.owner, Outcomes(released=keys_of(claimed)))
+                claimed = NOTHING
+            lost = self._settled(outcomes, owner, unsettled, doubts)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._hold(claimed)  # doubts that are not dispelled now are so with the next claim
             return lost, claimed
 
     def _turned(
         self, outcomes: Outcomes, owner: int, size: int, *, turn: Turn, doubts: list[BaseException]
-    ) -> tuple[set[Key], Claimed]:
+    ) -> tuple[Unsettled, Claimed]:
         if not outcomes.all_done:
             self._search.look_back()
         look = self._search.look(size, turn.algorithm)
@@ -139,15 +179,16 @@ class Hand:
         work = lambda c: turn(c, self.owner.id, look, owner=owner, outcomes=outcomes)  # noqa: E731
         try:
             refused, claimed = self._connector.transaction(work, doubts=doubts, alone=turn.is_one_statement(outcomes))
-        except (OwnerDead, SomeAreLost, KeyNotUnique):
-            return self._settler.settle(self._connector, owner, outcomes, doubts), NOTHING
+        except (OwnerDead, SomeAreLost, KeyNotUnique, WriteSwallowed):
+            return self._refusals_of(outcomes, owner, doubts), NOTHING
         except sa.exc.DBAPIError as error:
             if self._connector.is_passing(error):
                 raise
             # If that was about the claim, whoever asks for the next batch is told.
-            return self._settler.settle(self._connector, owner, outcomes, doubts), NOTHING
+            return self._refusals_of(outcomes, owner, doubts), NOTHING
         self._search.learn(look, claimed)
-        return refused, claimed
+        keys = keys_of(claimed)
+        return self._refusals.follow(owner, outcomes, refused, refused={}, doubts=doubts, claimed=keys), claimed
 
     @contextlib.contextmanager
     def _settling(self) -> Iterator[None]:
@@ -162,13 +203,16 @@ class Hand:
                     self._connector.close()
         self.progress()
 
-    def _settled(self, outcomes: Outcomes, owner: int, refused: set[Key], doubts: list[BaseException]) -> set[Key]:
-        """Keep the books; the keys of those of the refused that are really lost."""
-        lost = set() if refused and doubts and self._is_still(owner) else refused
+    def _settled(self, outcomes: Outcomes, owner: int, unsettled: Unsettled, doubts: list[BaseException]) -> set[Key]:
+        """Keep the books; the keys of those that are really lost. Raises OutcomeRefused."""
+        lost = set() if unsettled.lost and doubts and self._is_still(owner) else unsettled.lost
         keys = outcomes.keys()
-        self._in_hand[owner].difference_update(keys)
+        self._in_hand[owner].difference_update(keys, unsettled.stuck)
         (outcomes.only(set(keys) - lost) if lost else outcomes).count(self._report)
         self._report.lost += len(lost)
+        if unsettled.stuck:
+            self._stuck.update(unsettled.stuck)
+            raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, len(keys) - len(lost))
         return lost
 
     def _is_still(self, owner: int) -> bool:
@@ -206,7 +250,7 @@ class Hand:
         if self._alone.locked():  # whoever is at work may be so for long, and the heart must beat
             return
         for claimed in self.ahead.forgotten(self._lease / 2):
-            self.settle(Outcomes(released=[job.key for job in claimed.jobs]), claimed.owner)
+            self.settle(Outcomes(released=keys_of(claimed)), claimed.owner)
 
     def give_up(self) -> None:
         """Do not try on when the database cannot be reached: this hand is about to be closed."""
@@ -241,6 +285,10 @@ class Hand:
         if keys:
             self._settler.settle(self._connector, me, Outcomes(released=keys))
         self.owner.leave()
+
+
+def keys_of(claimed: Claimed) -> list[Key]:
+    return [job.key for job in claimed.jobs]
 
 
 def _held(connection: sa.Connection, backend: Backend, me: int) -> list[Key]:

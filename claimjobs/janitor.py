@@ -17,7 +17,9 @@ from claimjobs.census import Seen, Watch, dead_among, look
 from claimjobs.connector import Connector
 from claimjobs.dialects import Key
 from claimjobs.owner import END_OF_SESSION
+from claimjobs.refusals import SWALLOWED, halved
 from claimjobs.retry import Retry
+from claimjobs.savepoint import savepoint
 from claimjobs.settle import Outcomes, Settler, key_of
 from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import Reach, release
@@ -42,6 +44,8 @@ class Janitor:
         self._held = statements.held(roles)
         self._watch = Watch()
         self._watched_through = connector.lost
+        self._told: set[int] = set()
+        """Dead owners whose jobs cannot all be handed back."""
 
     # --- looking ---------------------------------------------------------------------------------------
 
@@ -152,12 +156,31 @@ class Janitor:
         first_look = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
         rows = connection.execute(self._left_behind, me).all()
         held = connection.execute(self._held, me).all()
+        stuck = 0
         if rows:
             outcomes = self._outcomes(rows, owner, alone=first_look and len(held) == 1)
-            self._settler.write(connection, owner, outcomes)
-        if len(held) > len(rows):
-            return len(rows), False
+            stuck = self._written(connection, owner, outcomes)
+        if len(held) > len(rows) - stuck:
+            return len(rows) - stuck, False
         return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount)
+
+    def _written(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
+        """Hand jobs back; how many cannot be: the database refuses that, or swallows it. Told of once an owner."""
+        refused: dict[Key, str] = {}
+
+        def write(keys: Sequence[Key]) -> set[Key]:
+            with savepoint(connection):
+                return self._settler.write(connection, owner, outcomes.only(set(keys)))
+
+        keys = outcomes.keys()
+        short = set().union(*halved(keys, write, self._backend.dialect, refused))
+        # As they are read: what is written by a key that is unequal reaches no row, and neither does a look by it.
+        left = {key_of(row) for row in connection.execute(self._held, {"claimjobs_me": owner})} if short else set()
+        stuck = {**refused, **dict.fromkeys(left & set(keys), SWALLOWED)}
+        if stuck and owner not in self._told:
+            self._told.add(owner)
+            log.error("owner %d is dead, and job %r cannot be handed back: %s", owner, *next(iter(stuck.items())))
+        return len(stuck)
 
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
         """Seize the owner's row: not when somebody else has it, or when it has given a sign of life meanwhile."""

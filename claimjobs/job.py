@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from claimjobs.errors import Unreadable
 
 Convert = Callable[[Any], Any] | None
 Places = Mapping[str, tuple[int, Convert]]
 """Where in a row of values each column stands, and what makes its value of what is there; None: that is the value."""
 
 
+@dataclass(frozen=True)
+class Unread:
+    """Stands for a value of which its driver could make nothing."""
+
+    text: str
+    """The value as the server says it, its type, and what the driver says."""
+
+
+class PartlyRead(tuple[Any, ...]):
+    """A row in which some values are `Unread`."""
+
+    __slots__ = ()
+
+
 class Job(Mapping[str, Any]):
     """A row as it is now that it is claimed (`owner_date` alone may be from before that).
 
-    Its columns are attributes (`job.address`) and items (`job["address"]`).
+    Its columns are attributes (`job.address`) and items (`job["address"]`). One that Python cannot hold (`infinity` on
+    Postgres) raises Unreadable when it is read.
 
     `key` is the primary key: a value, or a tuple where the key has several columns. A column that is itself
     called `key` is reached as an item.
@@ -57,8 +75,18 @@ class Job(Mapping[str, Any]):
         if self._made is None:
             self._made = {}
         if column not in self._made:
-            self._made[column] = convert(given)
+            try:
+                self._made[column] = convert(given)
+            except Exception as error:
+                raise Unreadable(self.key, column, str(error)) from error
         return self._made[column]
+
+    def shown(self, column: str) -> Any:
+        """The value of a column; of one that cannot be read, why not, as text."""
+        try:
+            return self[column]
+        except Unreadable as error:
+            return error.text
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._places or self._row)

@@ -11,6 +11,9 @@ import sqlalchemy as sa
 
 from claimjobs.backend import Backend
 from claimjobs.connector import Connector
+from claimjobs.dialects import Key
+from claimjobs.errors import RowsRefused
+from claimjobs.refusals import halved
 from claimjobs.selection import Where, predicates_of
 from claimjobs.settle import keys_for
 from claimjobs.statements import purge as statements
@@ -51,22 +54,30 @@ class Purge:
         page = partial(statements.page, roles, dialect, (*old, *narrower))
         lock = lock_those(roles, dialect, narrower) if narrower else None
         delete = statements.purge(roles, dialect, old)
+        refused: dict[Key, str] = {}
         deleted, after = 0, None
         while True:
-            found, reached = self._connector.transaction(
-                partial(self._chunk, page=page(after), lock=lock, delete=delete)
-            )
-            deleted += reached
+            found = self._connector.transaction(partial(_rows, statement=page(after)))
+            keys = [roles.key_in(row._mapping) for row in found]
+            write = partial(self._reached, delete, lock)
+            deleted += sum(halved(keys, write, dialect, refused)) if keys else 0
             if len(found) < AT_ONCE:
-                return deleted
+                break
             after = tuple(found[-1])
+        if refused:
+            raise RowsRefused(roles.name, f"deleting a job that is {self._status}", refused, deleted)
+        return deleted
 
-    def _chunk(self, connection: sa.Connection, page: Any, lock: Any, delete: Any) -> tuple[Sequence[Any], int]:
-        found = connection.execute(page, {"claimjobs_limit": AT_ONCE}).all()
-        keys = [self._backend.roles.key_in(row._mapping) for row in found]
-        if keys and lock is not None:
-            keys = keys_for(connection, lock, keys)
-        return found, connection.execute(delete, {"claimjobs_keys": keys}).rowcount if keys else 0
+    def _reached(self, delete: Any, lock: Any, keys: Sequence[Key]) -> int:
+        def write(connection: sa.Connection) -> int:
+            still = list(keys) if lock is None else keys_for(connection, lock, list(keys))
+            return connection.execute(delete, {"claimjobs_keys": still}).rowcount if still else 0
+
+        return self._connector.transaction(write)
+
+
+def _rows(connection: sa.Connection, statement: Any) -> Sequence[Any]:
+    return connection.execute(statement, {"claimjobs_limit": AT_ONCE}).all()
 
 
 def _instant(connection: sa.Connection, now: sa.ColumnElement[Any]) -> datetime:

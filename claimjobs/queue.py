@@ -257,7 +257,8 @@ class Queue:
         return self._works.backend.roles
 
     def stats(self) -> Stats:
-        """Jobs by status, the age of the oldest, and the owners."""
+        """Jobs by status, the age of the oldest, and the owners. All rows of the table, also where `where` does not
+        hold."""
         backend = self._works.backend
         with backend.naming_what_is_missing(), connected(self.engine) as connection:
             return statistics.read(connection, backend, self._chosen.now)

@@ -14,9 +14,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.job import Convert, Job, Places
+from claimjobs.errors import KeyUnreadable
+from claimjobs.job import Convert, Job, PartlyRead, Places, Unread
 from claimjobs.roles import Roles
-from claimjobs.statements.lean import parts
+from claimjobs.statements.lean import lean, parts
 from claimjobs.wire import Wire
 
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
@@ -38,14 +39,39 @@ class Reader:
         self._places: Places = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
 
+    @property
+    def columns(self) -> list[sa.ColumnElement[Any]]:
+        """What is read of a table."""
+        return lean(self.read, self._dialect)
+
     def all(self, connection: sa.Connection, statement: Wire, given: Mapping[str, Any]) -> Sequence[Any]:
         """All rows that a statement returns, as the driver gives them."""
-        return statement.rows(connection, given, self._learn)
+        return statement.rows(connection, given, self._learn, self._dialect.fetched)
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
-        """The jobs of rows; with `marked` values of columns that are known or were changed since."""
-        key, places = self._key, _with(marked, self._places)
-        return [Job(key(row), row, None, places) for row in rows]
+        """The jobs of rows; with `marked` values of columns that are known or were changed since.
+
+        Raises KeyUnreadable. Of another column that cannot be read, whoever reads it is told.
+        """
+        key, places = self._key_of, _with(marked, self._places)
+        return [
+            Job(key(row), row, None, places if type(row) is not PartlyRead else _partly(row, places)) for row in rows
+        ]
+
+    def job(self, row: Sequence[Any], claim: Mapping[str, Any]) -> Job:
+        """The job of a row, with what is known of its claim. Raises KeyUnreadable."""
+        places = self._places if type(row) is not PartlyRead else _partly(row, self._places)
+        return Job(self._key_of(row), row, claim, places)
+
+    def _key_of(self, row: Sequence[Any]) -> Any:
+        try:
+            key = self._key(row)
+        except Exception as error:
+            raise KeyUnreadable(self._roles.name, str(error)) from error
+        for part in key if isinstance(key, tuple) else (key,):
+            if isinstance(part, Unread):
+                raise KeyUnreadable(self._roles.name, part.text)
+        return key
 
     def is_none(self, row: Sequence[Any]) -> bool:
         """Whether it is no job's: those of an outer join are NULL then."""
@@ -95,6 +121,16 @@ class Reader:
 def _with(marked: Mapping[str, Any], places: Places) -> Places:
     """The same, but for some columns of which it is known what they hold."""
     return {**places, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else places
+
+
+def _partly(row: Sequence[Any], places: Places) -> Places:
+    """The places of a row of which some values cannot be read."""
+    unread = {name for name, (place, _) in places.items() if isinstance(row[place], Unread) and place >= 0}
+    return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
+
+
+def _refuse(unread: Unread) -> Any:
+    raise ValueError(unread.text)
 
 
 def _always(value: Any) -> Callable[[Any], Any]:

@@ -14,7 +14,7 @@ from claimjobs.callables import unfinished
 from claimjobs.columns import DONE
 from claimjobs.connector import Connector
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import BadOnDone, DoneUndecided
+from claimjobs.errors import BadOnDone, DoneUndecided, WriteSwallowed
 from claimjobs.finish import FINISHES, LEAVE, Finish
 from claimjobs.job import Job
 from claimjobs.leftovers import Leftovers
@@ -83,6 +83,20 @@ class Outcomes:
             if key in decided:
                 decided.remove(key)
 
+    def fail(self, key: Key, error: str, wait: float | None) -> None:
+        """A job failed: it runs again after so many seconds; None: it is dead."""
+        self.errors[key] = error
+        if wait is None:
+            self.dead.append(key)
+        else:
+            self.retried[key] = wait
+
+    def take_over(self, others: Outcomes) -> None:
+        """Add the failures of others."""
+        self.dead.extend(others.dead)
+        self.retried.update(others.retried)
+        self.errors.update(others.errors)
+
     def only(self, held: set[Key]) -> Outcomes:
         """Those of the keys that are still held."""
         return Outcomes(
@@ -128,6 +142,7 @@ class Settler:
         if on_done == "keep":
             roles.need_state(DONE, "keeping done jobs")
         self._locked = locked
+        self._name = (source or roles).name
         self._reach = reach = statements.Reach(roles, dialect, sa.true() if locked else roles.mine)
         self._now = now
         self._on_done = on_done
@@ -136,6 +151,7 @@ class Settler:
         self._delete, self._keep = Wire(statements.delete(reach)), Wire(statements.keep(reach, now))
         self._release = Wire(statements.release(reach))
         self._still_mine = statements.still_mine(reach)
+        self._still_there = None if source is None else statements.still_there(source, dialect)
         pair = None if source is None else side_car.Pair(source, roles, dialect, now)
         self._remove = None if pair is None else Wire(side_car.remove(pair))
         self._note = None if pair is None or not locked else Wire(side_car.note(pair))
@@ -143,9 +159,10 @@ class Settler:
     def settle(
         self, connector: Connector, me: int, outcomes: Outcomes, doubts: list[BaseException] | None = None
     ) -> set[Key]:
-        """Write the outcomes in one transaction; return the keys that `me` no longer held.
+        """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
 
-        Those are left as they are: somebody else decides about them now. Written twice the outcomes do no harm.
+        Those that `me` no longer held are left as they are: somebody else decides about them now. Of the others the
+        write was swallowed (see claimjobs.refusals). Written twice the outcomes do no harm.
         `doubts` as for `Connector.transaction`.
         """
         try:
@@ -178,13 +195,35 @@ class Settler:
             or (self._remove is not None and self._on_done == "delete")
         )
 
-    def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> None:
-        """Write outcomes of jobs that this transaction has locked."""
+    def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
+        """Write outcomes of jobs that this transaction has locked. The keys among which are those of unwritten rows.
+
+        Raises WriteSwallowed, after which it must be rolled back: where the locks are the claim, for any of these.
+        """
+        short: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
-            statement.count(connection, _by(me, values))
+            reached, keys = statement.count(connection, _by(me, values)), values["claimjobs_keys"]
+            if reached < len(keys) and not self._may_be_short(connection, statement, reached, keys):
+                short.update(keys)
         if self._left is not None and self._ready is not None:
             for keys in _cut(outcomes.done, MANY):
                 self._left.find(connection, keys, self._ready)
+        return short
+
+    def _may_be_short(self, connection: sa.Connection, statement: Wire, reached: int, keys: list[Key]) -> bool:
+        """Whether a write may reach fewer rows than it was given keys of. Raises WriteSwallowed."""
+        if statement is self._note or (self._remove is not None and statement is self._delete):
+            return True  # a claim in a table beside the user's that is there already, or was never written
+        if statement is self._remove and not self._locked:  # the row may be gone, but it must not be there still
+            left = self._held_by_key(connection, self._still_there, keys)
+            if left:
+                raise WriteSwallowed(
+                    self._name, "the settle", (len(keys) - len(left), len(keys)), sorted(left, key=str)
+                )
+            return True
+        if self._locked:
+            raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
+        return False
 
     def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         lost: set[Key] = set()
@@ -202,14 +241,16 @@ class Settler:
 
     def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         keys = outcomes.keys()
-        held: set[Key] = set()
-        for some in _cut(keys, MANY):
-            held.update(
-                key_of(row)
-                for row in connection.execute(self._still_mine, {"claimjobs_keys": some, "claimjobs_me": me})
-            )
-        self.write(connection, me, outcomes.only(held))
-        return set(keys) - held
+        held = self._held_of(connection, me, keys)
+        short = self.write(connection, me, outcomes.only(held))
+        return (set(keys) - held) | (self._held_of(connection, me, short) if short else short)
+
+    def _held_of(self, connection: sa.Connection, me: int | None, keys: Iterable[Key]) -> set[Key]:
+        return self._held_by_key(connection, self._still_mine, keys, claimjobs_me=me)
+
+    def _held_by_key(self, connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> set[Key]:
+        found = (connection.execute(statement, {"claimjobs_keys": some, **by}) for some in _cut(keys, MANY))
+        return {key_of(row) for rows in found for row in rows}
 
     # --- the statements --------------------------------------------------------------------------------
 

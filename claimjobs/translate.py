@@ -8,7 +8,15 @@ from contextlib import contextmanager
 import sqlalchemy as sa
 
 from claimjobs.dialects import DIALECTS, Dialect
-from claimjobs.errors import BadOrder, BadPredicate, NothingDone, StillDue, UnfitTable
+from claimjobs.errors import (
+    BadOrder,
+    BadPredicate,
+    NothingDone,
+    OutcomeRefused,
+    SettleFailed,
+    StillDue,
+    UnfitTable,
+)
 
 REFUSALS = (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.NotSupportedError)
 """What a driver raises where the statement or its values are wrong, not the circumstances."""
@@ -33,7 +41,7 @@ def passes(error: BaseException, engine: sa.Engine) -> bool:
 
 def lasting(error: BaseException, engine: sa.Engine) -> str | None:
     """What kind of error this is, where every further try would meet it again; None: it may pass."""
-    if isinstance(error, (BadPredicate, NothingDone, StillDue, UnfitTable)):
+    if isinstance(error, (BadPredicate, NothingDone, OutcomeRefused, SettleFailed, StillDue, UnfitTable)):
         return str(error)
     dialect = DIALECTS[engine.dialect.name]()
     code = dialect.error_code(error)

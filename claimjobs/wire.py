@@ -19,6 +19,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 Taken = TypeVar("Taken")
 Given = Mapping[str, Any]
 """Values by the names of parameters: the same names each time."""
+Fetched = Callable[[Any], Sequence[Any]]
 Described = Callable[[sa.Dialect, Sequence[Any]], None]
 """Is told how a driver describes the columns of a result, as in PEP 249."""
 
@@ -31,15 +32,18 @@ class Wire:
         self._is_new = True
         self._text: Text | None = None
 
-    def rows(self, connection: sa.Connection, given: Given, described: Described) -> Sequence[Any]:
-        """All rows of its result, as the driver gives them; `described` is called before there are any."""
+    def rows(self, connection: sa.Connection, given: Given, described: Described, fetched: Fetched) -> Sequence[Any]:
+        """All rows of its result, as the driver gives them; `described` is called before there are any.
+
+        `fetched` takes them from the driver's cursor (see `Dialect.fetched`).
+        """
         text = self._text_for(connection, given)
         if text is not None:
-            return _sent(text, connection, given, _all)
+            return _sent(text, connection, given, fetched)
         result = connection.execute(self.statement, given)
         assert result.cursor is not None  # noqa: S101 - it returns rows
         described(connection.dialect, result.cursor.description)
-        rows: Sequence[Any] = result.cursor.fetchall()
+        rows = fetched(result.cursor)
         result.close()
         self._is_new = False
         return rows
@@ -144,11 +148,6 @@ def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[A
         # As SQLAlchemy does: the error is its own, and a connection that is broken or was interrupted is used no more.
         connection._handle_dbapi_exception(error, text.string, parameters, cursor, None)
     return taken
-
-
-def _all(cursor: Any) -> Sequence[Any]:
-    rows: Sequence[Any] = cursor.fetchall()
-    return rows
 
 
 def _rowcount(cursor: Any) -> int:

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -17,16 +17,17 @@ from claimjobs.anti_join import anti_join
 from claimjobs.backend import Backend, look_at
 from claimjobs.batch import Batch, Grip
 from claimjobs.choices import Choices
-from claimjobs.claim import Algorithm, algorithm
+from claimjobs.claim import Algorithm, TwoPhases, algorithm
 from claimjobs.connect import connected
 from claimjobs.connector import Connector
 from claimjobs.dialects.types import database_now, statement_now
-from claimjobs.errors import CrossedFork, DoneUndecided
+from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable
 from claimjobs.finish import LEAVE, Finish, default_finish, sentence
 from claimjobs.hand import Hand
 from claimjobs.janitor import Janitor
 from claimjobs.leftovers import Leftovers
 from claimjobs.phases import Claimed
+from claimjobs.probe import Probe
 from claimjobs.report import Report
 from claimjobs.ring import Ringer
 from claimjobs.selection import Where
@@ -37,7 +38,11 @@ from claimjobs.statements.side_car import Pair, of_jobs
 from claimjobs.statements.sleepers import work
 from claimjobs.stats import Retries, retries
 from claimjobs.transaction import TransactionHold
+from claimjobs.translate import reason
 from claimjobs.turn import Turn, turn
+
+PROBES: Final = frozenset(2**n for n in range(1, 30))
+"""After so many claims in a row that found jobs and took none it is asked whether any can be claimed."""
 
 
 class Works:
@@ -57,6 +62,8 @@ class Works:
         self._hand: Hand | TransactionHold | None = None
         self._ringer: tuple[Backend, Ringer] | None = None
         self._work: tuple[Where, sa.ColumnElement[Any]] | None = None
+        self._in_vain = 0
+        """Claims in a row that found jobs and took none."""
         self._finalizers: list[Callable[[], Any]] = []
         self.on_new_hand: Callable[[Hand | TransactionHold], None] = lambda _: None
         """Called with a hand before its first claim."""
@@ -176,12 +183,38 @@ class Works:
     # --- what is claimed, and how ----------------------------------------------------------------------
 
     def claim(self, size: int, where: Where) -> tuple[Claimed, Grip]:
-        """A claim that is made now. Raises BadPredicate."""
+        """A claim that is made now. Raises BadPredicate; KeyUnequal or WriteSwallowed where none can ever succeed."""
         hand = self.hand
         if self._leftovers is not None:
             self._leftovers.check()
-        with self.selector.understood(where):
-            return hand.claim(size, self.algorithm(where))
+        with self.selector.understood(where), self._readable():
+            claimed, grip = hand.claim(size, self.algorithm(where))
+            self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
+            if self._in_vain in PROBES:
+                return self._claim_carefully(hand, size, where)
+            return claimed, grip
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Raises KeyUnreadable for what the driver, and not the server, refuses: of candidates keys alone are read."""
+        try:
+            yield
+        except sa.exc.DataError as error:
+            if self.backend.dialect.error_code(error) is None:
+                raise KeyUnreadable(self.backend.source.name, reason(error)) from error
+            raise
+
+    def _claim_carefully(self, hand: Hand | TransactionHold, size: int, where: Where) -> tuple[Claimed, Grip]:
+        """What was found again and again was never claimed: others hold it, or nobody can claim it.
+
+        Only a claim that marks what it has locked before can tell which, where the write is swallowed.
+        """
+        backend, selection = self.backend, self.selector.selection(where)
+        with self.connector() as connector:
+            connector.transaction(Probe(backend, selection).run)
+        if isinstance(hand, Hand) and backend.apart is None:
+            return hand.claim(size, TwoPhases(backend, selection, self._choices.now))
+        return hand.claim(size, self.algorithm(where))
 
     def batch(self, claimed: Claimed, grip: Grip) -> Batch:
         """What was claimed, as a user gets it."""

@@ -13,7 +13,7 @@ import select
 import socket
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -25,6 +25,10 @@ Key = Any
 """A job's primary key: a value, or a tuple of values where the key has several columns."""
 Lock = Any
 """An advisory lock: a number or a name."""
+
+
+TIMED_OUT: Final = "statement timeout"
+"""The kind of error after which `timed_out` is true."""
 
 
 class Dialect:
@@ -117,6 +121,10 @@ class Dialect:
         """The server's (or driver's) code for this error, or None where there is none."""
         raise NotImplementedError
 
+    def refuses_row(self, error: BaseException) -> bool:
+        """Whether a write failed because of what a row holds: another row may be written all the same."""
+        return self.error_code(error) in self.bad_row
+
     def refusing_index(self, error: BaseException) -> str | None:
         """The unique index that an error of `duplicate` is about, where that is told."""
         del error
@@ -128,8 +136,15 @@ class Dialect:
 
     def transient_kind(self, error: BaseException) -> str | None:
         """`deadlock`, `lock timeout` or `serialization` for an error worth another try, else None."""
+        if self.timed_out(error):
+            return TIMED_OUT
         code = self.error_code(error)
         return None if code is None else self.transient.get(code)
+
+    def timed_out(self, error: BaseException) -> bool:
+        """Whether the server ended a statement because it took longer than a setting of the server allows."""
+        del error
+        return False
 
     def broken_kind(self, error: BaseException) -> str | None:
         """`connection lost` and the like for an error worth another connection, else None."""
@@ -195,6 +210,11 @@ class Dialect:
     def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         """A predicate on rows that are found by their keys: by no index of its own."""
         return predicate
+
+    def fetched(self, cursor: Any) -> Sequence[Any]:
+        """All rows that a driver's cursor has. A row of which it cannot make all values is `PartlyRead`."""
+        rows: Sequence[Any] = cursor.fetchall()
+        return rows
 
     # --- sessions: what an owner does with its connection ----------------------------------------------
 

@@ -80,7 +80,10 @@ class MySQL(Dialect):
     # fmt: on
     bad_name: ClassVar[frozenset[Any]] = frozenset({1049, 1050, 1059, 1061, 1102, 1103})
     bad_row: ClassVar[frozenset[Any]] = frozenset(
-        {1048, 1062, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1452, 3140, 3819, 4025}
+        # 1216, 1217, 1451 and 1452 are foreign keys, 1365 a division by zero, 1369 a view's check, 1644 SIGNAL,
+        # 1690 a number out of range.
+        {1048, 1062, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1369, 1406, 1411, 1451, 1452, 1644, 1690, 3140}
+        | {3819, 4025}
     )
     # INSERT IGNORE and ON DUPLICATE KEY UPDATE ask for no key: they would take any other error of the row, or another
     # unique key, for the duplicate.
@@ -93,6 +96,9 @@ class MySQL(Dialect):
         # What KILL QUERY does to a DELETE of joined rows has no number of its own.
         interrupted = original.args[0] == _UNKNOWN and any(_MULTI in str(part) for part in original.args[1:])
         return _INTERRUPTED if interrupted else original.args[0]
+
+    def timed_out(self, error: BaseException) -> bool:
+        return bool(self.error_code(error) in {3024, 1969})  # max_execution_time; MariaDB's max_statement_time
 
     def refusing_index(self, error: BaseException) -> str | None:
         # 'index', or since MySQL 8.0.19 'table.index'.

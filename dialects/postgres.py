@@ -32,6 +32,8 @@ _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted"
 _ZERO: Final = datetime(2000, 1, 1, tzinfo=UTC)
 """From when Postgres counts microseconds."""
 
+_INFINITE: Final = {2**63 - 1: "infinity", -(2**63): "-infinity"}
+"""So many microseconds after `_ZERO`."""
 _HERE: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
 # Of a style of parameters that leaves a percent sign as it is: names are given as values.
 _PREPARER: Final = postgresql.dialect(paramstyle="named").identifier_preparer  # type: ignore[no-untyped-call]
@@ -114,6 +116,15 @@ class Postgres(Dialect):
     def error_code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error
         return getattr(original, "sqlstate", None)
+
+    def timed_out(self, error: BaseException) -> bool:
+        # The code is that of any interruption, by whomever.
+        return bool(self.error_code(error) == "57014" and _says(error, "statement timeout", "transaction timeout"))
+
+    def refuses_row(self, error: BaseException) -> bool:
+        # By its class: 22 data exception, 23 integrity constraint, 44 view with check option, P0 raised by a trigger
+        # (P0001), 27 refused by one, 38 and 39 by a function of another language.
+        return str(self.error_code(error))[:2] in {"22", "23", "27", "38", "39", "44", "P0"}
 
     def refusing_index(self, error: BaseException) -> str | None:
         told = getattr(getattr(error, "orig", None), "diag", None)
@@ -223,6 +234,17 @@ class Postgres(Dialect):
         from claimjobs.dialects import postgres_copy  # noqa: PLC0415
 
         postgres_copy.copy(connection, table, keys, rows)
+
+    def fetched(self, cursor: Any) -> Sequence[Any]:
+        # psycopg makes the values of a row when it is fetched, and raises for a date that Python has not.
+        try:
+            return super().fetched(cursor)
+        except Exception:
+            if not hasattr(cursor, "pgresult"):  # another driver, which keeps no values as the server sent them
+                raise
+            from claimjobs.dialects import postgres_values  # noqa: PLC0415 - psycopg is slow to import
+
+            return postgres_values.rows_of(cursor)
 
     # --- which tables are accepted ---------------------------------------------------------------------------
 
@@ -416,7 +438,11 @@ class _Line:
 
 
 def _instant(sent: bytes) -> datetime:
-    return _ZERO + timedelta(microseconds=int.from_bytes(sent, "big", signed=True))
+    since = int.from_bytes(sent, "big", signed=True)
+    try:
+        return _ZERO + timedelta(microseconds=since)
+    except OverflowError as error:
+        raise ValueError(f"{_INFINITE.get(since, 'a year')!r}, timestamptz: {error}") from error
 
 
 def _count(calls: list[int], _notification: Any) -> None:

@@ -211,7 +211,7 @@ def _built(family: str) -> dict[str, Any]:
         "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
-        "list": dead.page(roles, dialect, tuple(roles.table.columns), ()),
+        "list": dead.page(roles, dialect, Reader(roles, dialect).columns, ()),
         "revive": dead.revive(roles, dialect, now),
         "drop": dead.drop(roles, dialect),
         **_clean_up(roles, dialect),

@@ -66,6 +66,8 @@ CAPABILITIES: dict[str, tuple[str, frozenset[str]]] = {
     "native uuid": ("a UUID type of its own", frozenset({"postgres", "postgres-portable", "mariadb"})),
     "copies": ("rows sent as data", frozenset({"postgres"})),
     "joined rows": ("an INSERT of many rows", frozenset({"mysql", "mariadb"})),
+    "values that Python has not": ("dates beyond Python's", frozenset({"postgres", "postgres-portable"})),
+    "swallowing triggers": ("triggers that swallow a write", frozenset({"postgres", "postgres-portable"})),
     "arrays": ("columns of arrays", frozenset({"postgres", "postgres-portable"})),
 }
 """What `backend.requires` knows, and the backends that have it."""

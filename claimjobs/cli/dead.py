@@ -110,12 +110,17 @@ def _block(job: Job) -> str:
     """A line a column, the lines of a long text under each other."""
     widest = max(map(len, job))
     indent = "\n" + " " * (widest + 2)
-    texts = {name: "" if value is None else plain(value) for name, value in job.items()}
+    texts = {name: "" if value is None else plain(value) for name, value in _shown(job).items()}
     return "\n".join(f"{name:<{widest}}  {indent.join(text.splitlines())}".rstrip() for name, text in texts.items())
 
 
 def _json(job: Job) -> str:
-    return json.dumps(dict(job), default=plain)
+    return json.dumps(_shown(job), default=plain)
+
+
+def _shown(job: Job) -> dict[str, Any]:
+    """Every column; of one that cannot be read, why not."""
+    return {name: job.shown(name) for name in job}
 
 
 # --- deciding ------------------------------------------------------------------------------------------------

@@ -36,6 +36,9 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     "lease only" the server gives no lock, as behind a pooler. Jobs that are done are counted where they are kept; by
     default they are deleted.
 
+    All rows of the table are counted, also those for which the predicate of a queue
+    (`where` in its --map) does not hold.
+
     Rows in none of the states that were named are listed as "other", with the value that they have: where all of a
     table are, a value is mistyped.
 
@@ -49,7 +52,7 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     is due); "owners", each with "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last
     sign of life), "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are
     handed back), "asleep_seconds" (for which it has waited to be called; null: it has work, or looks for some) and
-    "jobs" (that it holds).
+    "jobs" (that it holds); "where_not_counted", the predicate of the queue, or null.
 
     \b
     Examples:
@@ -60,11 +63,18 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     with queue_for(url, shape) as queue:
         name, stats = queue.table.fullname, queue.stats()
     if as_json:
-        click.echo(json.dumps(_object(name, stats), default=str))
+        click.echo(json.dumps({**_object(name, stats), "where_not_counted": shape.where}, default=str))
     elif on_terminal():
-        Console().print(*_tables(name, stats), sep="\n")
+        Console().print(*_tables(name, stats), *_whole(shape), sep="\n")
     else:
-        click.echo("\n".join(_lines(name, stats)))
+        click.echo("\n".join([*_lines(name, stats), *(f"{name}: {line}" for line in _whole(shape))]))
+
+
+def _whole(shape: Shape) -> list[str]:
+    """What is counted, where that is more than the queue's jobs."""
+    if shape.where is None:
+        return []
+    return [f"all rows of the table are counted, also those that are not in the queue (where {shape.where})"]
 
 
 def _object(name: str, stats: Stats) -> dict[str, object]:

@@ -85,6 +85,8 @@ def _must_be_given(column: sa.Column[Any]) -> bool:
 
 
 def _has_default(column: sa.Column[Any]) -> bool:
+    if isinstance(column.type, sa.Enum):  # some databases take the first of its values: they know best
+        return True
     defaults = (column.default, column.server_default, column.identity, column.computed)
     return any(default is not None for default in defaults) or column is column.table.autoincrement_column
 

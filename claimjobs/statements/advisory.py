@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -28,10 +29,10 @@ def let_go(dialect: Dialect) -> sa.Select[Any]:
     return sa.select(dialect.let_go(dialect.each_lock()))
 
 
-def recheck(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
-    """Those of the jobs `keys` that are still ready. Sent after their locks are had, it sees what was committed
-    before them, which phase 1 may not have."""
-    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "claimjobs_keys"), selection.ready)
+def recheck(roles: Roles, dialect: Dialect, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of those of the jobs `keys` that are still ready. Sent after their locks are had, it sees what was
+    committed before them, which phase 1 may not have."""
+    jobs = sa.select(*columns).where(dialect.among(roles.key, "claimjobs_keys"), selection.ready)
     return dialect.by_key(jobs, roles.key_index)
 
 
@@ -42,9 +43,9 @@ def mark_ready(
     return mark(roles, dialect, now, owners).where(selection.ready)
 
 
-def marked(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
-    """Those of the jobs `keys` that `me` holds."""
-    jobs = sa.select(*roles.table.columns).where(dialect.among(roles.key, "claimjobs_keys"), roles.mine)
+def marked(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of those of the jobs `keys` that `me` holds."""
+    jobs = sa.select(*columns).where(dialect.among(roles.key, "claimjobs_keys"), roles.mine)
     return dialect.by_key(jobs, roles.key_index)
 
 

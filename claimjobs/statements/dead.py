@@ -27,9 +27,9 @@ def page(
     )
 
 
-def chosen(roles: Roles, dialect: Dialect) -> sa.Select[Any]:
-    """All columns of those of `keys` that are dead, by their keys."""
-    dead = sa.select(*roles.table.columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
+def chosen(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of those of `keys` that are dead, by their keys."""
+    dead = sa.select(*columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
     return dialect.reach(dead, roles.key, roles.key_index)
 
 

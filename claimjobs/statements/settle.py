@@ -105,6 +105,11 @@ def still_mine(reach: Reach) -> sa.Select[Any]:
     return reach.dialect.reach(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
+def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
+    """Those of `keys` that have a row in the user's table."""
+    return dialect.reach(sa.select(*source.key), source.key, source.key_index)
+
+
 def _guarded(write: Write, reach: Reach) -> Write:
     roles, dialect = reach.roles, reach.dialect
     write = dialect.reach(write.where(reach.filter), roles.key, roles.key_index)

@@ -94,16 +94,17 @@ def take(pair: Pair, owners: sa.Table) -> sa.Executable:
     )
 
 
-def taken(pair: Pair, selection: Selection) -> sa.Select[Any]:
-    """The rows of `keys` that `me` has claimed and that are there and still ready, whole; and how often each failed."""
+def taken(pair: Pair, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of the rows of `keys` that `me` has claimed and that are there and still ready; and how often each
+    failed."""
     # Not as a condition: an index that leads to all that is ours would be walked for each row.
     attempts = pair.told(sa.case((pair.claims.mine, pair.attempts)))
-    return _rows(pair, attempts).where(selection.ready, attempts.is_not(None))
+    return _rows(pair, columns, attempts).where(selection.ready, attempts.is_not(None))
 
 
-def free(pair: Pair) -> sa.Select[Any]:
-    """The rows of `keys` that no claim is in the way of, whole; and how often each failed."""
-    return _rows(pair, sa.func.coalesce(pair.told(pair.attempts), 0)).where(pair.company >= 0)
+def free(pair: Pair, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of the rows of `keys` that no claim is in the way of; and how often each failed."""
+    return _rows(pair, columns, sa.func.coalesce(pair.told(pair.attempts), 0)).where(pair.company >= 0)
 
 
 def note(pair: Pair) -> sa.Executable:
@@ -134,6 +135,6 @@ def waiting(pair: Pair) -> sa.Select[Any]:
     return sa.select(*counts).select_from(pair.source.table).where(~held)
 
 
-def _rows(pair: Pair, attempts: Any) -> sa.Select[Any]:
-    rows = sa.select(*pair.source.table.columns, attempts.label(ATTEMPTS))
+def _rows(pair: Pair, columns: Sequence[Any], attempts: Any) -> sa.Select[Any]:
+    rows = sa.select(*columns, attempts.label(ATTEMPTS))
     return rows.where(pair.dialect.among(pair.source.key, "claimjobs_keys"))

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import job_table
 from claimjobs.cli.rows import Reader, Source, csv_rows, json_lines
+from claimjobs.cli.values import Values
 from claimjobs.errors import BadRow
 
 TABLE = job_table(
@@ -154,6 +155,14 @@ def test_too_long_is_known_before_the_database_is_asked() -> None:
 
 def test_what_must_be_given_is_known_too() -> None:
     assert Read(json_lines, b'{"count": 1}').reasons == [(1, "column 'name' is missing, and has no default")]
+
+
+def test_an_enum_without_a_default_is_left_to_the_database() -> None:
+    """Some take the first of its values where none is given."""
+    table = sa.Table(
+        "t", sa.MetaData(), sa.Column("kind", sa.Enum("a", "b"), nullable=False), sa.Column("n", sa.Integer)
+    )
+    assert Values(table, text=False)({"n": 1}) == {"n": 1}
 
 
 def test_a_type_of_the_users_own_gets_what_was_written() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -29,7 +30,8 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     [owner] = found.pop("owners")
     assert found.pop("oldest_due_seconds") >= 0
     assert (found.pop("ownerless"), found.pop("strangers")) == (0, [])
-    assert found == {"table": "jobs", "unclaimed": 1, "claimed": 2, "done": 2, "dead": 1, "other": []}
+    counts = {"unclaimed": 1, "claimed": 2, "done": 2, "dead": 1}
+    assert found == {"table": "jobs", **counts, "other": [], "where_not_counted": None}
     assert 0 <= owner.pop("age_seconds") < 60
     assert 0 <= owner.pop("silence_seconds") < 10
     assert owner == {
@@ -55,6 +57,17 @@ def test_lines_where_there_is_no_terminal(anywhere: Backend) -> None:
     assert lines[4].startswith("jobs: the oldest job has been due for 2 min")
     assert lines[5].startswith(f"jobs: owner {owner} {socket.gethostname()}:{os.getpid()} since ")
     assert lines[5].endswith(" ago, lease 10 s, lock held, holds 0")
+
+
+def test_it_says_that_it_counts_rows_beyond_the_predicate(database: Backend, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.toml"
+    file.write_text("where = \"d = '1'\"\n")
+    database.queue().enqueue([{"d": str(n), "e": ""} for n in range(3)])
+    given = ("status", "--map", str(file), "--url", database.url)
+    ended = claimjobs(*given)
+    assert "jobs: 3 unclaimed" in ended.out
+    assert ended.out.splitlines()[-1].endswith("also those that are not in the queue (where d = '1')")
+    assert json.loads(claimjobs(*given, "--json").out)["where_not_counted"] == "d = '1'"
 
 
 def test_who_sleeps(database: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,15 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "KeyUnfit": ("emails", "price", "FLOAT"),
     "RoleInKey": ("emails", "status", "status", "key"),
     "RoleComputed": ("emails", "status", "status"),
+    "KeyUnequal": ("emails", [0.1]),
+    "WriteSwallowed": ("emails", "the settle", (3, 5), [7]),
+    "OutcomeRefused": ("emails", {7: "violates check constraint"}, 4),
+    "SettleFailed": ("emails", 5, "permission denied"),
+    "OwnerBuried": ("emails", 5),
+    "RowsRefused": ("emails", "deleting a dead job", {7: "violates foreign key constraint"}, 4),
+    "Unreadable": (7, "due", "'infinity', date"),
+    "KeyUnreadable": ("emails", "'infinity', date"),
+    "StatementTimedOut": ("canceling statement due to statement timeout",),
     "BadUnique": ("emails", "status"),
     "NotUnique": ("emails", ("customer", "hour")),
     "NoAssignee": ("workers",),
@@ -59,7 +68,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
     "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX|let it do|return '"
-    "|name other|name another|rename it|a queue of its own"
+    "|name other|name another|rename it|a queue of its own|change the|mend |correct the|give it|give this"
 )
 CLASSES = [
     kind

@@ -1,0 +1,128 @@
+"""A value that Python cannot hold: the job whose column is read fails by it alone, whoever is in its batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from claimjobs import Queue, Retry, make, side_car_tables
+from claimjobs.errors import KeyUnreadable, Unreadable
+from claimjobs.handlers import handler_of
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+
+WAYS: dict[str, dict[str, Any]] = {
+    "lease": {},
+    "transaction": {"hold": "transaction"},
+    "advisory locks": {"lock": "advisory"},
+    "advisory locks, transaction": {"lock": "advisory", "hold": "transaction"},
+    "side-car": {"side_car": True, "on_done": "delete"},
+}
+BAD = {
+    "postgres": [("TIMESTAMP", "'infinity'"), ("DATE", "'0044-03-15 BC'"), ("TIMESTAMPTZ", "'infinity'")],
+}
+ZERO = [("DATETIME", "'0000-00-00 00:00:00'")]
+
+
+def spoiled(backend: Backend, number: int = 0, **options: Any) -> Queue:
+    """Four jobs, of which the second has a `due` that Python cannot hold."""
+    backend.make()
+    type_, value = (BAD.get(backend.family) or ZERO)[number]
+    backend.run(f"ALTER TABLE jobs ADD COLUMN due {type_} NULL")
+    if "side_car" in options:
+        make(backend.engine, side_car_tables(backend.engine, "jobs"))
+    queue = backend.bare_queue(**{"retry": Retry(attempts=1, base=0.0), **options})
+    queue.enqueue(jobs(4))
+    with backend.engine.begin() as connection:
+        if backend.family != "postgres":
+            connection.exec_driver_sql("SET sql_mode = ''")
+        connection.exec_driver_sql(f"UPDATE jobs SET due = {value} WHERE d = '0001'")
+    backend.engine.dispose()
+    return queue
+
+
+def left(backend: Backend) -> list[str]:
+    with backend.engine.connect() as connection:
+        return [row[0] for row in connection.exec_driver_sql("SELECT d FROM jobs ORDER BY d")]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_who_reads_it_fails_that_job_alone(backend: Backend, way: str, number: int) -> None:
+    backend.requires("values that Python has not")
+    queue = spoiled(backend, number, **WAYS[way])
+    with queue.claim(4) as batch:
+        handler_of(lambda job: job.due, "due", "job")(batch)
+    assert left(backend) == ["0001"]
+    [dead] = queue.dead.list()
+    assert "'due'" in dead.last_error
+    assert queue.report.done == 3
+
+
+def test_a_date_that_is_none_is_text_where_drivers_have_it_so(backend: Backend) -> None:
+    if backend.has("values that Python has not"):
+        pytest.skip("it is no value of its own there")
+    queue = spoiled(backend)
+    with queue.claim(4) as batch:
+        assert [job.due for job in batch] == [None, "0000-00-00 00:00:00", None, None]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_does_not_read_it_is_not_stopped_by_it(backend: Backend, way: str) -> None:
+    queue = spoiled(backend, **WAYS[way])
+    for batch in queue.batches(2, drain=True):
+        with batch:
+            batch.done()
+    assert left(backend) == []
+
+
+def test_an_error_that_leaves_the_block_fails_the_job_that_it_names_and_suspects_no_other(backend: Backend) -> None:
+    backend.requires("values that Python has not")
+    queue = spoiled(backend)
+    with pytest.raises(Unreadable, match="'due' of the row with the key 2"), queue.claim(4) as batch:
+        [job.due for job in batch]
+    assert (queue.report.done, queue.report.dead, queue.report.released, queue.report.suspects) == (1, 1, 2, 0)
+
+
+def test_a_dead_job_is_shown_all_the_same_and_can_be_dropped(backend: Backend) -> None:
+    queue = spoiled(backend)
+    with queue.claim(4) as batch:
+        for job in batch.jobs:
+            batch.fail(job, "no")
+    shown = {job.d: job.shown("due") for job in queue.dead.list()}
+    assert shown.pop("0001")
+    assert set(shown.values()) == {None}
+    assert [job.d for job in queue.dead.show([2])] == ["0001"]
+    assert queue.stats().dead == 4
+    assert queue.dead.retry([2]) == 1
+    assert queue.purge(0, status="dead") == 3
+    backend.run("DELETE FROM jobs")
+
+
+def test_an_order_that_such_a_value_has_a_place_in_is_gone_through(backend: Backend) -> None:
+    queue = spoiled(backend)
+    if backend.family != "postgres":
+        backend.run("UPDATE jobs SET due = '2026-01-01' WHERE due IS NULL")
+    else:
+        backend.run("UPDATE jobs SET due = '-infinity' WHERE d <> '0001'")
+    ordered = backend.bare_queue(order_by="due")
+    for batch in ordered.batches(1, drain=True):
+        with batch:
+            batch.done()
+    assert left(backend) == []
+    queue.close()
+
+
+def test_a_key_that_cannot_be_read_is_told_and_nothing_stays_claimed(backend: Backend) -> None:
+    backend.requires("values that Python has not")
+    backend.make()
+    backend.run(
+        "CREATE TABLE days (day DATE PRIMARY KEY, status VARCHAR(16) NOT NULL DEFAULT 'unclaimed', owner_id INTEGER, "
+        "owner_date TIMESTAMP WITH TIME ZONE)"
+    )
+    backend.run("INSERT INTO days (day) VALUES ('2026-01-01'), ('infinity')")
+    queue = backend.bare_queue("days")
+    with pytest.raises(KeyUnreadable, match=r"'days'.*infinity"):
+        queue.claim(2)
+    assert backend.run("UPDATE days SET owner_id = NULL WHERE status = 'claimed'") == 0
