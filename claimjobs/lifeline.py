@@ -103,7 +103,7 @@ class Lifeline:
         """To be stopped in this block is to end at once, by `TakenBack`: there is no batch to be finished."""
         self._may_end_at_once = True
         if self._worker.stopping:
-            take_back()
+            self._end_at_once()
         try:
             yield
         finally:
@@ -114,7 +114,12 @@ class Lifeline:
 
     def _stop(self) -> None:
         self._worker.stop()
+        self._end_at_once()
+
+    def _end_at_once(self) -> None:
+        """Once: what is raised a second time would break off the end."""
         if self._may_end_at_once:
+            self._may_end_at_once = False
             take_back()
 
     def _listen(self) -> None:

@@ -36,7 +36,8 @@ def test_a_handler_that_could_handle_nothing_is_refused_at_the_start(
 
 
 def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Backend, tmp_path: Path) -> None:
-    database.queue().enqueue([*rows(4), *rows(1, d="bad", attempts=4), *rows(1, d="bad")])
+    database.queue().enqueue([*rows(4), *rows(1, d="bad")])
+    database.insert("jobs", rows(1, d="bad", attempts=4))
     with started(database, tmp_path, f"{HANDLERS}:give_a_coroutine", *ONE, "--drain") as command:
         code, out, err = command.end()
     found = summary(out)
@@ -60,7 +61,8 @@ def test_a_generator_that_a_handler_of_batches_returns_is_a_failure(anywhere: Ba
 
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
 def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_path: Path, hold: str) -> None:
-    database.queue().enqueue([*rows(9), *rows(1, d="bad", attempts=4), *rows(1, d="bad"), *rows(9)])
+    database.queue().enqueue([*rows(9), *rows(1, d="bad"), *rows(9)])
+    database.insert("jobs", rows(1, d="bad", attempts=4))
     options = (f"{HANDLERS}:exit_for_bad", *ONE, "--hold", hold, "--drain")
     with started(database, tmp_path, *options) as command:
         code, out, err = command.end()
@@ -72,7 +74,8 @@ def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_pa
 
 
 def test_sys_exit_in_a_handler_of_batches_ends_no_consumer(anywhere: Backend, tmp_path: Path) -> None:
-    anywhere.queue().enqueue([*rows(7), *rows(1, d="bad", attempts=4)])
+    anywhere.queue().enqueue(rows(7))
+    anywhere.insert("jobs", rows(1, d="bad", attempts=4))
     with started(anywhere, tmp_path, f"{HANDLERS}:exit_with_the_batch", *ONE) as command:
         anywhere.wait_for(lambda: statuses(anywhere) == ["dead"], "the bad one is alone, and dead", 60)
         command.process.terminate()
