@@ -19,7 +19,7 @@ from benchmarks.harness import SECONDS_TO_START, Contestant, Share, now
 from benchmarks.raw import Hear, Over, nothing
 from claimjobs import Queue
 from claimjobs.errors import BatchRolledBack
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 
 
 class Loop(Protocol):

@@ -51,8 +51,8 @@ HELD_TO = 100_000
 """Rows at which the rate is held to its goal."""
 RATE, OF_RAW, MEGABYTES = 150_000, 0.9, 150
 
-Pair = tuple[str, str]
-Pairs = Iterator[Pair]
+SideCarJoin = tuple[str, str]
+Pairs = Iterator[SideCarJoin]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def joined(cursor: Any, pairs: Pairs) -> None:
         cursor.execute(INSERT + ", ".join(["(%s, %s)"] * len(chunk)), list(chain.from_iterable(chunk)))
 
 
-def chunks(pairs: Pairs) -> Iterator[list[Pair]]:
+def chunks(pairs: Pairs) -> Iterator[list[SideCarJoin]]:
     while chunk := list(islice(pairs, AT_ONCE)):
         yield chunk
 

@@ -24,7 +24,7 @@ from benchmarks.meter import Meter
 from benchmarks.report import Sample
 from benchmarks.scenario import Plot
 from claimjobs import Queue
-from claimjobs.connect import engine_of
+from claimjobs.database.connect import engine_of
 
 if TYPE_CHECKING:
     from servers import Server

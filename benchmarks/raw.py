@@ -33,7 +33,7 @@ Hold = Literal["lease", "transaction"]
 Keys = list[Any]
 Hear = Callable[[Keys], object]
 """Is told the keys of a batch, in the order of the claim."""
-Turn = Callable[[Connection, int, Keys, int], list[Row]]
+SettleAndClaim = Callable[[Connection, int, Keys, int], list[Row]]
 """Settles these keys of this owner, then claims up to so many jobs: both durable when it returns."""
 Over = Callable[[], bool]
 
@@ -56,7 +56,7 @@ class Loop:
     db: Connection
     me: int
     size: int
-    turn: Turn
+    turn: SettleAndClaim
 
     def __call__(self, work: Hear = nothing, settled: Hear = nothing, over: Over | None = None) -> Tally:
         """Claim, work, settle, until nothing is left, or where `over` is given until that is true."""

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from benchmarks.article import Connection, connected, is_postgres
 from benchmarks.harness import Share
 from claimjobs import make, tables_for
-from claimjobs.connect import engine_of
+from claimjobs.database.connect import engine_of
 
 AT_ONCE = 1_000
 MANY = 100_000

@@ -7,23 +7,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from claimjobs.assign import Assignment
-    from claimjobs.assignments import Assignments
-    from claimjobs.batch import Batch
-    from claimjobs.claims_setup import side_car_tables
-    from claimjobs.columns import Columns
+    from claimjobs.admin.assigner import Assignment
+    from claimjobs.admin.assignments import Assignments
+    from claimjobs.admin.ledger import Ledger
+    from claimjobs.batch.batch import Batch
     from claimjobs.errors import ClaimjobsError
     from claimjobs.instants import next_whole
     from claimjobs.job import Job
-    from claimjobs.ledger import Ledger
-    from claimjobs.liveness import Liveness
-    from claimjobs.queue import Queue
-    from claimjobs.retry import Retry
-    from claimjobs.schema import job_table
-    from claimjobs.setup import make, tables_for
-    from claimjobs.shape import Shape
-    from claimjobs.side_car import SideCar
+    from claimjobs.options import Liveness, Retry, SideCar
+    from claimjobs.queue.config import Shape
+    from claimjobs.queue.queue import Queue
     from claimjobs.signals import stop_on_signals
+    from claimjobs.table.columns import Columns
+    from claimjobs.table.create import make, tables_for
+    from claimjobs.table.definitions import job_table
+    from claimjobs.table.side_car_table import side_car_tables
 
 __version__ = "0.1.0"
 
@@ -49,24 +47,24 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Assignment": "assign",
-    "Assignments": "assignments",
-    "Batch": "batch",
+    "Assignment": "admin.assigner",
+    "Assignments": "admin.assignments",
+    "Batch": "batch.batch",
     "ClaimjobsError": "errors",
-    "Columns": "columns",
+    "Columns": "table.columns",
     "Job": "job",
-    "Ledger": "ledger",
-    "Liveness": "liveness",
-    "Queue": "queue",
-    "Retry": "retry",
-    "Shape": "shape",
-    "SideCar": "side_car",
-    "job_table": "schema",
-    "make": "setup",
+    "Ledger": "admin.ledger",
+    "Liveness": "options",
+    "Queue": "queue.queue",
+    "Retry": "options",
+    "Shape": "queue.config",
+    "SideCar": "options",
+    "job_table": "table.definitions",
+    "make": "table.create",
     "next_whole": "instants",
-    "side_car_tables": "claims_setup",
+    "side_car_tables": "table.side_car_table",
     "stop_on_signals": "signals",
-    "tables_for": "setup",
+    "tables_for": "table.create",
 }
 
 

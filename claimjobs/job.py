@@ -107,3 +107,8 @@ class Job(Mapping[str, Any]):
 def claim_of(job: Job) -> Mapping[str, Any]:
     """What is known of the claim on a job: its row, or what a table of claims beside it says."""
     return job if job._claim is None else job._claim
+
+
+def key_of(row: Any) -> Any:
+    """The key in a row of key columns."""
+    return row[0] if len(row) == 1 else tuple(row)

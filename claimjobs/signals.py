@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
 TAKE_BACK: Final = signal.SIGUSR1
-"""The signal by which a process raises `TakenBack` in its own main thread."""
+"""The signal by which a process raises `Cancelled` in its own main thread."""
 
 THREADS_GRACE: Final = 5.0
 """Seconds that threads of a handler may run on when their process has done its work."""
@@ -19,7 +19,7 @@ THREADS_GRACE: Final = 5.0
 log = logging.getLogger("claimjobs.signals")
 
 
-class TakenBack(BaseException):
+class Cancelled(BaseException):
     """Work is taken out of the hands that hold it. No Exception: a handler's `except Exception` must not eat it."""
 
 
@@ -42,23 +42,23 @@ _shield = _Shield()
 
 
 def shielded() -> _Shield:
-    """Put off `TakenBack` for a `with` block: a commit is finished, or was never begun."""
+    """Put off `Cancelled` for a `with` block: a commit is finished, or was never begun."""
     return _shield
 
 
 def _raise_if_pending() -> None:
     if _shield.pending and not _shield.depth:
         _shield.pending = False
-        raise TakenBack
+        raise Cancelled
 
 
 def can_be_taken_back() -> None:
-    """From here on `take_back` raises `TakenBack` in the main thread of this process. Call it there."""
+    """From here on `take_back` raises `Cancelled` in the main thread of this process. Call it there."""
     signal.signal(TAKE_BACK, lambda _number, _frame: take_back_here())
 
 
 def take_back() -> None:
-    """Raise `TakenBack` in the main thread, from any thread."""
+    """Raise `Cancelled` in the main thread, from any thread."""
     main = threading.main_thread().ident
     if main is not None:
         signal.pthread_kill(main, TAKE_BACK)
@@ -141,7 +141,7 @@ def let_through() -> None:
 
 
 def take_back_here() -> None:
-    """Raise `TakenBack`, now or when the shield is lifted. For a signal handler in the main thread."""
+    """Raise `Cancelled`, now or when the shield is lifted. For a signal handler in the main thread."""
     _shield.pending = True
     _raise_if_pending()
 
@@ -182,5 +182,5 @@ def stop_on_signals(*queues: Stoppable) -> Iterator[None]:
         for queue in queues:
             queue.stop()
 
-    with suppress(TakenBack), graceful(stop):
+    with suppress(Cancelled), graceful(stop):
         yield

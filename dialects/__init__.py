@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.base import Bell, Dialect, Key, Lock
+from claimjobs.dialects.base import Dialect, Key, Listener, Lock
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
@@ -23,4 +23,4 @@ def dialect_of(connection: sa.Connection) -> Dialect:
     return DIALECTS[name](found.driver)
 
 
-__all__ = ["DIALECTS", "Bell", "Dialect", "Key", "Lexis", "Lock", "PortablePostgres", "dialect_of"]
+__all__ = ["DIALECTS", "Dialect", "Key", "Lexis", "Listener", "Lock", "PortablePostgres", "dialect_of"]

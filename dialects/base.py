@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.bell import Bell
+from claimjobs.dialects.bell import Listener
 from claimjobs.dialects.lexis import Lexis
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
@@ -306,7 +306,7 @@ class Dialect:
 
     # --- waiting to be called: for those that `wakes` ----------------------------------------------------
 
-    def bell(self, connection: sa.Connection) -> Bell:
+    def bell(self, connection: sa.Connection) -> Listener:
         """What the session of a connection waits with."""
         raise NotImplementedError
 
@@ -480,4 +480,4 @@ class Dialect:
         raise NotImplementedError
 
 
-__all__ = ["Bell", "Dialect", "Key", "Lock", "Write"]
+__all__ = ["Dialect", "Key", "Listener", "Lock", "Write"]

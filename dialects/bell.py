@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Bell(Protocol):
+class Listener(Protocol):
     """Of one session, which does nothing else while it waits."""
 
     def wait(self, seconds: float) -> bool:

@@ -21,22 +21,25 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim import as_claimed
-from claimjobs.connector import Lull
-from claimjobs.ddl import ddl
+from claimjobs.claim.row_reader import RowReader
+from claimjobs.claim.strategies import as_claimed
+from claimjobs.database.connection import IdleConnection
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
-from claimjobs.liveness import Liveness
-from claimjobs.roles import Roles, roles_of
-from claimjobs.rows import Reader
-from claimjobs.schema import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
-from claimjobs.setup import tables_for
-from claimjobs.statements import dead, owners, produce, purge, settle, sleepers
+from claimjobs.lease.idle_checks import WakeCondition
+from claimjobs.options import Liveness
+from claimjobs.statements import dead_jobs as dead
+from claimjobs.statements import idle as sleepers
+from claimjobs.statements import insert as produce
+from claimjobs.statements import owners, purge, settle
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find, how_many, walk_of
 from claimjobs.statements.lock import find_and_lock, lock
 from claimjobs.statements.mark import mark
-from claimjobs.wish import Wish
+from claimjobs.table.create import tables_for
+from claimjobs.table.ddl import ddl
+from claimjobs.table.definitions import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
+from claimjobs.table.roles import Roles, roles_of
 from tests.backends import Backend, Servers
 from tests.conformance.owners import declare_dead, hand_of, still
 
@@ -72,6 +75,7 @@ TITLES: Final = {
     "enqueue": "Enqueue",
     "settings": "An owner's new connection: its settings",
     "isolation": "An owner's new connection: its isolation, also for a single statement",
+    "dates": "An owner's new connection: how the server writes instants",
     "register": "An owner registers",
     "hold": "An owner takes its session lock",
     "locked": "An owner notes on which run of the server it holds that",
@@ -168,6 +172,7 @@ ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 
 UNPLANNED: Final = (
     "isolation",
+    "dates",
     "listen",
     "wait",
     "interrupt",
@@ -196,7 +201,7 @@ def statements(family: str) -> dict[str, str]:
 def _built(family: str) -> dict[str, Any]:
     jobs, now = article_table(), database_now()
     roles, dialect = roles_of(jobs), _dialect(family)
-    selection, reach = Selection(roles.due(now), roles.default_order), settle.Reach(roles, dialect, roles.mine)
+    selection, reach = Selection(roles.due(now), roles.default_order), settle.SettleTarget(roles, dialect, roles.mine)
     return {
         **_claims(roles, dialect, selection, now),
         "done": settle.delete(reach),
@@ -211,7 +216,7 @@ def _built(family: str) -> dict[str, Any]:
         "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
-        "list": dead.page(roles, dialect, Reader(roles, dialect).columns, ()),
+        "list": dead.page(roles, dialect, RowReader(roles, dialect).columns, ()),
         "revive": dead.revive(roles, dialect, now),
         "drop": dead.drop(roles, dialect),
         **_clean_up(roles, dialect),
@@ -226,7 +231,7 @@ def _clean_up(roles: Roles, dialect: Dialect) -> dict[str, Any]:
 def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
-    names = ("settings", "isolation")
+    names = ("settings", "isolation", "dates")
     settings = dict(zip(names, map(sa.text, dialect.settings(Liveness().lock_timeout)), strict=False))
     return {
         **settings,
@@ -276,11 +281,11 @@ def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> d
     walk = walk_of(selection)
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
     beyond = walk.begun(selection, dialect)
-    read = Reader(roles, dialect, known=list(as_claimed(roles)(0))).read
+    read = RowReader(roles, dialect, known=list(as_claimed(roles)(0))).read
     counts = {"count": how_many(roles, selection), "count beyond": how_many(roles, beyond)}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
-        done = settle.delete(settle.Reach(roles, dialect, roles.mine)).cte("claimjobs_before")
+        done = settle.delete(settle.SettleTarget(roles, dialect, roles.mine)).cte("claimjobs_before")
         return {
             "claim": one(selection),
             "claim beyond": one(beyond),
@@ -403,6 +408,7 @@ def _looks_around(statement: str) -> bool:
     words = (
         "pg_catalog",
         "pg_attribute",
+        "pg_class",
         "information_schema",
         "@@",
         "pg_backend_pid()",
@@ -475,10 +481,10 @@ def _live(queue: Queue) -> None:
     hand = hand_of(queue)
     hand.owner.beat()
     hand.heart._look()
-    wish = Wish(queue._works.work(None), 1.0, 1.0)
+    wish = WakeCondition(queue._works.work(None), 1.0, 1.0)
     nap = hand.sleeper._nap
 
-    def sleep(lull: Lull) -> None:
+    def sleep(lull: IdleConnection) -> None:
         nap._lies_down(lull.connection)
         for careful in (False, True):
             nap._glance(lull.connection, wish, for_work=True, careful=careful)

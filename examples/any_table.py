@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from benchmarks.crew import SPAWN, Worker, gather
 from benchmarks.harness import SECONDS_TO_START
 from claimjobs import Queue, make, side_car_tables
-from claimjobs.connect import connected, engine_of
-from claimjobs.selection import predicate
+from claimjobs.database.connect import connected, engine_of
+from claimjobs.table.predicates import predicate
 from examples.harness import must, opened
 
 SIZE = 100

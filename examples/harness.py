@@ -9,8 +9,8 @@ from typing import Any
 
 from benchmarks.article import Connection, connected, is_postgres
 from claimjobs import Queue, make
-from claimjobs.connect import engine_of
-from claimjobs.schema import owner_table
+from claimjobs.database.connect import engine_of
+from claimjobs.table.definitions import owner_table
 
 HERE = Path(__file__).parent
 AT_ONCE = 1_000

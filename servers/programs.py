@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from servers.backends import Backend, url
 from servers.binaries import mariadb, mysql, postgres
-from servers.binaries.recipe import Place, Recipe
+from servers.binaries.recipe import Recipe, Ticket
 from servers.errors import Unavailable
 from servers.process import Process
 from servers.server import Server
@@ -48,7 +48,7 @@ class ProgramServer(Server):
     def __init__(self, backend: Backend, recipe: Recipe, process: Process) -> None:
         self._recipe = recipe
         self._process = process
-        self._place = Place(process.folder, free_port(), secrets.token_hex(8))
+        self._place = Ticket(process.folder, free_port(), secrets.token_hex(8))
         super().__init__(backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.origin())
 
     def begin(self) -> Server:

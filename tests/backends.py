@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from claimjobs import Assignments, Queue, make, tables_for
 from claimjobs.dialects import DIALECTS, Dialect, PortablePostgres
 from claimjobs.dialects.types import Instant
-from claimjobs.schema import OWNER_TABLE
+from claimjobs.table.definitions import OWNER_TABLE
 
 if TYPE_CHECKING:
     from servers import Server

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import click
 
-from claimjobs.masking import masked
+from claimjobs.database.masking import masked
 
 URLS = "claimjobs.urls"
 """Under this name all contexts of a command line share what was given."""

@@ -16,11 +16,11 @@ from claimjobs.cli.keys import Keys, plain
 from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import Command, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
-from claimjobs.connect import shown
+from claimjobs.database.connect import shown
 from claimjobs.job import Job
-from claimjobs.queue import Queue
-from claimjobs.selection import predicate
-from claimjobs.shape import Shape
+from claimjobs.queue.config import Shape
+from claimjobs.queue.queue import Queue
+from claimjobs.table.predicates import predicate
 
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 limit_option = click.option("--limit", type=Whole(1), metavar="N", help="The first N of them, by their keys.")

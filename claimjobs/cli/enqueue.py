@@ -19,13 +19,13 @@ from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import Watch, watch
 from claimjobs.cli.rejects import Rejects
-from claimjobs.cli.rows import FileRow, Reader, Source, csv_rows, json_lines
+from claimjobs.cli.rows import FileRow, RowReader, Source, csv_rows, json_lines
 from claimjobs.cli.shapes import shape_options
 from claimjobs.errors import BadRow
-from claimjobs.queue import Queue
-from claimjobs.shape import Shape
+from claimjobs.queue.config import Shape
+from claimjobs.queue.queue import Queue
 
-READERS: dict[str, Reader] = {"jsonl": json_lines, "csv": csv_rows}
+READERS: dict[str, RowReader] = {"jsonl": json_lines, "csv": csv_rows}
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 WATCH_EVERY = 1_000
 """Rows between two looks at the clock."""
@@ -133,7 +133,7 @@ class Enqueuing:
         self,
         queue: Queue,
         source: Source,
-        reader: Reader,
+        reader: RowReader,
         *,
         rejects: Rejects | None,
         watch: Watch,

@@ -14,7 +14,7 @@ from claimjobs import __version__, errors
 from claimjobs.cli import exits, streams
 from claimjobs.cli.console import say, urls_of
 from claimjobs.cli.options import options_before, with_variables
-from claimjobs.masking import masked
+from claimjobs.database.masking import masked
 
 COMMANDS = {
     "setup-tables": ("claimjobs.cli.setup_tables:setup_tables", "Make the tables of a queue, or print their DDL."),
@@ -101,7 +101,7 @@ def message(error: BaseException) -> str:
 
 def _said(error: BaseException) -> str:
     if _is_databases(error):
-        from claimjobs.translate import reason  # noqa: PLC0415
+        from claimjobs.database.error_translation import reason  # noqa: PLC0415
 
         return f"the database refused ({reason(error)})"
     return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -14,9 +14,9 @@ from claimjobs.cli.console import URLS, say
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
-    from claimjobs.queue import Queue
-    from claimjobs.retry import Retry
-    from claimjobs.shape import Shape
+    from claimjobs.options import Retry
+    from claimjobs.queue.config import Shape
+    from claimjobs.queue.queue import Queue
 
 Command = Callable[..., Any]
 
@@ -104,7 +104,7 @@ def database(url: str | None) -> Iterator[str]:
     if url:
         yield url
         return
-    from claimjobs import embedded  # noqa: PLC0415 - only who needs it pays for it
+    from claimjobs.embedded import server as embedded  # noqa: PLC0415 - only who needs it pays for it
 
     with embedded.running(say) as own:
         yield own
@@ -113,7 +113,7 @@ def database(url: str | None) -> Iterator[str]:
 @contextmanager
 def engine_for(url: str | None) -> Iterator[sa.Engine]:
     """An engine for the database to work with, its connections closed when the block is left."""
-    from claimjobs.connect import engine_of  # noqa: PLC0415 - SQLAlchemy is slow to import, and --help needs none
+    from claimjobs.database.connect import engine_of  # noqa: PLC0415 - SQLAlchemy is slow to import, and --help needs none
 
     with database(url) as reached:
         engine = engine_of(reached)

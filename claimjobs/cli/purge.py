@@ -7,13 +7,13 @@ from datetime import timedelta
 
 import click
 
+from claimjobs.admin.ledger import Ledger
+from claimjobs.admin.purge import Kept
 from claimjobs.cli.durations import Duration
 from claimjobs.cli.options import engine_for, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
-from claimjobs.ledger import Ledger
-from claimjobs.purge import Kept
-from claimjobs.selection import predicate
-from claimjobs.shape import Shape
+from claimjobs.queue.config import Shape
+from claimjobs.table.predicates import predicate
 
 
 @click.command()

@@ -6,15 +6,15 @@ import json
 
 import click
 
+from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.console import age, log_said, number, say
 from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
-from claimjobs.queue import Queue
-from claimjobs.retry import Retry
-from claimjobs.schema import FIRST_OWNER
-from claimjobs.shape import Shape
-from claimjobs.stats import OwnerStats
+from claimjobs.options import Retry
+from claimjobs.queue.config import Shape
+from claimjobs.queue.queue import Queue
+from claimjobs.table.definitions import FIRST_OWNER
 
 
 @click.command()

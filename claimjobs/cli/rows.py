@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.cli.values import Misfit, Values
-from claimjobs.enqueue import OnBad
+from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadRow
 
 LONGEST_FIELD = 64 * 2**20
@@ -56,7 +56,7 @@ class Source:
             pass
 
 
-Reader = Callable[[Source, sa.Table, int, OnBad], Iterator[FileRow]]
+RowReader = Callable[[Source, sa.Table, int, OnBad], Iterator[FileRow]]
 
 BAD = (ValueError, csv.Error, RecursionError)
 """What reading one row may raise."""

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from claimjobs.cli.console import age, number
 from claimjobs.report import Report
-from claimjobs.snapshot import Line, Snapshot, Summary
+from claimjobs.workers.progress import Line, Snapshot, Summary
 
 EVERY = 2.0
 """Seconds between two lines where there is no terminal."""

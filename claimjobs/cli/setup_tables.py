@@ -7,17 +7,17 @@ from contextlib import suppress
 import click
 import sqlalchemy as sa
 
-from claimjobs import setup
-from claimjobs.advice import ADDABLE, additions, advice, check, what_becomes_of_done_jobs
-from claimjobs.claims_setup import side_car_tables
 from claimjobs.cli.console import asks, number, say
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.shapes import shape_options
-from claimjobs.connect import engine_of, shown
-from claimjobs.ddl import ddl
+from claimjobs.database.connect import engine_of, shown
 from claimjobs.errors import UnfitTable
-from claimjobs.schema import ledger_table
-from claimjobs.shape import Shape
+from claimjobs.queue.config import Shape
+from claimjobs.queue.diagnosis import ADDABLE, additions, advice, check, what_becomes_of_done_jobs
+from claimjobs.table import create as setup
+from claimjobs.table.ddl import ddl
+from claimjobs.table.definitions import ledger_table
+from claimjobs.table.side_car_table import side_car_tables
 
 DDL_WITHOUT_URL = "postgresql://"
 """What the embedded database understands."""
@@ -144,7 +144,7 @@ def _must_be_there(engine: sa.Engine, shape: Shape) -> None:
             )
 
 
-def _confirm(engine: sa.Engine, doomed: setup.Doomed | None, yes: bool) -> None:
+def _confirm(engine: sa.Engine, doomed: setup.DropPlan | None, yes: bool) -> None:
     """Return if the table may be dropped; raises Abort where the answer is no."""
     if doomed and not yes:
         at_work = f"; {number(doomed.owners, 'owner')} at work on it" if doomed.owners else ""
@@ -153,12 +153,12 @@ def _confirm(engine: sa.Engine, doomed: setup.Doomed | None, yes: bool) -> None:
         click.confirm(question, abort=True, err=True)
 
 
-def _tell(made: setup.Made) -> None:
+def _tell(made: setup.CreatedTables) -> None:
     for line in _lines(made):
         click.echo(line)
 
 
-def _lines(made: setup.Made) -> list[str]:
+def _lines(made: setup.CreatedTables) -> list[str]:
     """One line a table, and one an index."""
     return [
         *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),

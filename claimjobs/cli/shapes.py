@@ -11,9 +11,9 @@ from typing import Any, Final
 import click
 
 from claimjobs.cli.options import Anywhere, Command
-from claimjobs.schema import DEFAULT_TABLE
-from claimjobs.shape import Shape
-from claimjobs.shapefile import HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
+from claimjobs.queue.config import Shape
+from claimjobs.queue.config_file import HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
+from claimjobs.table.definitions import DEFAULT_TABLE
 
 OURS: Final = "shape_"
 """What these options' names begin with inside: a command has others of its own, such as a `--where`."""

@@ -15,14 +15,13 @@ from claimjobs.cli.numbers import MOST_PROCESSES, Number, Whole
 from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
-from claimjobs.handlers import Per
-from claimjobs.liveness import Liveness
-from claimjobs.retry import Retry
-from claimjobs.shape import Shape
+from claimjobs.options import Liveness, Retry
+from claimjobs.queue.config import Shape
 from claimjobs.signals import after, graceful, interrupted_at_once, leave_threads_behind
-from claimjobs.snapshot import Summary
-from claimjobs.supervisor import Run, Supervisor
-from claimjobs.worker import Plan, log_details
+from claimjobs.workers.handlers import Per
+from claimjobs.workers.process_main import Plan, log_details
+from claimjobs.workers.progress import Summary
+from claimjobs.workers.supervisor import Run, Supervisor
 
 GENERATORS = 2
 """Of the demonstration; with a handler of one's own there are none unless asked for."""

@@ -10,11 +10,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli.console import age, on_terminal
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
-from claimjobs.shape import Shape
-from claimjobs.stats import OwnerStats, Stats
+from claimjobs.queue.config import Shape
 
 IN_SECONDS = ("age", "silence", "lease", "asleep")
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import Instant
-from claimjobs.ranges import misfit
+from claimjobs.table.value_ranges import misfit
 
 Read = Callable[[Any], Any]
 

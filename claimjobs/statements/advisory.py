@@ -8,10 +8,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
 from claimjobs.statements.find import Selection
 from claimjobs.statements.mark import mark
 from claimjobs.statements.owners import alive
+from claimjobs.table.roles import Roles
 
 
 def take(dialect: Dialect) -> sa.Select[Any]:

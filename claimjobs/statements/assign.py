@@ -8,8 +8,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
 from claimjobs.statements.find import Selection
+from claimjobs.table.roles import Roles
 
 OUTCOME: Final = "claimjobs_outcome"
 ASSIGNED: Final = "assigned"

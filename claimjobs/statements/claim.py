@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
+from claimjobs.statements.column_encoding import Parts, flat, lean
 from claimjobs.statements.find import (
     KEY,
     PLACE,
@@ -19,10 +19,10 @@ from claimjobs.statements.find import (
     suspicion,
     walk_of,
 )
-from claimjobs.statements.lean import Parts, flat, lean
 from claimjobs.statements.lock import free_ones
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
+from claimjobs.table.roles import Roles
 
 SETTLED: Final = "claimjobs_settled"
 """The first column of every row, also of the only one of an empty claim, in which those of a job are NULL: how many

@@ -6,9 +6,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.columns import CLAIMED, UNCLAIMED
-from claimjobs.roles import Roles
 from claimjobs.statements.owners import claimed_by_nobody
+from claimjobs.table.columns import CLAIMED, UNCLAIMED
+from claimjobs.table.roles import Roles
 
 
 def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -37,13 +37,3 @@ def by_owner(roles: Roles) -> sa.Select[Any]:
 def ownerless(roles: Roles) -> sa.Select[Any]:
     """How many rows are claimed, and by nobody."""
     return sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))
-
-
-def rows(table: sa.Table) -> sa.Select[Any]:
-    """How many rows a table has."""
-    return sa.select(sa.func.count()).select_from(table)
-
-
-def owners(table: sa.Table) -> sa.Select[Any]:
-    """How many owners are registered for jobs of the table `claims`."""
-    return rows(table).where(table.c.claims == sa.bindparam("claims", type_=sa.String))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql import operators
 
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
+from claimjobs.table.roles import Roles
 
 SUSPECT: Final = "claimjobs_suspect"
 """The last column of a candidate: 0, or how many jobs it was in hand with when something went wrong."""
@@ -38,7 +38,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Walk:
+class KeysetOrder:
     """An order that can be entered anywhere: columns that are never NULL, all rising or all falling."""
 
     columns: Sequence[sa.Column[Any]]
@@ -59,14 +59,14 @@ class Walk:
         return [column.desc() if self.falling else column for column in columns]
 
 
-def walk_of(selection: Selection) -> Walk | None:
+def walk_of(selection: Selection) -> KeysetOrder | None:
     """The order as a way that can be entered anywhere; None where it is none."""
     steps = [_step(term) for term in selection.order]
     falls = {falling for _, falling in steps}
     columns = [column for column, _ in steps if column is not None]
     if len(falls) != 1 or len(columns) < len(steps) or any(column.nullable for column in columns):
         return None
-    return Walk(tuple(dict.fromkeys(columns)), falls.pop())
+    return KeysetOrder(tuple(dict.fromkeys(columns)), falls.pop())
 
 
 def _step(term: sa.ColumnElement[Any]) -> tuple[sa.Column[Any] | None, bool]:

@@ -8,9 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
+from claimjobs.statements.column_encoding import Parts, lean, with_last
 from claimjobs.statements.find import PLACE, Selection, begun, numbered, same_key
-from claimjobs.statements.lean import Parts, lean, with_last
+from claimjobs.table.roles import Roles
 
 
 def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:

@@ -6,10 +6,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.columns import CLAIMED
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
 from claimjobs.statements.owners import alive
+from claimjobs.table.columns import CLAIMED
+from claimjobs.table.roles import Roles
 
 
 def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:

@@ -6,12 +6,12 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.columns import CLAIMED
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant, database_now
-from claimjobs.roles import Roles
-from claimjobs.schema import FIRST_OWNER
 from claimjobs.statements.find import counted
+from claimjobs.table.columns import CLAIMED
+from claimjobs.table.definitions import FIRST_OWNER
+from claimjobs.table.roles import Roles
 
 
 def register(owners: sa.Table) -> sa.Insert:

@@ -8,8 +8,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
-from claimjobs.state import Column
+from claimjobs.table.job_state import Column
+from claimjobs.table.roles import Roles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
 

@@ -8,16 +8,16 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
-from claimjobs.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.dialects import Dialect, Key
-from claimjobs.roles import Roles
 from claimjobs.statements.find import counted
+from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
+from claimjobs.table.roles import Roles
 
 Write = TypeVar("Write", sa.Update, sa.Delete)
 
 
 @dataclass(frozen=True)
-class Reach:
+class SettleTarget:
     """Which jobs a settle may reach: those of a table that its owner still holds, in words of this database."""
 
     roles: Roles
@@ -31,25 +31,25 @@ class Reach:
         return self.guard if isinstance(self.guard, sa.True_) else self.dialect.as_filter(self.guard)
 
 
-def delete(reach: Reach) -> sa.Delete:
+def delete(reach: SettleTarget) -> sa.Delete:
     """Done: the jobs leave the table."""
     return _guarded(reach.dialect.delete(reach.roles.table), reach)
 
 
-def keep(reach: Reach, now: sa.ColumnElement[Any]) -> sa.Update:
+def keep(reach: SettleTarget, now: sa.ColumnElement[Any]) -> sa.Update:
     """Done: the jobs stay, with the owner that did them, and when."""
     roles = reach.roles
     since = {} if roles.owner_date is None else {roles.owner_date: now}
     return _guarded(sa.update(roles.table).values({**roles.state.becomes(DONE), **since}), reach)
 
 
-def release(reach: Reach) -> sa.Update:
+def release(reach: SettleTarget) -> sa.Update:
     """Handed back as they were."""
     return _guarded(sa.update(reach.roles.table).values(_disowned(reach.roles, UNCLAIMED)), reach)
 
 
 def retry(
-    reach: Reach,
+    reach: SettleTarget,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -68,7 +68,7 @@ def retry(
 
 
 def suspect(
-    reach: Reach,
+    reach: SettleTarget,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -88,7 +88,7 @@ def suspect(
     return _guarded(sa.update(roles.table).values(values), reach)
 
 
-def bury(reach: Reach, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
+def bury(reach: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
     """Failed for the last time: dead since now, kept for a person to look at."""
     roles = reach.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")
@@ -98,7 +98,7 @@ def bury(reach: Reach, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) ->
     return _guarded(sa.update(roles.table).values(values), reach)
 
 
-def still_mine(reach: Reach) -> sa.Select[Any]:
+def still_mine(reach: SettleTarget) -> sa.Select[Any]:
     """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
     roles = reach.roles
     held = sa.select(*roles.key).where(reach.filter).order_by(*roles.key)
@@ -110,7 +110,7 @@ def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
     return dialect.reach(sa.select(*source.key), source.key, source.key_index)
 
 
-def _guarded(write: Write, reach: Reach) -> Write:
+def _guarded(write: Write, reach: SettleTarget) -> Write:
     roles, dialect = reach.roles, reach.dialect
     write = dialect.reach(write.where(reach.filter), roles.key, roles.key_index)
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write

@@ -8,19 +8,19 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.columns import UNCLAIMED
 from claimjobs.dialects import Dialect
-from claimjobs.roles import Roles
 from claimjobs.statements.find import SUSPECT, Selection, first
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
+from claimjobs.table.columns import UNCLAIMED
+from claimjobs.table.roles import Roles
 
 ATTEMPTS: Final = "claimjobs_attempts"
 """The last column of a job: how often it has failed."""
 
 
 @dataclass(frozen=True)
-class Pair:
+class SideCarJoin:
     """The user's table and its claims, in words of this database, by this clock."""
 
     source: Roles
@@ -55,12 +55,12 @@ class Pair:
         return self.claims.need("attempts", "claiming")
 
 
-def find(pair: Pair, selection: Selection) -> sa.Select[Any]:
+def find(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
     """The first `limit` rows that are ready and that no claim is in the way of, in order: keys, how suspect each is."""
     return first(sa.select(*pair.source.key, pair.company.label(SUSPECT)).where(pair.company >= 0), selection)
 
 
-def lock(pair: Pair, selection: Selection) -> sa.Select[Any]:
+def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
     """Lock the first `size` of the `candidates` that nobody else has locked, and that are still ready: their keys.
 
     What it knows of the claims may be older than the locks. Whoever goes on with these keys asks again.
@@ -73,7 +73,7 @@ def lock(pair: Pair, selection: Selection) -> sa.Select[Any]:
     )
 
 
-def take(pair: Pair, owners: sa.Table) -> sa.Executable:
+def take(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
     """Make those of `keys` that no claim is in the way of claimed by `me`; none if `me` was declared dead.
 
     New keys are inserted. A key that somebody else inserts at the same moment is waited for, and left to them. All
@@ -94,7 +94,7 @@ def take(pair: Pair, owners: sa.Table) -> sa.Executable:
     )
 
 
-def taken(pair: Pair, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
+def taken(pair: SideCarJoin, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of the rows of `keys` that `me` has claimed and that are there and still ready; and how often each
     failed."""
     # Not as a condition: an index that leads to all that is ours would be walked for each row.
@@ -102,12 +102,12 @@ def taken(pair: Pair, selection: Selection, columns: Sequence[Any]) -> sa.Select
     return _rows(pair, columns, attempts).where(selection.ready, attempts.is_not(None))
 
 
-def free(pair: Pair, columns: Sequence[Any]) -> sa.Select[Any]:
+def free(pair: SideCarJoin, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of the rows of `keys` that no claim is in the way of; and how often each failed."""
     return _rows(pair, columns, sa.func.coalesce(pair.told(pair.attempts), 0)).where(pair.company >= 0)
 
 
-def note(pair: Pair) -> sa.Executable:
+def note(pair: SideCarJoin) -> sa.Executable:
     """Insert an unclaimed row for those of `keys` that have none, so that an outcome can be written into it."""
     run_at = pair.claims.need("run_at", "claiming")
     rows = sa.select(*pair.source.key, pair.now).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
@@ -115,18 +115,18 @@ def note(pair: Pair) -> sa.Executable:
     return pair.dialect.upsert(pair.claims.table, columns, rows.order_by(*pair.source.key), values={}, guard=sa.true())
 
 
-def remove(pair: Pair) -> sa.Delete:
+def remove(pair: SideCarJoin) -> sa.Delete:
     """Done, and not kept: the rows `keys` leave the user's table."""
     source, dialect = pair.source, pair.dialect
     return dialect.reach(dialect.delete(source.table), source.key, source.key_index)
 
 
-def of_jobs(pair: Pair, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
+def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
     """The predicate of a claim on a row of the user's table for which all this holds."""
     return sa.exists().where(pair.same_key, *where).correlate(pair.claims.table)
 
 
-def waiting(pair: Pair) -> sa.Select[Any]:
+def waiting(pair: SideCarJoin) -> sa.Select[Any]:
     """One row: `jobs`, the rows that are unclaimed; `oldest` (the earliest run_at, if any), `now`."""
     run_at, claims = pair.source.run_at, pair.claims
     oldest = sa.null() if run_at is None else sa.func.min(run_at)
@@ -135,6 +135,6 @@ def waiting(pair: Pair) -> sa.Select[Any]:
     return sa.select(*counts).select_from(pair.source.table).where(~held)
 
 
-def _rows(pair: Pair, columns: Sequence[Any], attempts: Any) -> sa.Select[Any]:
+def _rows(pair: SideCarJoin, columns: Sequence[Any], attempts: Any) -> sa.Select[Any]:
     rows = sa.select(*columns, attempts.label(ATTEMPTS))
     return rows.where(pair.dialect.among(pair.source.key, "claimjobs_keys"))

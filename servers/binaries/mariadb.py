@@ -6,7 +6,7 @@ from signal import SIGKILL
 
 from servers.backends import NAME
 from servers.binaries import packaged
-from servers.binaries.recipe import Place
+from servers.binaries.recipe import Ticket
 from servers.process import Command
 
 STOP = SIGKILL  # the data are thrown away, and mariadbd leaves nothing else
@@ -31,14 +31,14 @@ SYSTEM_TABLES = (
 )
 
 
-def files(place: Place) -> dict[str, str]:
+def files(place: Ticket) -> dict[str, str]:
     share = packaged.share(fetch())
     scripts = [(share / name).read_text() for name in SYSTEM_TABLES if (share / name).exists()]
     start = "CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
     return {"bootstrap.sql": start + "\n".join(scripts), "account.sql": packaged.account_sql(place)}
 
 
-def initialise(place: Place) -> list[Command]:
+def initialise(place: Ticket) -> list[Command]:
     bootstrap = [*_base(place), "--bootstrap", "--max-allowed-packet=8M", "--net-buffer-length=16K"]
     return [
         Command(["mkdir", "--mode=700", str(place.data)]),
@@ -46,7 +46,7 @@ def initialise(place: Place) -> list[Command]:
     ]
 
 
-def serve(place: Place) -> Command:
+def serve(place: Ticket) -> Command:
     """--bootstrap cannot make accounts: the init file does, at every start."""
     return Command(
         [
@@ -58,6 +58,6 @@ def serve(place: Place) -> Command:
     )
 
 
-def _base(place: Place) -> list[str]:
+def _base(place: Ticket) -> list[str]:
     program = fetch()
     return [*program.command(), *packaged.base(program, place), "--character-set-server=utf8mb4"]

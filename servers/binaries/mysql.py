@@ -5,7 +5,7 @@ from signal import SIGKILL
 
 from servers.backends import NAME
 from servers.binaries import packaged
-from servers.binaries.recipe import Place
+from servers.binaries.recipe import Ticket
 from servers.process import Command
 
 STOP = SIGKILL  # the data are thrown away, and mysqld leaves nothing else
@@ -21,15 +21,15 @@ describe = _MYSQLD.describe
 fetch = _MYSQLD.fetch
 
 
-def files(place: Place) -> dict[str, str]:
+def files(place: Ticket) -> dict[str, str]:
     return {"account.sql": packaged.account_sql(place)}
 
 
-def initialise(place: Place) -> list[Command]:
+def initialise(place: Ticket) -> list[Command]:
     return [Command([*_base(place), "--initialize-insecure", f"--init-file={place.folder}/account.sql"])]
 
 
-def serve(place: Place) -> Command:
+def serve(place: Ticket) -> Command:
     """Durable, as the defaults are; written down so that no other default can weaken it."""
     return Command(
         [
@@ -42,7 +42,7 @@ def serve(place: Place) -> Command:
     )
 
 
-def _base(place: Place) -> list[str]:
+def _base(place: Ticket) -> list[str]:
     program = fetch()
     return [
         *program.command(),

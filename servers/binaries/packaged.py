@@ -9,7 +9,7 @@ from pathlib import Path
 
 from servers import cache, packages
 from servers.backends import NAME
-from servers.binaries.recipe import Place
+from servers.binaries.recipe import Ticket
 from servers.errors import Unavailable
 from servers.prefix import SYSTEM, Program
 
@@ -71,7 +71,7 @@ def share(program: Program) -> Path:
     return next((folder for folder in folders if (folder / "charsets").is_dir()), folders[0])
 
 
-def base(program: Program, place: Place) -> list[str]:
+def base(program: Program, place: Ticket) -> list[str]:
     """The options of every run, also the one that makes the data folder; --no-defaults must be the first."""
     options = [
         "--no-defaults",
@@ -85,7 +85,7 @@ def base(program: Program, place: Place) -> list[str]:
     return [*options, f"--plugin-dir={plugins}"] if plugins.is_dir() else options
 
 
-def listening(place: Place) -> list[str]:
+def listening(place: Ticket) -> list[str]:
     """Small but durable: a commit is on disk when it returns."""
     return [
         "--bind-address=127.0.0.1",
@@ -98,7 +98,7 @@ def listening(place: Place) -> list[str]:
     ]
 
 
-def account_sql(place: Place) -> str:
+def account_sql(place: Ticket) -> str:
     """An account that may make databases and accounts, for tests; root gets a password."""
     return "\n".join(
         [

@@ -10,7 +10,7 @@ from signal import SIGQUIT
 
 from servers import cache, unprivileged
 from servers.backends import NAME
-from servers.binaries.recipe import Place
+from servers.binaries.recipe import Ticket
 from servers.errors import Unavailable
 from servers.process import Command
 
@@ -57,11 +57,11 @@ def _copy(wheel: Path, into: Path) -> None:
         shutil.copytree(libraries, into / libraries.name, symlinks=True)
 
 
-def files(place: Place) -> dict[str, str]:
+def files(place: Ticket) -> dict[str, str]:
     return {"password": place.password, "database.sql": f"CREATE DATABASE {NAME}\n"}
 
 
-def initialise(place: Place) -> list[Command]:
+def initialise(place: Ticket) -> list[Command]:
     initdb = [
         str(fetch() / "bin/initdb"),
         f"--pgdata={place.data}",
@@ -75,7 +75,7 @@ def initialise(place: Place) -> list[Command]:
     return [Command(initdb), Command(single, stdin=Path(place.folder, "database.sql"))]
 
 
-def serve(place: Place) -> Command:
+def serve(place: Ticket) -> Command:
     """Durable, as the defaults are; written down so that no other default can weaken it."""
     settings = {
         "listen_addresses": "127.0.0.1",

@@ -7,7 +7,7 @@ from servers.process import Command
 
 
 @dataclass(frozen=True)
-class Place:
+class Ticket:
     """Where one server lives."""
 
     folder: Path
@@ -33,11 +33,11 @@ class Recipe(Protocol):
     def fetch(self) -> object:
         """Bring the program to this machine, once."""
 
-    def files(self, place: Place) -> dict[str, str]:
+    def files(self, place: Ticket) -> dict[str, str]:
         """Name and content of the files that the commands read."""
 
-    def initialise(self, place: Place) -> list[Command]:
+    def initialise(self, place: Ticket) -> list[Command]:
         """The commands that make the data folder, with the database and the account in it."""
 
-    def serve(self, place: Place) -> Command:
+    def serve(self, place: Ticket) -> Command:
         """The command that is the server."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from benchmarks import article
 from benchmarks.crew import Worker, gather
 from benchmarks.drain import fill
-from claimjobs.schema import FIRST_OWNER
+from claimjobs.table.definitions import FIRST_OWNER
 from tests.article import workers
 from tests.backends import Backend
 

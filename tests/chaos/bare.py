@@ -8,7 +8,7 @@ import signal
 import sys
 
 from claimjobs import Batch, Queue, Retry
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 from tests.chaos.work import Poison, handle
 
 PATIENCE = 180.0

@@ -20,7 +20,7 @@ import servers
 from tests.chaos import audit
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults import Fault, disk, network, processes, server, work
-from tests.chaos.faults.fault import Place
+from tests.chaos.faults.fault import Ticket
 from tests.chaos.fleet import ROOT, Formation, until
 from tests.chaos.verdict import run
 from tests.chaos.work import KILLS, RAISES
@@ -87,7 +87,7 @@ def _kept(arena: Arena, fault: Fault) -> None:
 def _fault(
     formation: Formation,
     *strikes: Callable[[Arena], None],
-    place: Place = nullcontext,
+    place: Ticket = nullcontext,
     poison: frozenset[str] = frozenset(),
 ) -> Fault:
     return Fault("short", partial(_in_turn, strikes=strikes), formation, 1, DEADLINE, poison=poison, place=place)

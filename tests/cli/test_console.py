@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from claimjobs.cli.console import age, number
-from claimjobs.masking import masked
+from claimjobs.database.masking import masked
 
 
 @pytest.mark.parametrize(

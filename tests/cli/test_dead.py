@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
 from claimjobs.cli import exits
-from claimjobs.schema import article_table
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
 

@@ -16,14 +16,15 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import embedded, keeper
 from claimjobs.cli import exits
+from claimjobs.embedded import keeper
+from claimjobs.embedded import server as embedded
 from tests.backends import wait_for
 from tests.cli.command import claimjobs
 
 HOLD = """
 import sys
-from claimjobs import embedded
+from claimjobs.embedded import server as embedded
 with embedded.running(lambda said: None) as url:
     print(url, flush=True)
     sys.stdin.read()

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
-from claimjobs.queue import Queue
+from claimjobs.queue.queue import Queue
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from claimjobs import Columns, Shape
-from claimjobs.claim import HOLDS
+from claimjobs.claim.strategies import HOLDS
 from claimjobs.cli import exits, shapes
 from claimjobs.errors import BadMap
-from claimjobs.shapefile import HOLDS as HOLDS_OF_A_FILE
-from claimjobs.worker import Plan
+from claimjobs.queue.config_file import HOLDS as HOLDS_OF_A_FILE
+from claimjobs.workers.process_main import Plan
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
 from tests.process.command import HANDLERS, noted

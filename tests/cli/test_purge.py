@@ -12,7 +12,7 @@ import pytest
 from claimjobs import Ledger
 from claimjobs.cli import exits
 from claimjobs.cli.durations import Duration
-from claimjobs.schema import LEDGER_TABLE, article_table
+from claimjobs.table.definitions import LEDGER_TABLE, article_table
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
 

@@ -9,7 +9,7 @@ import pytest
 
 from claimjobs import Queue
 from claimjobs.cli import exits
-from claimjobs.schema import FIRST_OWNER
+from claimjobs.table.definitions import FIRST_OWNER
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
 from tests.conformance.jobs import jobs

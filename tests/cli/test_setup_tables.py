@@ -8,8 +8,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
-from claimjobs.roles import OPTIONAL
-from claimjobs.schema import FIRST_OWNER, OWNER_TABLE
+from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
+from claimjobs.table.roles import OPTIONAL
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from claimjobs.cli import exits
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.owners import age, end_session, still

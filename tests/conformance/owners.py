@@ -11,9 +11,9 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.dialects.types import database_now
-from claimjobs.hand import Hand
-from claimjobs.liveness import Liveness
-from claimjobs.schema import article_table, owner_table
+from claimjobs.lease.lease_hold import LeaseHold
+from claimjobs.options import Liveness
+from claimjobs.table.definitions import article_table, owner_table
 from tests.backends import Backend
 
 JOBS = article_table()
@@ -21,10 +21,10 @@ OWNERS = owner_table()
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def hand_of(queue: Queue) -> Hand:
+def hand_of(queue: Queue) -> LeaseHold:
     """The hand of a queue, registered if it was not yet."""
     hand = queue._works.hand
-    assert isinstance(hand, Hand)
+    assert isinstance(hand, LeaseHold)
     return hand
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from claimjobs import Queue
-from claimjobs.liveness import Liveness
-from claimjobs.sleep import Sleeper
+from claimjobs.lease.sleeper import Sleeper
+from claimjobs.options import Liveness
 from tests.backends import Backend, wait_for
 from tests.conformance.owners import hand_of, session_of
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from claimjobs import Shape
-from claimjobs.advice import advice, check
-from claimjobs.setup import make, tables_for
+from claimjobs.queue.diagnosis import advice, check
+from claimjobs.table.create import make, tables_for
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 

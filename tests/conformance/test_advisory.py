@@ -12,12 +12,12 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue
+from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsNotOurs
-from claimjobs.liveness import Liveness
-from claimjobs.schema import article_table
-from claimjobs.signals import TakenBack
-from claimjobs.transaction import TransactionHold
+from claimjobs.options import Liveness
+from claimjobs.signals import Cancelled
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import still
@@ -282,8 +282,8 @@ def test_nothing_is_left_behind_by_many_claims(backend: Backend, hold: Any) -> N
         with pytest.raises(BadPredicate):
             one.claim(3, where=sa.text("no_such_column = 1"))
         assert not one.claim(3, where=sa.text("d = 'nobody'"))
-        with pytest.raises(TakenBack), other.claim(2):
-            raise TakenBack
+        with pytest.raises(Cancelled), other.claim(2):
+            raise Cancelled
         backend.run("UPDATE jobs SET suspect = 0, attempts = 0, status = 'unclaimed', run_at = '2020-01-01'")
     assert backend.advisory_locks() == 0
     one.claim(10)

@@ -17,10 +17,10 @@ import sqlalchemy as sa
 
 from claimjobs import Assignment, Assignments, Columns
 from claimjobs.errors import BadPredicate, ColumnMissing, CrossedFork, NoAssignee, NotExclusive, OtherIndex
-from claimjobs.liveness import Liveness
-from claimjobs.roles import roles_of
+from claimjobs.options import Liveness
 from claimjobs.statements import assign as statements
 from claimjobs.statements.find import Selection
+from claimjobs.table.roles import roles_of
 from tests.backends import Backend
 from tests.conformance.jobs import counted
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claimjobs.errors import BadSize, BatchNotSettled, BatchSettled, NotInBatch
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 

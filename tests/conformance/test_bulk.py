@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
 from claimjobs import Queue, job_table
-from claimjobs.bulk import FEW
-from claimjobs.columns import Columns
+from claimjobs.enqueue.bulk_insert import FEW
 from claimjobs.errors import BadRow
+from claimjobs.table.columns import Columns
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 

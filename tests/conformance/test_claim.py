@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from claimjobs.errors import BadSize
-from claimjobs.schema import article_table
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
 

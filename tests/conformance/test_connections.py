@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from claimjobs import Batch, Queue, job_table
 from claimjobs.dialects import Dialect
 from claimjobs.errors import ServerUnreachable
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 from servers.proxy import Proxy
 from tests.backends import FAMILIES, Backend, Servers
 from tests.conformance.jobs import jobs, names
@@ -87,7 +87,7 @@ def test_a_producer_outlives_a_session_that_ended_while_it_had_nothing_to_do(
 ) -> None:
     """No heart looks after its connection, which waits in a pool; for a moment, or for long."""
     if rested:
-        monkeypatch.setattr("claimjobs.pool.FRESH", 0.0)
+        monkeypatch.setattr("claimjobs.database.ping.FRESH", 0.0)
     queue = Queue(backend.url, dialect=backend.queue()._chosen.dialect)
     backend.engine.dispose()
     for use in (queue.enqueue, queue.enqueue, lambda _: queue.stats()):

@@ -10,14 +10,13 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.claim.find_and_lock import ClaimRequest, FindThenLock
+from claimjobs.claim.search import TRIES, Overfetch
 from claimjobs.dialects import Key
-from claimjobs.overfetch import Overfetch
-from claimjobs.phases import FindThenLock, Look
-from claimjobs.roles import roles_of
-from claimjobs.schema import article_table
-from claimjobs.search import TRIES
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
+from claimjobs.table.definitions import article_table
+from claimjobs.table.roles import roles_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import hand_of
@@ -140,7 +139,9 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     ready = sa.and_(roles.state.is_("unclaimed"), roles.table.c.e == "")
     phases = FindThenLock(queue._works.backend, Selection(ready, roles.default_order))
     with at_dialects_isolation(backend) as connection:
-        candidates = [row[0] for row in connection.execute(phases._find.begun(Look(10, 10)), {"claimjobs_limit": 10})]
+        candidates = [
+            row[0] for row in connection.execute(phases._find.begun(ClaimRequest(10, 10)), {"claimjobs_limit": 10})
+        ]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
         assert names(phases._locked(connection, candidates, 10, {})) == ["0000", "0002"]
 
@@ -244,7 +245,7 @@ def in_the_middle_of_claims(backend: Backend, queues: list[Queue], held: list[li
             connections.append(connection)
             connection.begin()
             algorithm = queue._works.algorithm(None)
-            claimed = algorithm(connection, me=queue.owner_id, look=Look(5, 100))
+            claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(5, 100))
             assert len(claimed.jobs) == 5
             held.append(names(claimed.jobs))
         yield
@@ -273,7 +274,7 @@ def test_the_first_of_more_candidates_are_taken_however_the_rows_lie(backend: Ba
         if backend.has("planner switches"):
             connection.exec_driver_sql("SET LOCAL enable_nestloop = off").close()
             connection.exec_driver_sql("SET LOCAL enable_mergejoin = off").close()
-        claimed = algorithm(connection, me=queue.owner_id, look=Look(1, count))
+        claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(1, count))
         assert claimed.found == (count if counts_all(backend) else claimed.reach)
         assert names(claimed.jobs) == [f"{count - 1:04}"]
         connection.rollback()
@@ -302,7 +303,7 @@ def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> 
     queue.enqueue(jobs(20))
     algorithm = queue._works.algorithm(None)
     with lock_held(backend, "0000", "0001", "0003", "0015"), at_dialects_isolation(backend) as connection:
-        claimed = algorithm(connection, me=queue.owner_id, look=Look(size, 12))
+        claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(size, 12))
         assert claimed.found == (12 if counts_all(backend) else claimed.reach)
         assert claimed.reach == {1: 3, 4: 7}[size]
         assert claimed.collisions == {1: 2, 4: 3}[size]
@@ -314,7 +315,7 @@ def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None
     queue.enqueue(jobs(5))
     algorithm = queue._works.algorithm(None)
     with lock_held(backend, "0001", "0004"), at_dialects_isolation(backend) as connection:
-        claimed = algorithm(connection, me=queue.owner_id, look=Look(5, 10))
+        claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(5, 10))
         assert names(claimed.jobs) == ["0000", "0002", "0003"]
         assert (claimed.found, claimed.reach, claimed.collisions) == (5, 5, 2)
         connection.rollback()

@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim import Algorithm
-from claimjobs.cursor import LONGEST, SHARE, Cursor
-from claimjobs.phases import Claimed, Look
+from claimjobs.claim.find_and_lock import ClaimRequest, ClaimResult
+from claimjobs.claim.search import LONGEST, SHARE, Cursor
+from claimjobs.claim.strategies import ClaimStrategy
 from claimjobs.statements.find import Selection, walk_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
@@ -24,7 +24,7 @@ def begins(queue: Queue) -> list[bool]:
     search = hand_of(queue)._search
     looks = search.look
 
-    def look(size: int, algorithm: Algorithm) -> Look:
+    def look(size: int, algorithm: ClaimStrategy) -> ClaimRequest:
         found = looks(size, algorithm)
         seen.append(found.after is None)
         return found
@@ -35,8 +35,8 @@ def begins(queue: Queue) -> list[bool]:
 
 def never_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the last look from the head had taken for ever."""
-    monkeypatch.setattr("claimjobs.cursor.SHARE", 1e9)
-    monkeypatch.setattr("claimjobs.cursor.LONGEST", 1e9)
+    monkeypatch.setattr("claimjobs.claim.search.SHARE", 1e9)
+    monkeypatch.setattr("claimjobs.claim.search.LONGEST", 1e9)
 
 
 def taken(queue: Queue, size: int) -> list[str]:
@@ -189,7 +189,7 @@ def test_the_share_and_the_bound_of_looks_from_the_head(monkeypatch: pytest.Monk
     cursor = Cursor(walk_of(Selection(sa.true(), [table.c.id])))
     job: Any = {"id": 7}
     for took, pause in ((0.01, SHARE * 0.01), (5.0, LONGEST)):
-        cursor.learn(Claimed([job], 1, 1), Look(1, 1), took)
+        cursor.learn(ClaimResult([job], 1, 1), ClaimRequest(1, 1), took)
         assert cursor.begin() == {"claimjobs_after_0": 7}
         now += pause - 0.001
         assert cursor.begin() is not None
@@ -203,12 +203,12 @@ def test_a_claim_whose_candidates_others_had_goes_on_where_it_began(monkeypatch:
     cursor = Cursor(walk_of(Selection(sa.true(), [table.c.id])))
     job: Any = {"id": 7}
     here = {"claimjobs_after_0": 7}
-    cursor.learn(Claimed([job] * 2, 2, 2), Look(2, 2), 0.1)
+    cursor.learn(ClaimResult([job] * 2, 2, 2), ClaimRequest(2, 2), 0.1)
     assert cursor.begin() == here
-    cursor.learn(Claimed([job], 4, 4), Look(2, 4, here), 0.1)
+    cursor.learn(ClaimResult([job], 4, 4), ClaimRequest(2, 4, here), 0.1)
     assert cursor.begin() == here
-    cursor.learn(Claimed([job], 3, 3), Look(2, 4, here), 0.1)  # that was all there is
+    cursor.learn(ClaimResult([job], 3, 3), ClaimRequest(2, 4, here), 0.1)  # that was all there is
     assert cursor.begin() is None
-    cursor.learn(Claimed([job] * 2, 2, 2), Look(2, 2), 0.1)
-    cursor.learn(Claimed([], 4, 4), Look(2, 4, here), 0.1)  # others had all of it
+    cursor.learn(ClaimResult([job] * 2, 2, 2), ClaimRequest(2, 2), 0.1)
+    cursor.learn(ClaimResult([], 4, 4), ClaimRequest(2, 4, here), 0.1)  # others had all of it
     assert cursor.begin() is None

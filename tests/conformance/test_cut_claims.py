@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import declare_dead, end_session, hand_of, states, still

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, graveyard, job_table
+from claimjobs import Queue, job_table
+from claimjobs.admin import dead_jobs as graveyard
 from claimjobs.errors import BadPredicate
-from claimjobs.schema import article_table
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import still

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs import side_car_tables
 from claimjobs.errors import ClaimsMissing, TableMissing
-from claimjobs.setup import make
+from claimjobs.table.create import make
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import hand_of

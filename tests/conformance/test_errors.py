@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue, job_table
-from claimjobs.advice import advice, check
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.postgres import Postgres
@@ -28,9 +27,10 @@ from claimjobs.errors import (
     ServerUnreachable,
     TableMissing,
 )
-from claimjobs.schema import OWNER_TABLE, article_table
-from claimjobs.setup import make, tables_for
-from claimjobs.shape import Shape
+from claimjobs.queue.config import Shape
+from claimjobs.queue.diagnosis import advice, check
+from claimjobs.table.create import make, tables_for
+from claimjobs.table.definitions import OWNER_TABLE, article_table
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 

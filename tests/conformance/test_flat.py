@@ -104,7 +104,9 @@ def test_nothing_grows_with_enqueues_that_wake_a_sleeper(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, whose: str
 ) -> None:
     """Also where one connection, of the caller's, commits all of them."""
-    monkeypatch.setattr("claimjobs.idle.SHORT", 0.0)  # it sleeps again at once, however short its last sleep was
+    monkeypatch.setattr(
+        "claimjobs.queue.idle_backoff.SHORT", 0.0
+    )  # it sleeps again at once, however short its last sleep was
     queue = backend.queue()
     with Consumer(backend) as consumer, backend.engine.connect() as connection:
 

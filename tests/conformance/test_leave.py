@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Queue
-from claimjobs.claim import HOLDS
+from claimjobs.batch.leftovers import MOST
+from claimjobs.claim.strategies import HOLDS
 from claimjobs.errors import StillDue
-from claimjobs.leftovers import MOST
 from tests.backends import Backend
 
 META = sa.MetaData()

@@ -14,10 +14,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from claimjobs import Job, Ledger, ledger
+from claimjobs import Job, Ledger
+from claimjobs.admin import ledger
 from claimjobs.errors import TableMissing, UnknownDatabase
-from claimjobs.schema import LEDGER_TABLE, ledger_table
 from claimjobs.statements.ledger import forget, old
+from claimjobs.table.definitions import LEDGER_TABLE, ledger_table
 from tests.backends import FLAVOURS, Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.payer import PAYMENTS, pay, pay_and_die

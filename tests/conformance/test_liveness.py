@@ -20,12 +20,12 @@ import sqlalchemy as sa
 
 import claimjobs
 from claimjobs import Queue, Retry
-from claimjobs.claim import OwnerDead
+from claimjobs.claim.find_and_lock import ClaimRequest
+from claimjobs.claim.strategies import OwnerDead
 from claimjobs.dialects.types import database_now
-from claimjobs.janitor import Janitor
-from claimjobs.liveness import Liveness
-from claimjobs.phases import Look
-from claimjobs.schema import FIRST_OWNER
+from claimjobs.lease.reaper import Reaper
+from claimjobs.options import Liveness
+from claimjobs.table.definitions import FIRST_OWNER
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import (
@@ -62,7 +62,7 @@ def hearts() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("claimjobs heart")]
 
 
-def janitor_of(queue: Queue) -> Janitor:
+def janitor_of(queue: Queue) -> Reaper:
     return hand_of(queue).heart._janitor
 
 
@@ -145,7 +145,7 @@ def test_idle_queues_send_few_statements(backend: Backend) -> None:
 CLAIMS_AND_WAITS = """
 import sys
 from claimjobs import Queue
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 queue = Queue({url!r}, liveness=Liveness(lease=60))
 batch = queue.claim({size})
 print(queue.owner_id, len(batch), flush=True)
@@ -297,7 +297,7 @@ def test_a_claim_in_the_name_of_a_dead_owner_takes_nothing(backend: Backend) -> 
     with backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation) as connection:
         for owner_id in (me, me + 1_000):
             with pytest.raises(OwnerDead), connection.begin():
-                claim(connection, owner_id, Look(2, 2))
+                claim(connection, owner_id, ClaimRequest(2, 2))
     assert states(backend) == ["unclaimed"] * 3
     assert backend.locked() == 0
     queue.reclaim()

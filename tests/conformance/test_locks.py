@@ -10,15 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.claim import Algorithm
+from claimjobs.claim.find_and_lock import ClaimRequest, FindAndLock
+from claimjobs.claim.strategies import ClaimStrategy
 from claimjobs.dialects.types import database_now
-from claimjobs.phases import FindAndLock, Look
-from claimjobs.roles import Roles, roles_of
-from claimjobs.schema import OWNER_TABLE, article_table, owner_table
 from claimjobs.statements import owners, settle
 from claimjobs.statements.find import Selection, find, walk_of
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
+from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
+from claimjobs.table.roles import Roles, roles_of
 from tests.backends import FLAVOURS, Backend, Plan, Servers
 from tests.conformance.jobs import jobs
 
@@ -60,8 +60,8 @@ def by_hand(backend: Backend) -> Iterator[sa.Connection]:
 
 
 def claimed_by_hand(backend: Backend, connection: sa.Connection, queue: Queue) -> list[Any]:
-    algorithm: Algorithm = queue._works.algorithm(None)
-    claimed = algorithm(connection, me=queue.owner_id, look=Look(SIZE, CANDIDATES))
+    algorithm: ClaimStrategy = queue._works.algorithm(None)
+    claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(SIZE, CANDIDATES))
     assert len(claimed.jobs) == SIZE
     assert claimed.found == (
         claimed.reach if backend.has("lock of what is found") else CANDIDATES
@@ -100,8 +100,8 @@ def statement(kind: str, roles: Roles, backend: Backend, keys: list[Any]) -> Any
     return write(reach(roles, backend))
 
 
-def reach(roles: Roles, backend: Backend) -> settle.Reach:
-    return settle.Reach(roles, backend.dialect, roles.mine)
+def reach(roles: Roles, backend: Backend) -> settle.SettleTarget:
+    return settle.SettleTarget(roles, backend.dialect, roles.mine)
 
 
 @pytest.mark.parametrize("kind", SETTLES)
@@ -201,7 +201,7 @@ def looks(queue: Queue, backend: Backend) -> dict[str, Any]:
 def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, begin: str) -> None:
     backend.requires("one statement")
     algorithm: Any = queue._works.algorithm(None)
-    look = Look(SIZE, SIZE, looks(queue, backend)[begin])
+    look = ClaimRequest(SIZE, SIZE, looks(queue, backend)[begin])
     given = {**look.candidates, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
     with by_hand(backend) as connection:
         plan = backend.plan(connection, algorithm._taking.looks.begun(look).statement, given)
@@ -214,7 +214,7 @@ def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
     backend: Backend, queue: Queue, begin: str
 ) -> None:
     backend.requires("lock of what is found")
-    look = Look(SIZE, CANDIDATES, looks(queue, backend)[begin])
+    look = ClaimRequest(SIZE, CANDIDATES, looks(queue, backend)[begin])
     selection = Selection(queue.roles.due(database_now()), queue.roles.default_order)
     algorithm: Any = FindAndLock(queue._works.backend, selection)
     with by_hand(backend) as connection:
@@ -265,7 +265,7 @@ def test_a_key_of_several_columns_goes_through_its_primary_key_too(backend: Back
             connection, settle.delete(reach(roles, backend)), {"claimjobs_keys": keys, "claimjobs_me": 1}
         )
         goes_by_key(backend, plan, "parts")
-        claimed = queue._works.algorithm(None)(connection, me=queue.owner_id, look=Look(SIZE, CANDIDATES))
+        claimed = queue._works.algorithm(None)(connection, me=queue.owner_id, look=ClaimRequest(SIZE, CANDIDATES))
         assert len(claimed.jobs) == SIZE
         assert backend.locked("parts") == SIZE
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Job
-from claimjobs.claim import HOLDS
+from claimjobs.claim.strategies import HOLDS
 from claimjobs.errors import BadOnDone, DoneUndecided
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names

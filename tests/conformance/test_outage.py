@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import database_now
-from claimjobs.janitor import Janitor
+from claimjobs.lease.reaper import Reaper
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import LONG_AGO, end_session, hand_of, owner_row, session_of, states, still, write_owner
@@ -42,7 +42,7 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A free lock tells nothing to the first one back: what ended its session may have ended everybody's."""
-    monkeypatch.setattr("claimjobs.connector.CALM", 3600.0)
+    monkeypatch.setattr("claimjobs.database.connection.CALM", 3600.0)
     queue, first = still(backend.queue()), still(backend.queue())
     queue.enqueue(jobs(2))
     me, janitor = queue.owner_id, janitor_of(first)
@@ -53,12 +53,12 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
     hand_of(first).owner.beat(patience=None)
     assert janitor.dead() == []
     assert states(backend) == ["claimed", "claimed"]
-    monkeypatch.setattr("claimjobs.connector.CALM", 0.0)
+    monkeypatch.setattr("claimjobs.database.connection.CALM", 0.0)
     [dead] = janitor.dead()
     assert dead.id == me
     assert janitor.reclaim(dead) == 2
 
 
-def janitor_of(queue: object) -> Janitor:
+def janitor_of(queue: object) -> Reaper:
     """The one on the owner's own connection, whose losses it knows of."""
     return hand_of(queue).heart._janitor  # type: ignore[arg-type]

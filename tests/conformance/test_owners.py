@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from claimjobs.errors import CrossedFork
-from claimjobs.schema import FIRST_OWNER, OWNER_TABLE, article_table
+from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE, article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import still

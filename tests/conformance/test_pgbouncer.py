@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.connect import engine_of
+from claimjobs.database.connect import engine_of
 from claimjobs.dialects import DIALECTS
 from claimjobs.errors import PoolerUnfit
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.pgbouncer import Mode, pgbouncer
 from tests.backends import Backend, wait_for

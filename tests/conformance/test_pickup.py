@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.connect import engine_of
+from claimjobs.database.connect import engine_of
 from claimjobs.errors import BadRow
 from servers.proxy import Proxy
 from tests.backends import Backend
@@ -51,7 +51,7 @@ def test_round_trips_of_an_enqueue_of_one_row(backend: Backend, monkeypatch: pyt
         backend.wait_for(lambda: len(consumer.done) == PREPARED, "they are done")
         consumer.falls_asleep()
         if rested:
-            monkeypatch.setattr("claimjobs.pool.FRESH", 0.0)
+            monkeypatch.setattr("claimjobs.database.ping.FRESH", 0.0)
         before = proxy.round_trips
         queue.enqueue({"d": "last", "e": ""})
         trips = proxy.round_trips - before

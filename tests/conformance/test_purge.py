@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, job_table, purge
+from claimjobs import Queue, job_table
+from claimjobs.admin import purge
 from claimjobs.errors import BadPredicate, ColumnMissing
-from claimjobs.schema import article_table
 from claimjobs.statements import purge as statements
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs
 

@@ -9,10 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, Retry, make, side_car_tables
+from claimjobs.claim.probe import Probe
 from claimjobs.errors import BadRow, BatchRolledBack, KeyUnequal, OutcomeRefused, RowsRefused, WriteSwallowed
-from claimjobs.probe import Probe
-from claimjobs.roles import roles_of
 from claimjobs.statements.find import Selection
+from claimjobs.table.roles import roles_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, Retry, make, side_car_tables
-from claimjobs.schema import article_table
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
 

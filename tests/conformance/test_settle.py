@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, Retry
 from claimjobs.errors import ColumnMissing, SettleFailed, TableMissing
-from claimjobs.schema import article_table
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs, names, way_of_a_claim
 from tests.conformance.owners import still

@@ -15,12 +15,12 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Job, Queue, Retry, SideCar, make, side_car_tables
-from claimjobs.ddl import ddl
+from claimjobs.claim.find_and_lock import ClaimRequest
 from claimjobs.errors import ClaimsMissing, KeyNotIndexed, NoPrimaryKey
-from claimjobs.phases import Look
 from claimjobs.statements import settle
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
+from claimjobs.table.ddl import ddl
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted
 from tests.conformance.owners import declare_dead, hand_of, still
@@ -280,7 +280,7 @@ def by_hand(backend: Backend) -> Iterator[sa.Connection]:
 
 def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int) -> list[Any]:
     algorithm = queue._works.algorithm(None)
-    return keys(algorithm(connection, me=queue.owner_id, look=Look(size, limit)).jobs)
+    return keys(algorithm(connection, me=queue.owner_id, look=ClaimRequest(size, limit)).jobs)
 
 
 def test_a_claim_goes_around_what_is_being_claimed(backend: Backend) -> None:
@@ -712,9 +712,9 @@ def plan_of(backend: Backend, queue: Queue, statement: Any, values: dict[str, An
         return backend.plan(connection, statement, values)
 
 
-def pair_of(queue: Queue) -> statements.Pair:
+def pair_of(queue: Queue) -> statements.SideCarJoin:
     backend = queue._works.backend
-    return statements.Pair(backend.source, backend.roles, backend.dialect, queue._chosen.now)
+    return statements.SideCarJoin(backend.source, backend.roles, backend.dialect, queue._chosen.now)
 
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
@@ -767,7 +767,7 @@ def test_a_settle_finds_claims_by_their_keys_though_nothing_is_known_of_the_tabl
     queue = orders(backend, 300)
     batch = queue.claim(300)
     pair = pair_of(queue)
-    reach = settle.Reach(pair.claims, pair.dialect, pair.claims.mine)
+    reach = settle.SettleTarget(pair.claims, pair.dialect, pair.claims.mine)
     statement = settle.keep(reach, pair.now) if outcome == "keep" else getattr(settle, outcome)(reach)
     plan = plan_of(backend, queue, statement, {"claimjobs_keys": keys(batch), "claimjobs_me": queue.owner_id})
     assert "orders_claims_state" not in plan.indexes

@@ -14,9 +14,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs import Queue, side_car_tables
-from claimjobs.liveness import Liveness
-from claimjobs.nap import Woken
-from claimjobs.setup import make
+from claimjobs.lease.sleeper import WakeReason
+from claimjobs.options import Liveness
+from claimjobs.table.create import make
 from tests.backends import Backend, poll, wait_for
 from tests.conformance.jobs import counted, jobs
 from tests.conformance.owners import (
@@ -170,7 +170,7 @@ def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monk
     nap, rows = hand_of(queue).sleeper._nap, jobs(1)
     glance = nap._glance
 
-    def looks(*given: Any, **options: Any) -> Woken | None:
+    def looks(*given: Any, **options: Any) -> WakeReason | None:
         why = glance(*given, **options)
         if why is None and rows:
             producer.enqueue(rows.pop())

@@ -13,9 +13,9 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from claimjobs import Batch, Columns, Queue
-from claimjobs.consumer import consume
 from claimjobs.errors import BatchRolledBack, BatchSettled, ColumnMissing, NoOpenTransaction, StateMissing, TooLate
-from claimjobs.schema import OWNER_TABLE, article_table
+from claimjobs.table.definitions import OWNER_TABLE, article_table
+from claimjobs.workers.consumer import consume
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
 

@@ -11,9 +11,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
-from claimjobs.claim import Hold
+from claimjobs.claim.strategies import Hold
 from claimjobs.errors import BadPredicate
-from claimjobs.liveness import Liveness
+from claimjobs.options import Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names

@@ -8,7 +8,7 @@ import pytest
 
 from claimjobs import Queue, Retry, make, side_car_tables
 from claimjobs.errors import KeyUnreadable, Unreadable
-from claimjobs.handlers import handler_of
+from claimjobs.workers.handlers import handler_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 

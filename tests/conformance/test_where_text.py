@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.errors import NotOneExpression
-from claimjobs.selection import predicate
+from claimjobs.table.predicates import predicate
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.schema import article_table
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 

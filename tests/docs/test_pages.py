@@ -12,8 +12,7 @@ import pytest
 import claimjobs
 from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
-from claimjobs.liveness import Liveness
-from claimjobs.retry import Retry
+from claimjobs.options import Liveness, Retry
 from docs import make_chaos, make_commands, make_mutants, make_sql
 from tests.docs.markdown import MANUAL, PAGES, README, ROOT, anchors, blocks, links, table
 
@@ -85,7 +84,7 @@ def test_the_exit_codes_are_all_there() -> None:
 
 
 def test_the_versions_are_those_that_the_dialects_ask_for() -> None:
-    said = {row[0]: row[1] for row in table(README, "database", "versions", "why not older")}
+    said = {row[0]: row[1] for row in table(README, "database", "versions", "why not older", "drivers")}
     asked = {kind.title: f"{'.'.join(map(str, kind.oldest))} and later" for kind in DIALECTS.values()}
     assert said == asked
 
@@ -106,17 +105,17 @@ def test_every_test_that_is_named_is_there() -> None:
 
 def test_the_figures_of_the_guarantees_are_those_of_the_code() -> None:
     for _, seconds, where in table(GUARANTEES, "figure", "seconds", "where"):
-        assert [_figure(name) for name in re.findall(r"`(\w+\.\w+)`", where)] == [
+        assert [_figure(name) for name in re.findall(r"`([\w.]+\.\w+)`", where)] == [
             float(figure) for figure in seconds.split(", ")
         ], where
 
 
 def _figure(name: str) -> float:
-    """`Liveness.lease`: the default of a class; `heart.LOOK`: a constant of a module."""
-    where, _, attribute = name.partition(".")
+    """`Liveness.lease`: the default of a class; `lease.heartbeat.SWEEP`: a constant of a module."""
+    where, _, attribute = name.rpartition(".")
     if where in ("Liveness", "Retry"):
         return float(getattr({"Liveness": Liveness, "Retry": Retry}[where](), attribute))
-    found = importlib.import_module(f"claimjobs.{'cli.' if where == 'start_processing' else ''}{where}")
+    found = importlib.import_module(f"claimjobs.{where}")
     return float(getattr(found, attribute))
 
 

@@ -15,9 +15,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.liveness import Liveness
-from claimjobs.schema import OWNER_TABLE
-from claimjobs.worker import HUNG
+from claimjobs.options import Liveness
+from claimjobs.table.definitions import OWNER_TABLE
+from claimjobs.workers.process_main import HUNG
 from tests.backends import Backend
 from tests.conformance.owners import end_session, still, stranger_holds
 from tests.docs.pooler import pooler

@@ -21,7 +21,7 @@ JOBS = 60
 REST = "order by priority desc, added_on"
 
 
-class Seen(Exception):
+class OwnerState(Exception):
     """Ends a processor that has its first row in hand."""
 
 
@@ -97,15 +97,15 @@ def test_d_the_second_worker_has_the_next_row(database: Backend, db: Connection,
 
     def look(row: Row) -> None:
         seen.append(row)
-        raise Seen
+        raise OwnerState
 
     def let_the_other_look(row: Row) -> None:
         seen.append(row)
-        with connected(database.url, read_committed=True) as other, pytest.raises(Seen):
+        with connected(database.url, read_committed=True) as other, pytest.raises(OwnerState):
             processors.advisory_lock(other, look)
-        raise Seen
+        raise OwnerState
 
-    with pytest.raises(Seen):
+    with pytest.raises(OwnerState):
         processors.advisory_lock(db, let_the_other_look)
     assert seen == queue[:2]
 

@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, make
-from claimjobs.claims_setup import side_car_tables
-from claimjobs.schema import owner_table
+from claimjobs.table.definitions import owner_table
+from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import FLAVOURS, Backend, Family, Servers
 from tests.foreign.cases import QUEUE, Case, Way
 

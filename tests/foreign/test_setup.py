@@ -6,9 +6,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import make, tables_for
-from claimjobs.advice import additions
 from claimjobs.errors import NotClaimable
-from claimjobs.shape import Shape
+from claimjobs.queue.config import Shape
+from claimjobs.queue.diagnosis import additions
 from tests.backends import Backend
 
 STORED = "is stored by MyISAM.*: ALTER TABLE {} ENGINE=InnoDB"

@@ -6,37 +6,37 @@ from typing import Final
 
 EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     (
-        "claimjobs/settle.py",
+        "claimjobs/batch/settle.py",
         "company=self.company or len(self.suspects),",
         "company=(len(self.suspects)),",
     ): "Outcomes are narrowed once, and never again.",
     (
-        "claimjobs/phases.py",
+        "claimjobs/claim/find_and_lock.py",
         "if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):",
         "if (len({job.key for job in jobs}) < len(jobs)):",
     ): "A primary key names no two rows: looking for them there costs time, and finds none.",
     (
-        "claimjobs/owner.py",
+        "claimjobs/lease/owner.py",
         "if not self.id or not self._is_alive(connection):",
         "if (not self._is_alive(connection)):",
     ): "No row has the id 0, so that its beat reaches none: one statement more, once.",
     (
-        "claimjobs/owner.py",
+        "claimjobs/lease/owner.py",
         "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)",
         "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=2)",
     ): "A second more for an owner that leaves without a server: the next janitor takes it out all the same.",
     (
-        "claimjobs/sleep.py",
+        "claimjobs/lease/sleeper.py",
         "if busy and self._owner.asleep:",
         "if (busy):",
     ): "Whoever waits looks once more than he need.",
     (
-        "claimjobs/connector.py",
+        "claimjobs/database/connection.py",
         "self._trouble.tries += 1",
         "pass",
     ): "A number in a word to whoever reads the log.",
     (
-        "claimjobs/janitor.py",
+        "claimjobs/lease/reaper.py",
         "self._connector.transaction(lambda c: c.execute(kill), patience=0)",
         "self._connector.transaction(lambda c: c.execute(kill), patience=1)",
     ): "A session that could not be ended at once is asked again for a second; the owner's id fences anyway.",
@@ -46,7 +46,7 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "held = sa.select(*roles.key).where(reach.guard)",
     ): "Two that lock the same rows in the same order do not deadlock; those that do are tried again.",
     (
-        "claimjobs/statements/sleepers.py",
+        "claimjobs/statements/idle.py",
         "first = sa.select(sa.literal(1)).select_from(source.table).where(selection.ready).order_by(*selection.order)",
         "first = sa.select(sa.literal(2)).select_from(source.table).where(selection.ready).order_by(*selection.order)",
     ): "What it is does not matter, as long as it is not NULL.",

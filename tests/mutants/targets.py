@@ -13,31 +13,32 @@ LEFT_ALONE: Final = "not server_that_is and not packet_holds and not innocent"
 
 TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
-        "claim phases search overfetch cursor turn ahead relay rows "
-        "statements/find statements/lock statements/mark statements/claim statements/lean",
+        "claim/strategies claim/find_and_lock claim/search batch/settle_and_claim lease/lease_hold "
+        "queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
+        "statements/claim statements/column_encoding",
         "unit/test_overfetch test_claim test_contention test_turn test_cursor test_cut_claims test_transaction "
         "test_pickup test_columns test_locks test_liveness",
     ),
     "settle": (
-        "settle batch retry statements/settle",
+        "batch/settle batch/batch options statements/settle",
         "unit/test_batch unit/test_retry test_settle test_retry test_batch test_on_done test_owners test_transaction "
         "test_dead test_bulk test_turn test_side_car",
     ),
     "holds": (
-        "hand transaction connector line",
+        "lease/lease_hold batch/transaction_hold database/connection database/fair_lock",
         "unit/test_turns test_cut_claims test_transaction test_owners test_turn test_outage test_connections "
         "test_liveness test_calls",
     ),
     "owners": (
-        "owner census liveness heart statements/owners",
+        "lease/owner lease/registry options lease/heartbeat statements/owners",
         "test_owners test_outage test_two_databases test_liveness test_cut_claims test_sleep",
     ),
     "reclaim": (
-        "janitor undertaker",
+        "lease/reaper workers/reclaim_thread",
         "test_owners test_outage test_two_databases test_liveness cli/test_reclaim test_dead",
     ),
     "wake": (
-        "ring sleep nap glances wish rounds idle statements/sleepers",
+        "enqueue/notifier lease/sleeper lease/idle_checks queue/batch_loop queue/idle_backoff statements/idle",
         "unit/test_idle unit/test_rounds test_calls test_sleep test_idle test_liveness",
     ),
     "dialects": (

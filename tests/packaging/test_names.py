@@ -14,9 +14,9 @@ PACKAGE = REPOSITORY / "claimjobs"
 NAMES = re.compile(r"mysql|mariadb|postgres|innodb", re.IGNORECASE)
 
 MAY_NAME = {
-    "connect.py": "which driver a URL means that names none, and examples of a URL",
-    "embedded.py": "the embedded Postgres: its programs, its wheel, its URL",
-    "keeper.py": "the embedded Postgres: its programs",
+    "database/connect.py": "which driver a URL means that names none, and examples of a URL",
+    "embedded/server.py": "the embedded Postgres: its programs, its wheel, its URL",
+    "embedded/keeper.py": "the embedded Postgres: its programs",
 }
 MAY_SAY = {
     "cli/options.py": "the help of --url",
@@ -120,4 +120,4 @@ def test_a_decision_is_found(code: str) -> None:
 
 
 def test_paths_are_seen() -> None:
-    assert {"queue.py", "statements/find.py", "cli/main.py"} <= set(MODULES)
+    assert {"queue/queue.py", "statements/find.py", "cli/main.py"} <= set(MODULES)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.child import STRIKES
 from claimjobs.cli import exits
-from claimjobs.consumer import VAIN
+from claimjobs.workers.consumer import VAIN
+from claimjobs.workers.process_slot import STRIKES
 from tests.backends import Backend
 from tests.process.command import HANDLERS, noted, started, summary
 

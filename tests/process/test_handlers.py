@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from claimjobs.child import STRIKES
 from claimjobs.cli import exits
+from claimjobs.workers.process_slot import STRIKES
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from claimjobs.child import FIRST_WAIT
+from claimjobs.workers.process_slot import FIRST_WAIT
 from tests.backends import Backend
 from tests.process.command import HANDLERS, noted, rows, started, statuses, summary
 

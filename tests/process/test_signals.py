@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from claimjobs.lifeline import GRACE, LAST_GRACE
+from claimjobs.workers.supervisor_pipe import GRACE, LAST_GRACE
 from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started, statuses, summary
 

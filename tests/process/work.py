@@ -13,7 +13,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from claimjobs import Batch, Job, lifeline
+from claimjobs import Batch, Job
+from claimjobs.workers import supervisor_pipe as lifeline
 
 AUDIT = sa.Table(
     "audit",

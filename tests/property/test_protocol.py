@@ -30,9 +30,9 @@ from hypothesis.stateful import (
 )
 
 from claimjobs import Batch, Job, Queue, Retry
-from claimjobs.census import Seen
-from claimjobs.liveness import Liveness
-from claimjobs.schema import article_table
+from claimjobs.lease.registry import OwnerState
+from claimjobs.options import Liveness
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.owners import (
     LONG_AGO,
@@ -101,7 +101,7 @@ class Protocol(RuleBasedStateMachine):
     """Three consumers on one table. The last keeps what is done, and has no session lock: its lease alone counts."""
 
     hands: Bundle[Held] = Bundle("hands")
-    sights: Bundle[list[Seen]] = Bundle("sights")
+    sights: Bundle[list[OwnerState]] = Bundle("sights")
 
     def __init__(self, backend: Backend, clock: Clock, queues: list[Queue]) -> None:
         super().__init__()
@@ -235,14 +235,14 @@ class Protocol(RuleBasedStateMachine):
 
     @precondition(lambda self: self.to_reclaim())
     @rule(target=sights, by=WHO)
-    def look(self, by: int) -> list[Seen]:
+    def look(self, by: int) -> list[OwnerState]:
         with self.consumers[by].queue._works.janitor() as janitor:
             seen = janitor.dead()
         assert [one.id for one in seen] == self.to_reclaim()
         return seen
 
     @rule(by=WHO, sight=consumes(sights))
-    def reclaim_from_whom_it_saw(self, by: int, sight: list[Seen]) -> None:
+    def reclaim_from_whom_it_saw(self, by: int, sight: list[OwnerState]) -> None:
         """Some time later: they may have come back meanwhile, or be somebody else by now."""
         for seen in sight:
             row = owner_row(self.backend, seen.id)
@@ -328,7 +328,7 @@ class Protocol(RuleBasedStateMachine):
         consumer.cut = consumer.locks
 
     @contextmanager
-    def _ended(self, seen: Seen) -> Iterator[None]:
+    def _ended(self, seen: OwnerState) -> Iterator[None]:
         """The session of an owner that was seen ends in this block, if it lasts still."""
         its = [consumer for consumer in self.consumers if consumer.id == seen.id]
         lasts = seen.session is not None and session_of(self.backend, seen.id) == seen.session

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
-from claimjobs.advisory import KeyText
-from claimjobs.columns import Columns
+from claimjobs.claim.advisory_locks import KeyText
 from claimjobs.dialects import DIALECTS
 from claimjobs.dialects.types import Instant
-from claimjobs.roles import roles_of
+from claimjobs.table.columns import Columns
+from claimjobs.table.roles import roles_of
 
 HERE: dict[str, sa.Dialect] = {
     "postgres": postgresql.dialect(),  # type: ignore[no-untyped-call]

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claimjobs import Batch, Job, Retry, job_table
-from claimjobs.batch import Grip
+from claimjobs.batch.batch import Grip
+from claimjobs.batch.settle import Outcomes
 from claimjobs.errors import BatchSettled, ColumnMissing, NotInBatch
-from claimjobs.roles import roles_of
-from claimjobs.settle import Outcomes
+from claimjobs.table.roles import roles_of
 
 ROLES = roles_of(job_table("emails", sa.MetaData(), sa.Column("address", sa.String(100))))
 PLAIN = roles_of(

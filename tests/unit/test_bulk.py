@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pymysql.converters import escape_item
 from sqlalchemy.dialects import mysql
 
-from claimjobs.bulk import Values, _size
+from claimjobs.enqueue.bulk_insert import Values, _size
 
 VALUES: list[Any] = [
     None,

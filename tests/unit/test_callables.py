@@ -12,7 +12,7 @@ import pytest
 from claimjobs import Job
 from claimjobs.callables import deferred, unfinished
 from claimjobs.errors import BadHandler
-from claimjobs.handlers import handler_of
+from claimjobs.workers.handlers import handler_of
 
 
 async def sends(job: Any) -> None:

@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection, wait
 
 import pytest
 
-from claimjobs.child import FIRST_WAIT, LONGEST_WAIT, STRIKES, Child
-from claimjobs.lifeline import GaveUp, Progress
 from claimjobs.report import Report
+from claimjobs.workers.process_slot import FIRST_WAIT, LONGEST_WAIT, STRIKES, ProcessSlot
+from claimjobs.workers.supervisor_pipe import GaveUp, Progress
 
 LIKE_THIS = GaveUp("constraint", "no such value")
 LIKE_THAT = GaveUp("table", "no such table")
@@ -21,8 +21,8 @@ def dies(pipe: Connection) -> None:
     os._exit(7)
 
 
-def place() -> Child:
-    return Child(1, dies, lambda _: ())
+def place() -> ProcessSlot:
+    return ProcessSlot(1, dies, lambda _: ())
 
 
 def test_a_place_whose_processes_die_young_waits_twice_as_long_each_time() -> None:
@@ -40,9 +40,9 @@ def test_a_place_whose_processes_die_young_waits_twice_as_long_each_time() -> No
 
 def test_a_death_after_a_long_life_is_a_new_misfortune(monkeypatch: pytest.MonkeyPatch) -> None:
     child = place()
-    monkeypatch.setattr("claimjobs.child.YOUNG", float("inf"))
+    monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG", float("inf"))
     assert [child.replace_later() for _ in range(2)] == [2 * FIRST_WAIT, 4 * FIRST_WAIT]
-    monkeypatch.setattr("claimjobs.child.YOUNG", 0.0)
+    monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG", 0.0)
     assert [child.replace_later() for _ in range(2)] == [FIRST_WAIT, FIRST_WAIT]
 
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.connect import engine_of, parse
+from claimjobs.database.connect import engine_of, parse
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.errors import DriverMissing, DriverUnsupported, UnknownDatabase
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from claimjobs.idle import LONGEST_WAIT, SHORT, SHORTEST_POLL, Idleness
+from claimjobs.queue.idle_backoff import LONGEST_WAIT, SHORT, SHORTEST_POLL, IdleBackoff
 
 
 class Time:
@@ -23,16 +23,16 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    monkeypatch.setattr("claimjobs.idle.time", time)
+    monkeypatch.setattr("claimjobs.queue.idle_backoff.time", time)
     return time
 
 
-def slept(idleness: Idleness, time: Time, seconds: float) -> None:
+def slept(idleness: IdleBackoff, time: Time, seconds: float) -> None:
     with idleness.asleep():
         time.now += seconds
 
 
-def awake_before_it_sleeps(idleness: Idleness, time: Time) -> float:
+def awake_before_it_sleeps(idleness: IdleBackoff, time: Time) -> float:
     began = time.now
     while not idleness.may_sleep:
         time.now += 0.001
@@ -44,7 +44,7 @@ def about(seconds: float) -> Callable[[float], bool]:
 
 
 def test_pauses_double_up_to_the_longest_and_begin_anew_with_work(time: Time) -> None:
-    idleness = Idleness(poll=0.07, idle=math.inf)
+    idleness = IdleBackoff(poll=0.07, idle=math.inf)
     for _ in range(2):
         for seconds in (SHORTEST_POLL, 2 * SHORTEST_POLL, 0.07, 0.07):
             assert about(seconds)(idleness.pause())
@@ -52,7 +52,7 @@ def test_pauses_double_up_to_the_longest_and_begin_anew_with_work(time: Time) ->
 
 
 def test_it_is_over_after_so_long_without_work_and_the_last_pause_is_no_storm(time: Time) -> None:
-    idleness = Idleness(poll=10.0, idle=3.0)
+    idleness = IdleBackoff(poll=10.0, idle=3.0)
     time.now += 2.0
     assert idleness.left == pytest.approx(1.0)
     time.now += 0.9999
@@ -63,7 +63,7 @@ def test_it_is_over_after_so_long_without_work_and_the_last_pause_is_no_storm(ti
 
 
 def test_it_sleeps_at_once_unless_its_last_sleeps_were_short(time: Time) -> None:
-    idleness = Idleness(poll=1.0, idle=math.inf)
+    idleness = IdleBackoff(poll=1.0, idle=math.inf)
     assert idleness.may_sleep
     waits = []
     for _ in range(9):
@@ -77,7 +77,7 @@ def test_it_sleeps_at_once_unless_its_last_sleeps_were_short(time: Time) -> None
 
 
 def test_a_sleep_in_place_of_a_pause_may_be_short(time: Time) -> None:
-    idleness = Idleness(poll=1.0, idle=math.inf)
+    idleness = IdleBackoff(poll=1.0, idle=math.inf)
     with idleness.asleep(costs=False):
         time.now += SHORT / 2
     assert idleness.may_sleep

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from claimjobs.connect import engine_of, shown
-from claimjobs.masking import masked
+from claimjobs.database.connect import engine_of, shown
+from claimjobs.database.masking import masked
 
 HEAD, TAIL = "geheim", "mauer"
 """What a secret begins with and ends in: neither may be seen."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from claimjobs.claim.find_and_lock import ClaimResult
+from claimjobs.claim.search import Overfetch
 from claimjobs.job import Job
-from claimjobs.overfetch import Overfetch
-from claimjobs.phases import Claimed
 
 
-def claimed(jobs: int, found: int, reach: int) -> Claimed:
-    return Claimed([Job(key, {}) for key in range(jobs)], found, reach)
+def claimed(jobs: int, found: int, reach: int) -> ClaimResult:
+    return ClaimResult([Job(key, {}) for key in range(jobs)], found, reach)
 
 
 def test_it_starts_with_no_more_than_is_wanted() -> None:

@@ -7,8 +7,8 @@ import sqlalchemy as sa
 
 from claimjobs import job_table
 from claimjobs.errors import ColumnMissing, NoPrimaryKey
-from claimjobs.roles import check_lease, roles_of
-from claimjobs.schema import article_table
+from claimjobs.table.definitions import article_table
+from claimjobs.table.roles import check_lease, roles_of
 
 
 def table(*columns: str, key: str | None = "id") -> sa.Table:

@@ -7,8 +7,8 @@ import weakref
 from types import FrameType
 from typing import Any
 
-from claimjobs.orders import Orders
-from claimjobs.queue import Queue
+from claimjobs.queue.control import Control
+from claimjobs.queue.queue import Queue
 from tests.backends import wait_for
 
 AT_ONCE = 0.0
@@ -16,7 +16,7 @@ LONG = 60.0
 
 
 def test_a_word_stands_until_it_is_heeded() -> None:
-    orders = Orders()
+    orders = Control()
     orders.wake()
     assert orders.hears(LONG)
     assert orders.hears(AT_ONCE)
@@ -25,7 +25,7 @@ def test_a_word_stands_until_it_is_heeded() -> None:
 
 
 def test_a_pause_heeds_the_word_that_ends_it() -> None:
-    orders = Orders()
+    orders = Control()
     orders.drain()
     orders.wait(LONG)
     assert not orders.hears(AT_ONCE)
@@ -33,7 +33,7 @@ def test_a_pause_heeds_the_word_that_ends_it() -> None:
 
 
 def test_nobody_pauses_after_a_stop() -> None:
-    orders = Orders()
+    orders = Control()
     orders.stop()
     orders.wait(LONG)
     assert orders.hears(AT_ONCE)
@@ -43,7 +43,7 @@ def test_nobody_pauses_after_a_stop() -> None:
 
 def test_a_word_may_be_said_in_the_middle_of_anything() -> None:
     """As by a signal handler: here at every line that runs while somebody waits, and heeds."""
-    orders = Orders()
+    orders = Control()
     said: list[int] = []
 
     def interrupt(frame: FrameType, _event: str, _given: Any) -> Any:
@@ -67,7 +67,7 @@ def test_a_word_may_be_said_in_the_middle_of_anything() -> None:
 
 
 def test_everybody_who_waits_hears_a_word() -> None:
-    orders, heard = Orders(), []
+    orders, heard = Control(), []
 
     def listens() -> None:
         heard.append(orders.hears(LONG))

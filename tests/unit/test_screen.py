@@ -12,7 +12,7 @@ from rich.console import Console
 
 from claimjobs.cli.screen import JsonLines, drawn, picture, summary_json, summary_text
 from claimjobs.report import Report
-from claimjobs.snapshot import Line, Snapshot, Summary
+from claimjobs.workers.progress import Line, Snapshot, Summary
 
 TROUBLED = Report(done=3, transients=Counter({"deadlock": 2, "connection lost": 1}))
 

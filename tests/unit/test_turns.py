@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from claimjobs.line import Turns
+from claimjobs.database.fair_lock import FairLock
 
 PATIENCE = 0.05
 
@@ -17,7 +17,7 @@ def _never() -> None:
 
 
 def test_nobody_has_two_turns_while_another_waits() -> None:
-    turns, ended = Turns(), threading.Event()
+    turns, ended = FairLock(), threading.Event()
     taken: list[float] = []
 
     def hog() -> None:
@@ -38,7 +38,7 @@ def test_nobody_has_two_turns_while_another_waits() -> None:
 
 
 def test_whoever_waits_is_impatient_now_and_then() -> None:
-    turns, asked = Turns(), threading.Event()
+    turns, asked = FairLock(), threading.Event()
     with turns.take(PATIENCE, _never):
         waiting = threading.Thread(target=lambda: turns.take(PATIENCE, asked.set).__enter__())
         waiting.start()
@@ -48,7 +48,7 @@ def test_whoever_waits_is_impatient_now_and_then() -> None:
 
 
 def test_whoever_leaves_the_line_does_not_hold_it_up() -> None:
-    turns = Turns()
+    turns = FairLock()
 
     def leave() -> None:
         raise InterruptedError

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.mysql.pymysql import MySQLDialect_pymysql
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.engine.interfaces import BindTyping
 
-from claimjobs.wire import text_of
+from claimjobs.database.compiled_statement import text_of
 
 
 class Doubled(sa.TypeDecorator[int]):

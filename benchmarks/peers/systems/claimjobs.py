@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from benchmarks.peers.driver import Line, Order, did
 from claimjobs import Queue, make, tables_for
-from claimjobs.connect import engine_of
+from claimjobs.database.connect import engine_of
 
 
 def fill(order: Order) -> None:

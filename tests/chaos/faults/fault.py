@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from tests.chaos.arena import Arena
 from tests.chaos.fleet import Formation
 
-Place = Callable[[Arena], AbstractContextManager[Arena]]
+Ticket = Callable[[Arena], AbstractContextManager[Arena]]
 
 
 class NotHere(Exception):
@@ -34,5 +34,5 @@ class Fault:
     """How often an innocent job may be executed, at most."""
     pause: tuple[float, float] = (0.3, 0.9)
     """Seconds of undisturbed work before each strike."""
-    place: Place = nullcontext
+    place: Ticket = nullcontext
     """What must be built around the arena, or in place of it. May raise NotHere."""

@@ -26,11 +26,11 @@ from claimjobs.cli.keys import Keys
 from claimjobs.cli.numbers import Number, Whole
 from claimjobs.cli.rows import Source, csv_rows, json_lines
 from claimjobs.cli.shapes import shape_of
-from claimjobs.connect import engine_of, shown
+from claimjobs.database.connect import engine_of, shown
 from claimjobs.dialects import DIALECTS
 from claimjobs.errors import BadRow, ClaimjobsError
-from claimjobs.schema import article_table
-from claimjobs.shape import Shape
+from claimjobs.queue.config import Shape
+from claimjobs.table.definitions import article_table
 from tests.cli.hostile import inputs
 
 EXAMPLES = int(os.environ.get("CLAIMJOBS_EXAMPLES", "40"))

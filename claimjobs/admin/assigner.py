@@ -1,0 +1,258 @@
+"""How a row is assigned to a worker: the statements of it, and what the unique index refuses.
+
+The worker's value stands in a unique column of its row, and that index is the guarantee: two transactions cannot both
+commit the same value.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+import sqlalchemy as sa
+
+from claimjobs.claim.find_and_lock import ClaimRequest, phases
+from claimjobs.claim.row_reader import JobReader
+from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Dialect
+from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive, OtherIndex
+from claimjobs.job import Job
+from claimjobs.statements import assign as statements
+from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING
+from claimjobs.statements.find import Selection
+from claimjobs.table.backend import Backend
+from claimjobs.table.job_state import Column
+from claimjobs.table.roles import Roles, quote_of
+
+Outcome = Literal["assigned", "already assigned", "nothing free", "busy"]
+Result = TypeVar("Result")
+
+TRIES: Final = 5
+"""How often the unique index may say that a value is there, and nobody finds it there, before that is `busy`."""
+CANDIDATES: Final = 64
+"""How many free rows to look at where they are wanted in an order of their own: others have some of them locked."""
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What came of the wish for an assignment."""
+
+    outcome: Outcome
+    """`assigned`; `already assigned`, and `job` is what it has; `nothing free`; `busy`: somebody else is at work on
+    the same value, or on all free rows, at this moment. Then nothing was changed, and it can be tried again."""
+    job: Job | None = None
+    """The row that the worker has now."""
+
+
+class ValueTaken(Exception):
+    """A unique index has this value already."""
+
+    def __init__(self, index: str | None) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class StillLocked(Exception):
+    """Somebody has had the same value, or row, locked for as long as a statement waits."""
+
+
+class Strategy(ABC):
+    """A way to give `worker` a row, in the caller's transaction."""
+
+    @abstractmethod
+    def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
+        """A row for the worker, if it has none."""
+
+
+class OneStatement(Strategy):
+    """For a database that can return what it updates from within a CTE."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._job = JobReader(backend.roles)
+        self._assign = statements.assign(backend.roles, backend.dialect, selection)
+
+    def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
+        outcome, *row = connection.execute(self._assign, {"claimjobs_worker": worker}).one()
+        return Assignment(outcome, self._job(row) if outcome in (ASSIGNED, ALREADY) else None)
+
+
+class LockThenAssign(Strategy):
+    """For any other. Whether the worker has a row already the unique index says, if so."""
+
+    def __init__(self, backend: Backend, selection: Selection, index: str | None) -> None:
+        roles, dialect = backend.roles, backend.dialect
+        self._roles = roles
+        self._job = JobReader(roles)
+        self._give = statements.give(roles, dialect)
+        self._of_worker = statements.of_worker(roles)
+        self._is_any_free = statements.is_any_free(roles, selection)
+        self._lock_any = statements.lock_free(roles, dialect, selection, index)
+        self._phases = None
+        if selection.order:
+            # As a claim does it: a statement that locks what it sorts would lock all free rows.
+            self._phases = phases(backend, Selection(statements.free(roles, selection), selection.order))
+
+    def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
+        free = self._lock(connection)
+        if free is None:
+            return self._why_none(connection, worker)
+        connection.execute(self._give, {"claimjobs_keys": [free.key], "claimjobs_worker": worker})
+        given = {_assignee(self._roles).name: worker}
+        return Assignment(ASSIGNED, self._job(list(free.values()), given))
+
+    def _lock(self, connection: sa.Connection) -> Job | None:
+        if self._phases is not None:
+            return next(iter(self._phases(connection, ClaimRequest(1, CANDIDATES)).jobs), None)
+        row = connection.execute(self._lock_any).first()
+        return None if row is None else self._job(row)
+
+    def _why_none(self, connection: sa.Connection, worker: Any) -> Assignment:
+        row = connection.execute(self._of_worker, {"claimjobs_worker": worker}).first()
+        if row is not None:
+            return Assignment(ALREADY, self._job(row))
+        return Assignment(BUSY if connection.scalar(self._is_any_free) else NOTHING)
+
+
+class Assigner:
+    """Assigns rows of one table, through one connection, a short transaction each."""
+
+    def __init__(self, connector: Connector, backend: Backend) -> None:
+        """Raises NoAssignee or NotExclusive where the table cannot keep the promise."""
+        self.backend = backend
+        self._connector = connector
+        self._roles, self._dialect = backend.roles, backend.dialect
+        column = _assignee(self._roles)
+        self._index = connector.transaction(lambda connection: unique_index(connection, [column]))
+        self._has_unique_key = False
+        self._job = JobReader(self._roles)
+        self._of_worker = statements.of_worker(self._roles)
+        self._take_away = statements.take_away(self._roles, self._dialect, self._index)
+
+    def strategy(self, selection: Selection) -> Strategy:
+        """The shortest way that the database is capable of; to be kept for as long as the selection stays."""
+        if self._dialect.claims_in_one_statement:
+            return OneStatement(self.backend, selection)
+        return LockThenAssign(self.backend, selection, self._index)
+
+    def assign(self, worker: Any, strategy: Strategy) -> Assignment:
+        """A row for the worker, if it has none."""
+        self._check(worker)
+        given = {"claimjobs_worker": worker}
+        return self._settled(lambda connection: strategy.assign(connection, worker), self._of_worker, given)
+
+    def unassign(self, worker: Any) -> bool:
+        """Whether the worker had a row, which is free now."""
+        self._check(worker)
+        given = {"claimjobs_worker": worker}
+        return self._connector.transaction(lambda c: c.execute(self._take_away, given).rowcount) > 0
+
+    def pair(self, values: Mapping[str, Any]) -> Assignment:
+        """Insert a row whose key and whose worker are both new."""
+        for name in values:
+            if name not in self._roles.columns:
+                raise ColumnMissing(self._roles.name, name, "this pair", self._roles.quote)
+        self._check(values.get(_assignee(self._roles).name))
+        self._need_unique_key()
+        return self._settled(partial(self._insert, values=values), statements.of_either(self._roles, values), {})
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connector.close()
+
+    def _need_unique_key(self) -> None:
+        if not self._has_unique_key:
+            self._connector.transaction(lambda connection: unique_index(connection, self._roles.key))
+            self._has_unique_key = True
+
+    def _insert(self, connection: sa.Connection, values: Mapping[str, Any]) -> Assignment:
+        insert, columns = sa.insert(self._roles.table).values(values), self._roles.table.columns
+        if connection.dialect.insert_returning:
+            return Assignment(ASSIGNED, self._job(connection.execute(insert.returning(*columns)).one()))
+        connection.execute(insert)
+        worker = {"claimjobs_worker": values[_assignee(self._roles).name]}
+        return Assignment(ASSIGNED, self._job(connection.execute(self._of_worker, worker).one()))
+
+    def _settled(
+        self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]
+    ) -> Assignment:
+        """What came of it; where the unique index refuses it, the row that is there."""
+        try:
+            for _ in range(TRIES):
+                try:
+                    return self._run(work)
+                except ValueTaken as taken_already:
+                    row = self._run(lambda connection: connection.execute(taken, given).first())
+                    if row is not None:
+                        return Assignment(ALREADY, self._job(row))
+                    self._check_index(taken_already)
+        except StillLocked:
+            pass
+        return Assignment(BUSY)
+
+    def _check_index(self, taken: ValueTaken) -> None:
+        """Raises OtherIndex: that will not pass, and no row is found that would tell."""
+        if taken.index is None or taken.index in self._run(
+            partial(_indexes, roles=self._roles, unnamed=self._dialect.primary)
+        ):
+            return
+        cause = taken.__cause__ or taken
+        raise OtherIndex(self._roles.name, taken.index, reason(cause)) from cause
+
+    def _run(self, work: Callable[[sa.Connection], Result]) -> Result:
+        return self._connector.transaction(partial(_translated, work=work, dialect=self._dialect))
+
+    def _check(self, worker: Any) -> None:
+        if worker is None:
+            column = _assignee(self._roles)
+            raise ValueError(f"{column.name} of table {self._roles.name!r} is NULL in a free row: give a value")
+
+
+def _translated(connection: sa.Connection, work: Callable[[sa.Connection], Result], dialect: Dialect) -> Result:
+    try:
+        return work(connection)
+    except sa.exc.DBAPIError as error:
+        if dialect.error_code(error) in dialect.duplicate:
+            raise ValueTaken(dialect.refusing_index(error)) from error
+        if dialect.transient_kind(error) == "lock timeout":
+            raise StillLocked from error
+        raise
+
+
+def _assignee(roles: Roles) -> Column:
+    if roles.assignee is None:
+        raise NoAssignee(roles.name)
+    return roles.assignee
+
+
+def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
+    """The unique index on these columns alone; None: the primary key. Raises NotExclusive where there is none."""
+    table, names = columns[0].table, {column.name for column in columns}
+    assert isinstance(table, sa.Table)  # noqa: S101 - the columns of a queue's table
+    inspector = sa.inspect(connection)
+    if set(inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]) == names:
+        return None
+    for index in inspector.get_indexes(table.name, schema=table.schema):
+        if index["unique"] and set(index["column_names"]) == names and _is_whole(index):
+            return index["name"]
+    raise NotExclusive(table.fullname, [column.name for column in columns], quote_of(connection))
+
+
+def _indexes(connection: sa.Connection, roles: Roles, unnamed: str | None) -> set[str | None]:
+    """The names of the indexes over the worker alone, or the key alone; `unnamed` is that of any primary key."""
+    table, inspector = roles.table, sa.inspect(connection)
+    primary = inspector.get_pk_constraint(table.name, schema=table.schema)
+    found: list[Any] = [(primary["name"] or unnamed, primary["constrained_columns"])]
+    found += [(i["name"], i["column_names"]) for i in inspector.get_indexes(table.name, schema=table.schema)]
+    ours = ({_assignee(roles).name}, {column.name for column in roles.key})
+    return {name for name, columns in found if set(columns) in ours}
+
+
+def _is_whole(index: Any) -> bool:
+    """Whether all rows are in the index, but for free ones."""
+    conditions = [value for option, value in index.get("dialect_options", {}).items() if option.endswith("_where")]
+    free = f"{index['column_names'][0]} is not null"
+    return all(str(where).strip("()").replace('"', "").lower() == free for where in conditions)

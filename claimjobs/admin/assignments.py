@@ -1,0 +1,140 @@
+"""Assignments: rows that are given to workers, each to one at most, for as long as the worker wants.
+
+An assignment is no claim and no lease: it has no owner, and nobody takes it away from a dead worker.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Self
+
+import sqlalchemy as sa
+
+from claimjobs.admin.assigner import Assigner, Assignment, Strategy
+from claimjobs.claim.selector import Selector
+from claimjobs.database.connect import engine_of
+from claimjobs.database.connection import Connector
+from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import database_now
+from claimjobs.errors import CrossedFork
+from claimjobs.options import Liveness
+from claimjobs.report import Report
+from claimjobs.table.backend import TableLike, look_at
+from claimjobs.table.columns import Columns
+from claimjobs.table.predicates import OrderBy, Where
+
+
+class Assignments:
+    """A table whose rows are given to workers: `Columns(assignee=...)` names the unique column of the worker.
+
+    `bind`, `table`, `columns`, `where`, `order_by`, `liveness`, `dialect` and `now` are what they are for a Queue. The
+    row is any free one; with `order_by`, the first of the first 64 that are not locked. Nothing is sent to the database
+    before the first call, which raises ConnectionFailed, ServerTooOld, UnfitTable, NoAssignee, or NotExclusive where no
+    unique index keeps the promise. Threads take turns; another process needs an object of its own (CrossedFork).
+    """
+
+    def __init__(
+        self,
+        bind: str | sa.URL | sa.Engine,
+        table: TableLike,
+        *,
+        columns: Columns | None = None,
+        where: Where = None,
+        order_by: OrderBy = None,
+        liveness: Liveness | None = None,
+        dialect: Dialect | None = None,
+        now: sa.ColumnElement[Any] | None = None,
+    ) -> None:
+        self.engine = engine_of(bind)
+        self.report = Report()
+        """What was tried again so far, in numbers."""
+        self._table, self._columns, self._dialect = table, columns, dialect
+        self._where, self._order_by = where, order_by
+        self._now = database_now() if now is None else now
+        self._liveness = liveness or Liveness()
+        self._process = os.getpid()
+        self._preparing = threading.RLock()
+        self._assigner: Assigner | None = None
+        self._strategy: tuple[Where, Strategy] | None = None
+
+    def assign(self, worker: Any, where: Where = None) -> Assignment:
+        """Give a worker a row of its own: its value is written into the column `assignee`, until `unassign`.
+
+        A worker has one row at most, and a row one worker at most; there is no lease, and no owner. `where` narrows
+        which rows may be had. Others that write the same value at this moment are waited for, but not for long: see
+        `Assignment.outcome`. Raises OtherIndex where another unique index refuses it, and BadPredicate.
+        """
+        assigner = self._ready()
+        selector = self._selector(assigner)
+        with selector.understood(where):
+            return assigner.assign(worker, self._strategy_for(assigner, selector, where))
+
+    def unassign(self, worker: Any) -> bool:
+        """Set the row free that a worker has; whether it had one."""
+        return self._ready().unassign(worker)
+
+    def pair(self, values: Mapping[str, Any]) -> Assignment:
+        """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
+
+        `already assigned` if either is, with the row where it was found; `busy` if somebody else has written either,
+        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive). Raises
+        OtherIndex where a unique index over other columns refuses the row.
+        """
+        return self._ready().pair(values)
+
+    def check(self) -> None:
+        """Find out now whether the table can keep the promise, and whether the database can read the predicate."""
+        selector = self._selector(self._ready())
+        with selector.understood(None):
+            selector.trial(None, ordered=True)
+
+    def close(self) -> None:
+        """Close the connection. What is assigned stays so. The object can be used again."""
+        with self._preparing:
+            assigner, self._assigner, self._strategy = self._assigner, None, None
+        if assigner is not None:
+            assigner.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ready(self) -> Assigner:
+        if self._process != os.getpid():
+            raise CrossedFork
+        with self._preparing:
+            if self._assigner is None:
+                backend = look_at(self.engine, self._table, self._dialect, columns=self._columns, by_lease=False)
+                connector = Connector(self.engine, backend.dialect, self._liveness, self.report)
+                try:
+                    self._assigner = Assigner(connector, backend)
+                except BaseException:
+                    connector.close()
+                    raise
+                weakref.finalize(self, _close_unless_forked, connector, self._process)
+            return self._assigner
+
+    def _selector(self, assigner: Assigner) -> Selector:
+        backend = assigner.backend
+        return Selector(self.engine, backend.dialect, backend.roles, self._where, self._order_by, self._now)
+
+    def _strategy_for(self, assigner: Assigner, selector: Selector, where: Where) -> Strategy:
+        """Built once for a predicate that stays the same."""
+        built = self._strategy
+        if selector.changes(where) or built is None or built[0] is not where:
+            selection = selector.selection(where)
+            unordered = replace(selection, order=selection.order if self._order_by is not None else ())
+            self._strategy = built = (where, assigner.strategy(unordered))
+        return built[1]
+
+
+def _close_unless_forked(connector: Connector, process: int) -> None:
+    """In a forked child the connection is its parent's."""
+    if process == os.getpid():
+        connector.close()

@@ -1,0 +1,175 @@
+"""Ledger: what was done in a destination, noted there, in the same transaction as the effect."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Final
+from uuid import UUID
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from claimjobs.database.connect import dialect_for, engine_of
+from claimjobs.database.connection import Connector
+from claimjobs.database.savepoint import savepoint
+from claimjobs.dialects import Dialect, Key, dialect_of
+from claimjobs.dialects.types import database_now
+from claimjobs.errors import TableMissing
+from claimjobs.instants import age_of, in_utc
+from claimjobs.job import Job
+from claimjobs.options import Liveness
+from claimjobs.report import Report
+from claimjobs.statements import ledger as statements
+from claimjobs.table.create import CreatedTables, make
+from claimjobs.table.definitions import LEDGER_TABLE, LONGEST_NAME, ledger_table
+
+AT_ONCE: Final = 1_000
+"""Entries of one statement and one transaction of a clean-up."""
+
+
+class Ledger:
+    """Tells the first attempt of a job from a second one, in a destination: another database than the queue's.
+
+    A job is executed again if its consumer dies after the effect is committed there, and before the job is settled
+    here. So the effect and a note of it are one transaction there, and a second attempt leaves the effect out:
+
+        with destination.begin() as connection:
+            if ledger.once(connection, job):
+                ...  # the effect, through this connection
+
+    `queue` names the queue in the destination, and a job is named by its key. Where a key comes a second time, it is
+    taken for the same job, and not done: so give another name to a queue whose table is made anew and begins with
+    id 1 again (`emails-2`), and keep entries for longer than any job may wait for its next attempt. A key is
+    compared as text: all consumers of a queue should describe its table alike.
+
+    The destination needs the table `claimjobs_ledger`: `Ledger.make(url)`, or `claimjobs setup-tables --ledger`.
+    """
+
+    def __init__(self, queue: str, *, dialect: Dialect | None = None) -> None:
+        """`dialect` overrides what the destination is found to be capable of. Raises ValueError for a bad name."""
+        if not 0 < len(queue) <= LONGEST_NAME:
+            raise ValueError(f"a queue's name in the ledger has 1 to {LONGEST_NAME} characters, not {len(queue)}")
+        self.queue = queue
+        self._dialect = dialect
+        self._table = ledger_table()
+
+    @staticmethod
+    def make(bind: str | sa.URL | sa.Engine) -> CreatedTables:
+        """Make the table in a destination where it is missing. Raises ConnectionFailed or ServerTooOld."""
+        return make(engine_of(bind), [ledger_table()])
+
+    def once(self, connection: sa.Connection | Session, job: Job | Key) -> bool:
+        """Note a job, in the transaction of this connection; whether that is the first time.
+
+        While another transaction has noted it and is not committed this waits, as for any lock; if that is rolled
+        back, this is the first. An error of the database is raised as it is, such as the serialization failure of
+        Postgres above READ COMMITTED: the attempt has failed, and the next one will know. In AUTOCOMMIT the note is
+        no part of the effect's transaction, and nothing is promised. Raises TableMissing, or UnknownDatabase for a
+        destination that is none of MySQL, MariaDB and Postgres.
+        """
+        used = connection.connection() if isinstance(connection, Session) else connection
+        key = job.key if isinstance(job, Job) else job
+        dialect = self._dialect or _dialect_of(used)
+        with _missing(dialect):
+            return _insert(used, self._table, dialect, self._entry(key))
+
+    def purge(self, bind: str | sa.URL | sa.Engine, older_than: timedelta | float, *, dry_run: bool = False) -> int:
+        """Forget jobs of this queue that were done so long ago, by the destination's clock; how many.
+
+        `older_than` is a timedelta or seconds; it must be longer than any job may wait for its next attempt. They are
+        deleted and committed 1,000 at a time; with `dry_run` they are only counted. Raises ConnectionFailed
+        or TableMissing.
+        """
+        age, engine = age_of(older_than), engine_of(bind)
+        dialect = self._dialect or dialect_for(engine)
+        connector = Connector(engine, dialect, Liveness(), Report())
+        try:
+            until = connector.transaction(_now) - age
+            chosen = {"queue": self.queue, "until": until}
+            with _missing(dialect):
+                if dry_run:
+                    return connector.transaction(partial(_count, table=self._table, chosen=chosen))
+                return self._forget(connector, dialect, chosen)
+        finally:
+            connector.close()
+
+    def _forget(self, connector: Connector, dialect: Dialect, chosen: dict[str, Any]) -> int:
+        count, chunk = 0, AT_ONCE
+        while chunk == AT_ONCE:
+            chunk = connector.transaction(partial(_forget, table=self._table, dialect=dialect, chosen=chosen))
+            count += chunk
+        return count
+
+    def _entry(self, key: Key) -> dict[str, str]:
+        parts = [_plain(part) for part in (key if isinstance(key, tuple) else (key,))]
+        whole = json.dumps([self.queue, *parts])
+        return {
+            "digest": hashlib.sha256(whole.encode()).hexdigest(),
+            "queue": self.queue,
+            "job": _readable(", ".join(parts)),
+        }
+
+
+def _insert(connection: sa.Connection, table: sa.Table, dialect: Dialect, entry: dict[str, str]) -> bool:
+    statement = statements.note(table, dialect)
+    if dialect.skips_duplicates:
+        return connection.execute(statement, entry).first() is not None
+    try:
+        with savepoint(connection):
+            connection.execute(statement, entry)
+    except sa.exc.DBAPIError as error:
+        if dialect.error_code(error) not in dialect.duplicate:
+            raise
+        return False
+    return True
+
+
+@contextmanager
+def _missing(dialect: Dialect) -> Iterator[None]:
+    """Raise TableMissing, with the next step, for an error that says so."""
+    try:
+        yield
+    except sa.exc.DBAPIError as error:
+        if dialect.error_code(error) in dialect.missing_table:
+            raise TableMissing(LEDGER_TABLE) from error
+        raise
+
+
+def _dialect_of(connection: sa.Connection) -> Dialect:
+    engine_of(connection.engine)  # raises UnknownDatabase where there is none
+    return dialect_of(connection)
+
+
+def _now(connection: sa.Connection) -> datetime:
+    now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+    return now
+
+
+def _count(connection: sa.Connection, table: sa.Table, chosen: dict[str, Any]) -> int:
+    return int(connection.execute(statements.how_many(table), chosen).scalar_one())
+
+
+def _forget(connection: sa.Connection, table: sa.Table, dialect: Dialect, chosen: dict[str, Any]) -> int:
+    found = connection.scalars(statements.old(table), {**chosen, "limit": AT_ONCE}).all()
+    if found:
+        connection.execute(statements.forget(table, dialect), {"claimjobs_keys": found})
+    return len(found)
+
+
+def _plain(part: Any) -> str:
+    """A part of a key, the same whatever driver or description of the table it came through."""
+    if isinstance(part, UUID):
+        return part.hex
+    if isinstance(part, (bytes, bytearray, memoryview)):
+        return bytes(part).hex()
+    return in_utc(part).isoformat() if isinstance(part, datetime) else str(part)
+
+
+def _readable(text: str) -> str:
+    text = text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"

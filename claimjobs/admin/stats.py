@@ -1,0 +1,167 @@
+"""What a queue holds, read from the database."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.lease.registry import OwnerState, dead_among, look
+from claimjobs.statements import count
+from claimjobs.statements.side_car import SideCarJoin, waiting
+from claimjobs.table.backend import Backend
+from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
+from claimjobs.table.definitions import FIRST_OWNER
+from claimjobs.table.job_state import State
+from claimjobs.table.roles import Roles
+
+
+@dataclass(frozen=True)
+class OwnerStats:
+    """One owner, and what it holds."""
+
+    id: int
+    host: str
+    pid: int
+    age: float
+    """Seconds since it registered."""
+    silence: float
+    """Seconds since its last sign of life."""
+    lease: float
+    """Seconds of silence after which it is dead."""
+    lock: str
+    """`held`: its session lock tells at once when it dies; `free`: that is gone; `none`: the lease alone tells."""
+    dead: bool
+    """Whether its jobs are about to be handed back."""
+    asleep: float | None
+    """Seconds for which it has waited to be called, without work; None: it has work, or looks for some by itself."""
+    jobs: int
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Counts of jobs by status, and who holds them."""
+
+    unclaimed: int
+    claimed: int
+    done: int
+    dead: int
+    oldest: float | None
+    """Seconds that the longest-waiting unclaimed job has been due; None where none is, or no `run_at` tells."""
+    owners: tuple[OwnerStats, ...]
+    others: Mapping[Any, int] = field(default_factory=dict)
+    """Rows in no state that is named: how many have each other value of the status column, the most first. None of
+    them is claimed."""
+
+    ownerless: int = 0
+    """Claimed jobs that no owner's id stands in: nobody works on them, and nobody hands them back unasked."""
+    strangers: Mapping[int, int] = field(default_factory=dict)
+    """Claimed jobs by their `owner_id`, where that is another program's: no consumer hands them back unasked."""
+
+    @property
+    def left(self) -> int:
+        """Jobs that are still to be done: unclaimed and claimed."""
+        return self.unclaimed + self.claimed
+
+
+@dataclass(frozen=True)
+class Retries:
+    """The jobs that failed and wait for their next attempt."""
+
+    jobs: int
+    next_in: float | None
+    """Seconds until the first of them is due, 0 where it is due already; None where none waits."""
+
+
+def retries(
+    connection: sa.Connection, roles: Roles, now: sa.ColumnElement[Any], where: Sequence[sa.ColumnElement[bool]]
+) -> Retries:
+    """Those of a queue's table, or of its side-car, for which all this holds. Without `run_at` none waits."""
+    if roles.run_at is None:
+        return Retries(0, None)
+    row = connection.execute(count.retries(roles, now, *where)).one()
+    seconds = None if row.next is None else max(0.0, (_aware(row.next) - _aware(row.now)).total_seconds())
+    return Retries(row.jobs, seconds)
+
+
+def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
+    """The statistics of a queue's table, in three statements, or a few more."""
+    roles = backend.roles
+    known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
+    if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
+        pair = SideCarJoin(backend.apart, roles, backend.dialect, now)
+        known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
+    jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
+    held = _held(connection, backend) if backend.by_lease else {}
+    return Stats(
+        unclaimed=jobs[UNCLAIMED],
+        claimed=jobs[CLAIMED],
+        done=jobs[DONE],
+        dead=jobs[DEAD],
+        oldest=_oldest(known[UNCLAIMED]),
+        owners=_owners(connection, backend, held) if backend.by_lease else (),
+        strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
+        others=dict(others.most_common()),
+        ownerless=_ownerless(connection, backend) if known[CLAIMED] else 0,
+    )
+
+
+def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:
+    """The counts of each state; and, of the values that mean none, how many rows have each."""
+    known: defaultdict[str, list[Any]] = defaultdict(list)
+    others: Counter[Any] = Counter()
+    for row in rows:
+        name = state.named(row[: len(state.told_by)])
+        if name is None:
+            others[row[0]] += row.jobs
+        else:
+            known[name].append(row)
+    return known, others
+
+
+def _oldest(rows: Sequence[Any]) -> float | None:
+    ages = [(_aware(row.now) - _aware(row.oldest)).total_seconds() for row in rows if row.oldest is not None]
+    return max(0.0, *ages) if ages else None
+
+
+def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
+    """How many jobs each owner holds."""
+    rows = connection.execute(count.by_owner(backend.roles))
+    return {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
+
+
+def _owners(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:
+    owners = look(connection, backend)
+    dead = dead_among(owners, connection, backend)
+    return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners)
+
+
+def _ownerless(connection: sa.Connection, backend: Backend) -> int:
+    if backend.roles.owner_id is None:
+        return 0
+    return int(connection.execute(count.ownerless(backend.roles)).scalar_one())
+
+
+def _owner(seen: OwnerState, jobs: int, *, dead: bool) -> OwnerStats:
+    age = (seen.now - seen.started).total_seconds()
+    lock = "none" if seen.server_since is None else "free" if seen.session is None else "held"
+    return OwnerStats(
+        id=seen.id,
+        host=seen.host,
+        pid=seen.pid,
+        age=age,
+        silence=seen.silence,
+        lease=seen.lease,
+        lock=lock,
+        dead=dead,
+        asleep=None if seen.asleep is None else max(0.0, (seen.now - seen.asleep).total_seconds()),
+        jobs=jobs,
+    )
+
+
+def _aware(instant: datetime) -> datetime:
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)

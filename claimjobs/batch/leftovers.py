@@ -1,0 +1,70 @@
+"""Leftovers: rows that are still due although their handler has returned, where `on_done="leave"` writes nothing."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect, Key
+from claimjobs.errors import StillDue
+from claimjobs.report import Report
+from claimjobs.table.roles import Roles
+
+MOST: Final = 1_000
+"""Rows that are left out of further claims. Each claim sends their keys."""
+SHOWN: Final = 10
+"""Keys of one message."""
+
+log = logging.getLogger("claimjobs.leftovers")
+
+
+class Leftovers:
+    """Finds such rows in the settle, reports each once, and keeps this Queue from claiming them again.
+
+    Each Queue knows its own: another consumer may claim such a row once as well.
+    """
+
+    def __init__(self, roles: Roles, dialect: Dialect, report: Report) -> None:
+        self._roles = roles
+        self._dialect = dialect
+        self._report = report
+        self._keys: dict[Key, None] = {}
+
+    @property
+    def excluded(self) -> sa.ColumnElement[bool]:
+        """The predicate of a row that is none of them, asked anew each time it is sent."""
+        key = self._roles.key
+        keys: sa.BindParameter[Any] = sa.bindparam("claimjobs_left", expanding=True, callable_=lambda: [*self._keys])
+        return key[0].not_in(keys) if len(key) == 1 else sa.tuple_(*key).not_in(keys)
+
+    def find(self, connection: sa.Connection, done: Sequence[Key], ready: sa.ColumnElement[bool]) -> None:
+        """Look in the settle's transaction which of the done rows are still `ready`, and report them."""
+        roles = self._roles
+        found = sa.select(*roles.key).where(ready).order_by(*roles.key)
+        # A locking read sees rows as they are now; a plain one may see an older snapshot.
+        locked = self._dialect.reach(found, roles.key, roles.key_index).with_for_update(of=roles.table)
+        keys = [roles.key_in(row) for row in connection.execute(locked, {"claimjobs_keys": list(done)}).mappings()]
+        new = [key for key in keys if key not in self._keys]
+        if new:
+            self._keys.update(dict.fromkeys(new))
+            self._report.still_due += len(new)
+            self._tell(new)
+
+    def _tell(self, keys: list[Key]) -> None:
+        more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
+        shown = ", ".join(map(repr, keys[:SHOWN]))
+        log.warning(
+            "table %s: the handler returned, and these rows are still due: %s%s; they are not claimed again by this "
+            "consumer: let the handler make the predicate false",
+            self._roles.name,
+            shown,
+            more,
+        )
+
+    def check(self) -> None:
+        """Raises StillDue where there are too many of them: the handler does not do its part."""
+        if len(self._keys) > MOST:
+            raise StillDue(self._roles.name, len(self._keys))

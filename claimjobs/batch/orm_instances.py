@@ -1,0 +1,35 @@
+"""Instances: the jobs of a batch as objects of a mapped class, bound to a session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+from claimjobs.job import Job
+from claimjobs.table.roles import Roles
+
+
+def instances(session: Session, entity: type[Any], roles: Roles, jobs: Sequence[Job]) -> tuple[Any, ...]:
+    """The instance of each job, in the order of the jobs; read in one statement, as they are now.
+
+    Raises LookupError for a job whose row is gone: somebody deleted it while it was in hand.
+    """
+    mapper = sa.inspect(entity)
+    names = [mapper.get_property_by_column(mapper.local_table.c[column.name]).key for column in roles.key]
+    columns = [getattr(entity, name) for name in names]
+    keys = [job.key for job in jobs]
+    chosen = columns[0].in_(keys) if len(columns) == 1 else sa.tuple_(*columns).in_(keys)
+    statement = sa.select(entity).where(chosen).execution_options(populate_existing=True)
+    found = {_key(instance, names): instance for instance in session.scalars(statement).unique()}
+    gone = [key for key in keys if key not in found]
+    if gone:
+        raise LookupError(f"the row of job {gone[0]!r} is gone: somebody deleted it while it was in hand")
+    return tuple(found[key] for key in keys)
+
+
+def _key(instance: Any, names: Sequence[str]) -> Any:
+    parts = tuple(getattr(instance, name) for name in names)
+    return parts if len(parts) > 1 else parts[0]

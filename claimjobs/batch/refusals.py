@@ -1,0 +1,166 @@
+"""Refusals: the jobs of a batch whose outcome the database refuses or swallows, so that they do not hold up the others.
+
+A constraint, a trigger or a foreign key refuses a row with an error: the settle is halved until such a row is alone. A
+trigger or a rule can also swallow a write without an error. Nobody else has such a job then: it is in our hand still.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+import sqlalchemy as sa
+
+from claimjobs.batch.settle import Outcomes, Settler
+from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Dialect, Key
+from claimjobs.errors import WriteSwallowed
+from claimjobs.job import claim_of, key_of
+from claimjobs.options import Retry
+from claimjobs.statements import owners
+from claimjobs.table.backend import Backend
+
+Result = TypeVar("Result")
+SWALLOWED: Final = (
+    "the database wrote nothing into its row: a trigger or a rule swallows the write, or its key is unequal"
+)
+
+log = logging.getLogger("claimjobs.settle")
+
+
+class Unsettled(NamedTuple):
+    """Which jobs of a settle were not written."""
+
+    lost: set[Key]
+    """They were not this owner's any more."""
+    stuck: Mapping[Key, str]
+    """They are its own still: neither their outcome can be written nor that they failed; and why."""
+
+
+class Refusals:
+    """Settles through a connector, and fails each job whose outcome the database does not take."""
+
+    def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:
+        self._connector = connector
+        self._settler = settler
+        self._retry = retry
+        self._roles, self._dialect = backend.roles, backend.dialect
+        self._held = owners.held(backend.roles)
+
+    def settle(self, owner: int, outcomes: Outcomes, doubts: list[BaseException]) -> Unsettled:
+        """Write outcomes, and change those in `outcomes` that become failures."""
+        refused: dict[Key, str] = {}
+        lost = self._in_parts(owner, outcomes, doubts, refused)
+        return self.follow(owner, outcomes, lost, refused=refused, doubts=doubts)
+
+    def follow(
+        self,
+        owner: int,
+        outcomes: Outcomes,
+        unwritten: set[Key],
+        *,
+        refused: Mapping[Key, str],
+        doubts: list[BaseException],
+        claimed: Iterable[Key] = (),
+    ) -> Unsettled:
+        """What comes after a settle: some rows were `unwritten`, some refused. `claimed`: what was claimed with it."""
+        swallowed = dict.fromkeys(self._still_held(owner, unwritten) - set(claimed), SWALLOWED)
+        stuck: Mapping[Key, str] = {**refused, **swallowed}
+        if stuck:
+            stuck = self._fail(owner, outcomes, stuck, once=set(swallowed), doubts=doubts)
+        return Unsettled(unwritten - set(swallowed), stuck)
+
+    def _in_parts(
+        self, owner: int, outcomes: Outcomes, doubts: list[BaseException], refused: dict[Key, str]
+    ) -> set[Key]:
+        def write(keys: Sequence[Key]) -> set[Key]:
+            return self._settler.settle(self._connector, owner, outcomes.only(set(keys)), doubts)
+
+        try:
+            return self._settler.settle(self._connector, owner, outcomes, doubts)
+        except (sa.exc.DBAPIError, WriteSwallowed) as error:
+            if not is_of_a_row(error, self._dialect):
+                raise
+            return set().union(*halved(outcomes.keys(), write, self._dialect, refused, first=error))
+
+    def _still_held(self, owner: int, keys: set[Key]) -> set[Key]:
+        """Those of the keys that the owner holds, as they are read: SQL may not find a row by its key."""
+        if not keys:
+            return set()
+        held = self._connector.transaction(lambda c: c.execute(self._held, {"claimjobs_me": owner}).all())
+        return keys & {key_of(row) for row in held}
+
+    def _fail(
+        self,
+        owner: int,
+        outcomes: Outcomes,
+        refused: Mapping[Key, str],
+        *,
+        once: set[Key],
+        doubts: list[BaseException],
+    ) -> Mapping[Key, str]:
+        """Let those fail whose work was done. Which of them cannot, and all others that were refused.
+
+        Of those in `once` the next try would end in the same way: they are dead at once.
+        """
+        failed = self._failures(outcomes, refused, once)
+        again: dict[Key, str] = {}
+        unwritten = self._in_parts(owner, failed, doubts, again) if failed.errors else set()
+        again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
+        written = failed.only(set(failed.errors) - set(again))
+        for key in refused:
+            outcomes.forget(key)
+        for key, error in written.errors.items():
+            log.error("the database refuses the outcome of job %r of %s: it failed (%s)", key, self._roles.name, error)
+        outcomes.take_over(written)
+        return {key: why for key, why in refused.items() if key not in written.errors}
+
+    def _failures(self, outcomes: Outcomes, refused: Mapping[Key, str], once: set[Key]) -> Outcomes:
+        failed = Outcomes(jobs=outcomes.jobs)
+        if self._roles.can_retry and self._roles.can_bury:
+            done = set(outcomes.done)
+            for key in refused:
+                if key in done and key in outcomes.jobs:
+                    failures = self._roles.told("attempts", claim_of(outcomes.jobs[key]), 0)
+                    last = key in once or self._retry.is_last(failures)
+                    error = self._roles.kept_of(f"its outcome cannot be written: {refused[key]}")
+                    failed.fail(key, error, None if last else self._retry.wait(failures))
+        return failed
+
+
+def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
+    """Whether a write was refused, or swallowed, because of what single rows are."""
+    return isinstance(error, WriteSwallowed) or dialect.refuses_row(error)
+
+
+def halved(
+    keys: Sequence[Key],
+    write: Callable[[Sequence[Key]], Result],
+    dialect: Dialect,
+    refused: dict[Key, str],
+    *,
+    first: Exception | None = None,
+) -> list[Result]:
+    """What `write` returns for the halves of some keys, which were refused as a whole by the error `first`.
+
+    A key that is refused alone goes into `refused`, with the reason.
+    """
+    if first is not None and len(keys) > 1:
+        middle = len(keys) // 2
+        return [
+            *halved(keys[:middle], write, dialect, refused),
+            *halved(keys[middle:], write, dialect, refused),
+        ]
+    try:
+        return [write(keys)] if first is None else _alone(keys, refused, first)
+    except (sa.exc.DBAPIError, WriteSwallowed) as error:
+        if not is_of_a_row(error, dialect):
+            raise
+        return halved(keys, write, dialect, refused, first=error)
+
+
+def _alone(keys: Sequence[Key], refused: dict[Key, str], error: Exception) -> list[Result]:
+    refused.update(dict.fromkeys(keys, reason(error)))
+    return []

@@ -1,0 +1,325 @@
+"""Settle: write what became of a batch, one statement for each kind of outcome, each guarded by the owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, Final, Literal
+
+import sqlalchemy as sa
+
+from claimjobs.batch.leftovers import Leftovers
+from claimjobs.callables import unfinished
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.connection import Connector
+from claimjobs.dialects import Dialect, Key
+from claimjobs.errors import BadOnDone, DoneUndecided, WriteSwallowed
+from claimjobs.job import Job, key_of
+from claimjobs.report import Report
+from claimjobs.statements import settle as statements
+from claimjobs.statements import side_car
+from claimjobs.table.columns import DONE
+from claimjobs.table.on_done import FINISHES, LEAVE, Finish
+from claimjobs.table.roles import Roles
+
+OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]
+"""What becomes of done jobs. A function is called in the settle's own transaction, with the jobs, which are still
+ours and locked; it returns which of the two it is to be (None: what it would be without the function)."""
+Write = tuple[CompiledStatement, dict[str, Any]]
+
+MANY: Final = 10_000
+"""Keys of one statement: a protocol may count parameters in 16 bits."""
+FEW: Final = 200
+"""Jobs of one statement that says something else of each of them. With the longest errors it is 2 MB at most, below
+any limit of packets in use; and a CASE of n branches for n rows costs n * n."""
+
+
+@dataclass
+class Outcomes:
+    """What became of the jobs of a batch, by their keys."""
+
+    done: list[Key] = field(default_factory=list)
+    released: list[Key] = field(default_factory=list)
+    retried: dict[Key, float] = field(default_factory=dict)
+    """Seconds to wait before each runs again."""
+    dead: list[Key] = field(default_factory=list)
+    suspects: dict[Key, float] = field(default_factory=dict)
+    """Something went wrong that names none of them: seconds to wait before each runs again, in smaller company."""
+    company: int = 0
+    """How many `suspects` there were, where some of them are left out here; 0: these are all."""
+    loners: set[Key] = field(default_factory=set)
+    """Those of `retried` and `dead` that nobody named: they were alone when something went wrong."""
+    errors: dict[Key, str] = field(default_factory=dict)
+    """What went wrong with each job of `retried`, `dead` and `suspects`."""
+    jobs: Mapping[Key, Job] = field(default_factory=dict)
+    """The jobs themselves, as they were claimed, where they are known."""
+
+    def keys(self) -> list[Key]:
+        """All of them."""
+        return [*self.done, *self.released, *self.retried, *self.dead, *self.suspects]
+
+    @property
+    def all_done(self) -> bool:
+        """Whether nothing else became of any of them."""
+        return not (self.released or self.retried or self.dead or self.suspects)
+
+    def count(self, report: Report) -> None:
+        """Count them: they are in the database."""
+        report.done += len(self.done)
+        report.released += len(self.released)
+        report.retried += len(self.retried)
+        report.dead += len(self.dead)
+        report.suspects += len(self.suspects)
+
+    def forget(self, key: Key) -> None:
+        """Take back what was said of a job."""
+        self.retried.pop(key, None)
+        self.suspects.pop(key, None)
+        self.loners.discard(key)
+        self.errors.pop(key, None)
+        for decided in (self.done, self.released, self.dead):
+            if key in decided:
+                decided.remove(key)
+
+    def fail(self, key: Key, error: str, wait: float | None) -> None:
+        """A job failed: it runs again after so many seconds; None: it is dead."""
+        self.errors[key] = error
+        if wait is None:
+            self.dead.append(key)
+        else:
+            self.retried[key] = wait
+
+    def take_over(self, others: Outcomes) -> None:
+        """Add the failures of others."""
+        self.dead.extend(others.dead)
+        self.retried.update(others.retried)
+        self.errors.update(others.errors)
+
+    def only(self, held: set[Key]) -> Outcomes:
+        """Those of the keys that are still held."""
+        return Outcomes(
+            done=[key for key in self.done if key in held],
+            released=[key for key in self.released if key in held],
+            retried={key: wait for key, wait in self.retried.items() if key in held},
+            dead=[key for key in self.dead if key in held],
+            suspects={key: wait for key, wait in self.suspects.items() if key in held},
+            company=self.company or len(self.suspects),
+            loners=self.loners & held,
+            errors={key: error for key, error in self.errors.items() if key in held},
+            jobs=self.jobs,
+        )
+
+
+class SomeLost(Exception):
+    """A write reached fewer jobs than it was meant for."""
+
+
+class Settler:
+    """Writes outcomes for jobs of one table."""
+
+    def __init__(
+        self,
+        roles: Roles,
+        dialect: Dialect,
+        now: sa.ColumnElement[Any],
+        on_done: OnDone | None,
+        *,
+        otherwise: Finish | None = None,
+        left: Leftovers | None = None,
+        ready: sa.ColumnElement[bool] | None = None,
+        locked: bool = False,
+        source: Roles | None = None,
+    ) -> None:
+        """`on_done`: None for one that settles no done jobs. `otherwise`: what it is where a function returns None.
+        `left`, `ready`: with "leave", those that are due all the same, and the predicate that tells.
+
+        `locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for.
+
+        `source`: the user's table, where `roles` are those of a table of claims beside it.
+        """
+        if on_done == "keep":
+            roles.need_state(DONE, "keeping done jobs")
+        self._locked = locked
+        self._name = (source or roles).name
+        self._reach = reach = statements.SettleTarget(roles, dialect, sa.true() if locked else roles.mine)
+        self._now = now
+        self._on_done = on_done
+        self._otherwise = otherwise
+        self._left, self._ready = left, ready
+        self._delete, self._keep = (
+            CompiledStatement(statements.delete(reach)),
+            CompiledStatement(statements.keep(reach, now)),
+        )
+        self._release = CompiledStatement(statements.release(reach))
+        self._still_mine = statements.still_mine(reach)
+        self._still_there = None if source is None else statements.still_there(source, dialect)
+        pair = None if source is None else side_car.SideCarJoin(source, roles, dialect, now)
+        self._remove = None if pair is None else CompiledStatement(side_car.remove(pair))
+        self._note = None if pair is None or not locked else CompiledStatement(side_car.note(pair))
+
+    def settle(
+        self, connector: Connector, me: int, outcomes: Outcomes, doubts: list[BaseException] | None = None
+    ) -> set[Key]:
+        """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
+
+        Those that `me` no longer held are left as they are: somebody else decides about them now. Of the others the
+        write was swallowed (see claimjobs.refusals). Written twice the outcomes do no harm.
+        `doubts` as for `Connector.transaction`.
+        """
+        try:
+            return connector.transaction(partial(self.guarded, me=me, outcomes=outcomes), doubts=doubts)
+        except SomeLost:
+            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
+
+    def guarded(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """The same within the caller's transaction. Raises SomeAreLost, after which that must be rolled back."""
+        if self._looks_first:
+            return self._look_then_write(connection, me, outcomes)
+        if self._reach.dialect.returns_what_it_writes:
+            return self._write_and_compare(connection, me, outcomes)
+        return self._write_and_count(connection, me, outcomes)
+
+    @property
+    def in_one(self) -> sa.Delete | sa.Update | None:
+        """The one statement that settles jobs that are all done, and returns their keys; None where there is none."""
+        if self._looks_first or self._locked or not self._reach.dialect.returns_what_it_writes:
+            return None
+        settle: sa.Delete | sa.Update = (self._keep if self._on_done == "keep" else self._delete).statement
+        return settle
+
+    @property
+    def _looks_first(self) -> bool:
+        """Whether what is written cannot be undone, or cannot be compared with what was meant."""
+        return (
+            callable(self._on_done)
+            or self._on_done == LEAVE
+            or (self._remove is not None and self._on_done == "delete")
+        )
+
+    def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
+        """Write outcomes of jobs that this transaction has locked. The keys among which are those of unwritten rows.
+
+        Raises WriteSwallowed, after which it must be rolled back: where the locks are the claim, for any of these.
+        """
+        short: set[Key] = set()
+        for statement, values in self._writes(connection, outcomes):
+            reached, keys = statement.count(connection, _by(me, values)), values["claimjobs_keys"]
+            if reached < len(keys) and not self._may_be_short(connection, statement, reached, keys):
+                short.update(keys)
+        if self._left is not None and self._ready is not None:
+            for keys in _cut(outcomes.done, MANY):
+                self._left.find(connection, keys, self._ready)
+        return short
+
+    def _may_be_short(
+        self, connection: sa.Connection, statement: CompiledStatement, reached: int, keys: list[Key]
+    ) -> bool:
+        """Whether a write may reach fewer rows than it was given keys of. Raises WriteSwallowed."""
+        if statement is self._note or (self._remove is not None and statement is self._delete):
+            return True  # a claim in a table beside the user's that is there already, or was never written
+        if statement is self._remove and not self._locked:  # the row may be gone, but it must not be there still
+            left = self._held_by_key(connection, self._still_there, keys)
+            if left:
+                raise WriteSwallowed(
+                    self._name, "the settle", (len(keys) - len(left), len(keys)), sorted(left, key=str)
+                )
+            return True
+        if self._locked:
+            raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
+        return False
+
+    def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        lost: set[Key] = set()
+        for statement, values in self._writes(connection, outcomes):
+            rows = connection.execute(statement.statement, _by(me, values))
+            lost.update(set(values["claimjobs_keys"]) - {key_of(row) for row in rows})
+        return lost
+
+    def _write_and_count(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """The same where nothing is returned. A count says that some are lost, not which: then look first."""
+        for statement, values in self._writes(connection, outcomes):
+            if statement.count(connection, _by(me, values)) != len(values["claimjobs_keys"]):
+                raise SomeLost
+        return set()
+
+    def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        keys = outcomes.keys()
+        held = self._held_of(connection, me, keys)
+        short = self.write(connection, me, outcomes.only(held))
+        return (set(keys) - held) | (self._held_of(connection, me, short) if short else short)
+
+    def _held_of(self, connection: sa.Connection, me: int | None, keys: Iterable[Key]) -> set[Key]:
+        return self._held_by_key(connection, self._still_mine, keys, claimjobs_me=me)
+
+    def _held_by_key(self, connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> set[Key]:
+        found = (connection.execute(statement, {"claimjobs_keys": some, **by}) for some in _cut(keys, MANY))
+        return {key_of(row) for rows in found for row in rows}
+
+    # --- the statements --------------------------------------------------------------------------------
+
+    def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[Write]:
+        """The statements for those kinds of outcome that there are, each with its parameters."""
+        if outcomes.done:
+            for statement in self._finish(connection, outcomes):
+                yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, MANY))
+        if not self._locked:  # a row that is merely locked is free as soon as its transaction ends
+            yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
+        yield from self._failures(outcomes)
+
+    def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[CompiledStatement]:
+        """What becomes of done jobs, perhaps by the user's own function."""
+        wanted = self._on_done
+        if callable(wanted):
+            wanted = self._answered(wanted(connection, [outcomes.jobs[key] for key in outcomes.done]))
+        if wanted == LEAVE:
+            return [] if self._locked else [self._release]
+        ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
+        return [statement for statement in ways if statement is not None]
+
+    def _answered(self, answer: Any) -> Finish:
+        """What a user's function has said, once it is known to be possible: nothing is deleted by mistake."""
+        if answer not in (None, *FINISHES):
+            raise BadOnDone(unfinished(answer) or repr(answer))
+        wanted: Finish | None = answer or self._otherwise
+        if wanted is None:
+            raise DoneUndecided(self._reach.roles.name)
+        if wanted == "keep":
+            self._reach.roles.need_state(DONE, "keeping done jobs")
+        return wanted
+
+    def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
+        retry = partial(statements.retry, loners=outcomes.loners)
+        if self._note is not None:
+            yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
+        for keys in _cut(outcomes.retried, FEW):
+            yield self._again(retry, keys, outcomes.retried, outcomes.errors)
+        for keys in _cut(outcomes.dead, FEW):
+            errors = {key: outcomes.errors[key] for key in keys}
+            yield CompiledStatement(statements.bury(self._reach, self._now, errors)), {"claimjobs_keys": keys}
+        for keys in _cut(outcomes.suspects, FEW):
+            statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
+            yield statement, {**values, "claimjobs_company": outcomes.company or len(outcomes.suspects)}
+
+    def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> Write:
+        chosen = {key: errors[key] for key in keys}
+        waits = {key: delays[key] for key in keys}
+        return CompiledStatement(build(self._reach, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}
+
+
+def _by(me: int | None, values: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a write, with the owner's, if there is one."""
+    return values if me is None else {**values, "claimjobs_me": me}
+
+
+def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
+    """The keys in their order, so many at a time."""
+    rest = iter(keys)
+    while some := list(islice(rest, size)):
+        yield some
+
+
+def keys_for(connection: sa.Connection, statement: Any, keys: Sequence[Key]) -> list[Key]:
+    """The keys that a statement returns for those of its parameter `keys`."""
+    return [key_of(row) for row in connection.execute(statement, {"claimjobs_keys": keys})]

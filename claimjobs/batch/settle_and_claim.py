@@ -1,0 +1,93 @@
+"""Turn: a batch is settled and the next one claimed, in one transaction.
+
+That is one commit a batch; and, where the database can, one statement and one round trip.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import sqlalchemy as sa
+
+from claimjobs.batch.settle import MANY, Outcomes, Settler
+from claimjobs.claim.find_and_lock import NOTHING, ClaimRequest, ClaimResult
+from claimjobs.claim.strategies import TOLD, ClaimStrategy, OneStatement
+from claimjobs.dialects import Key
+from claimjobs.statements.claim import settled_by_the_dead
+
+
+class SettleAndClaim(Protocol):
+    """A way to settle outcomes of jobs held by `owner`, and to claim for `me`, in the caller's transaction.
+
+    Returns the keys that were not the owner's any more, and what was claimed. Raises SomeAreLost, OwnerDead or
+    KeyNotUnique, after which the transaction must be rolled back, and the outcomes settled by themselves.
+    """
+
+    algorithm: ClaimStrategy
+
+    def is_one_statement(self, outcomes: Outcomes) -> bool:
+        """Whether these outcomes, and the claim, are one statement, which needs no transaction around it."""
+
+    def __call__(
+        self, connection: sa.Connection, me: int, look: ClaimRequest, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], ClaimResult]: ...
+
+
+class SettleThenClaim:
+    """The statements of a settle, then those of a claim."""
+
+    def __init__(self, settler: Settler, algorithm: ClaimStrategy) -> None:
+        self._settler = settler
+        self.algorithm = algorithm
+
+    def is_one_statement(self, outcomes: Outcomes) -> bool:
+        del outcomes
+        return False
+
+    def __call__(
+        self, connection: sa.Connection, me: int, look: ClaimRequest, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], ClaimResult]:
+        lost = self._settler.guarded(connection, owner, outcomes)
+        return lost, self.algorithm(connection, me, look)
+
+
+class SettleAndClaimInOne(SettleThenClaim):
+    """One statement, where all jobs are done: the usual case."""
+
+    def __init__(self, settler: Settler, algorithm: OneStatement, settle: sa.Delete | sa.Update, keys: int) -> None:
+        """`settle` is the settler's for done jobs, whose keys have so many columns."""
+        super().__init__(settler, algorithm)
+        self._one = algorithm
+        self._told = TOLD + keys
+        self._turn = algorithm.taking(self._told, settle)
+
+    def is_one_statement(self, outcomes: Outcomes) -> bool:
+        return self._one.is_one_statement and outcomes.all_done and len(outcomes.done) <= MANY
+
+    def __call__(
+        self, connection: sa.Connection, me: int, look: ClaimRequest, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], ClaimResult]:
+        if not self.is_one_statement(outcomes):
+            return super().__call__(connection, me, look, owner=owner, outcomes=outcomes)
+        if owner != me:  # we were declared dead since: what is ours must still be one statement
+            return self._settler.guarded(connection, owner, outcomes), NOTHING
+        settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
+        rows = self._turn(connection, me, look, **settles)
+        count, *arrays = rows[0][: self._told]
+        settled = settled_by_the_dead(count) if count < 0 else count
+        lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
+        if count < 0:  # what is settled is settled; the next claim finds out under which id
+            return lost, NOTHING
+        return lost, self._one.claimed(connection, self._turn, rows, me=me, look=look)
+
+
+def _keys(arrays: list[list[Any]]) -> set[Key]:
+    return set(arrays[0]) if len(arrays) == 1 else set(zip(*arrays, strict=True))
+
+
+def turn(settler: Settler, algorithm: ClaimStrategy) -> SettleAndClaim:
+    """The shortest way from one batch to the next that the database is capable of."""
+    settle = settler.in_one
+    if isinstance(algorithm, OneStatement) and settle is not None:
+        return SettleAndClaimInOne(settler, algorithm, settle, keys=algorithm.key_columns)
+    return SettleThenClaim(settler, algorithm)

@@ -1,0 +1,1 @@
+"""Find candidates, lock them, check them again, mark them as owned: one strategy a file."""

@@ -1,0 +1,172 @@
+"""Rows as the driver gave them, which become values when somebody asks for them.
+
+A handler reads some columns of a job, rarely all. What a driver and a type make of each of them, a dozen for every job,
+is most of what a client spends on a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.dialects import Dialect
+from claimjobs.errors import KeyUnreadable
+from claimjobs.job import Convert, Job, PartlyRead, Places, Unread
+from claimjobs.statements.column_encoding import lean, parts
+from claimjobs.table.roles import Roles
+
+AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
+
+
+class RowReader:
+    """Makes jobs of the rows that a statement returns of a table's `columns`; it returns others before and after."""
+
+    def __init__(self, roles: Roles, dialect: Dialect, known: Sequence[str] = (), before: int = 0) -> None:
+        """`known`: names of columns that need not be read: whoever makes a job says what they hold.
+
+        `before`: so many columns stand before those of the table.
+        """
+        self._roles = roles
+        self._dialect = dialect
+        self._before = before
+        columns = [column for column in roles.table.columns if column.name not in known]
+        self.read = parts(columns, dialect, roles)
+        self._places: Places = {}
+        self._key: Callable[[Sequence[Any]], Any] = tuple
+
+    @property
+    def columns(self) -> list[sa.ColumnElement[Any]]:
+        """What is read of a table."""
+        return lean(self.read, self._dialect)
+
+    def all(self, connection: sa.Connection, statement: CompiledStatement, given: Mapping[str, Any]) -> Sequence[Any]:
+        """All rows that a statement returns, as the driver gives them."""
+        return statement.rows(connection, given, self._learn, self._dialect.fetched)
+
+    def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
+        """The jobs of rows; with `marked` values of columns that are known or were changed since.
+
+        Raises KeyUnreadable. Of another column that cannot be read, whoever reads it is told.
+        """
+        key, places = self._key_of, _with(marked, self._places)
+        return [
+            Job(key(row), row, None, places if type(row) is not PartlyRead else _partly(row, places)) for row in rows
+        ]
+
+    def job(self, row: Sequence[Any], claim: Mapping[str, Any]) -> Job:
+        """The job of a row, with what is known of its claim. Raises KeyUnreadable."""
+        places = self._places if type(row) is not PartlyRead else _partly(row, self._places)
+        return Job(self._key_of(row), row, claim, places)
+
+    def _key_of(self, row: Sequence[Any]) -> Any:
+        try:
+            key = self._key(row)
+        except Exception as error:
+            raise KeyUnreadable(self._roles.name, str(error)) from error
+        for part in key if isinstance(key, tuple) else (key,):
+            if isinstance(part, Unread):
+                raise KeyUnreadable(self._roles.name, part.text)
+        return key
+
+    def is_none(self, row: Sequence[Any]) -> bool:
+        """Whether it is no job's: those of an outer join are NULL then."""
+        return row[self._places[self._roles.key[0].name][0]] is None
+
+    def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
+        """Whether there are any. What is packed first can be looked at without being unpacked."""
+        suspect = self._roles.suspect
+        if suspect is not None and any(len(part) > 1 and part[0] is suspect for part in self.read):
+            place = self._places[suspect.name][0]
+            return any(row[place][:2] != "0," for row in rows) and any(self.suspicions(rows))
+        return any(self.suspicions(rows))
+
+    def suspicions(self, rows: Iterable[Sequence[Any]]) -> list[int]:
+        """How suspect the jobs are."""
+        suspect = self._roles.suspect
+        if suspect is None:
+            return [0 for _ in rows]
+        place, make = self._places[suspect.name]
+        return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
+
+    def _learn(self, here: sa.Dialect, described: Sequence[Any]) -> None:
+        if self._places:
+            return
+        columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
+        for place, part in enumerate(self.read, self._before):
+            for number, column in enumerate(part):
+                lean = self._dialect.from_lean(column) if len(part) == 1 else self._unpacked(column, number)
+                columns[column.name] = place, _maker(column, here, described[place][1], lean)
+        self._key = _key_reader([columns[column.name] for column in self._roles.key])
+        self._places = columns
+
+    def _unpacked(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
+        convert = self._dialect.from_packed(column)
+
+        def unpack_first(packed: str) -> Any:
+            text = packed.partition(",")[0]
+            return convert(text) if text else None
+
+        def unpack(packed: str) -> Any:
+            text = packed.split(",", number + 1)[number]
+            return convert(text) if text else None
+
+        return unpack if number else unpack_first
+
+
+def _with(marked: Mapping[str, Any], places: Places) -> Places:
+    """The same, but for some columns of which it is known what they hold."""
+    return {**places, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else places
+
+
+def _partly(row: Sequence[Any], places: Places) -> Places:
+    """The places of a row of which some values cannot be read."""
+    unread = {name for name, (place, _) in places.items() if isinstance(row[place], Unread) and place >= 0}
+    return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
+
+
+def _refuse(unread: Unread) -> Any:
+    raise ValueError(unread.text)
+
+
+def _always(value: Any) -> Callable[[Any], Any]:
+    return lambda _: value
+
+
+def _maker(column: sa.Column[Any], here: sa.Dialect, code: Any, lean: Convert) -> Convert:
+    """What makes a value of what the driver gives for it. What NULL means is a type's own affair."""
+    type_ = column.type.dialect_impl(here).result_processor(here, code)
+    if lean is None:
+        return type_
+    plain: Callable[[Any], Any] = lambda given: None if given is None else lean(given)  # noqa: E731
+    return plain if type_ is None else lambda given: type_(plain(given))
+
+
+def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:
+    """What reads a key out of a row: its value, or a tuple where it has several columns."""
+    if len(makers) > 1 or makers[0][1] is not None:
+        readers = [_reader(*maker) for maker in makers]
+        return readers[0] if len(readers) == 1 else lambda given: tuple(read(given) for read in readers)
+    return itemgetter(makers[0][0])
+
+
+def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
+    return itemgetter(place) if make is None else lambda given: make(given[place])
+
+
+class JobReader:
+    """Makes jobs of the rows of a table, as a SELECT of its columns returns them."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._places: Places = {name: (place, None) for place, name in enumerate(roles.columns)}
+        self._key = _key_reader([self._places[column.name] for column in roles.key])
+
+    def __call__(
+        self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS, claim: Mapping[str, Any] | None = None
+    ) -> Job:
+        """The job with these values, but for those that were `marked` since; with what is known of its claim."""
+        return Job(self._key(values), tuple(values), claim, _with(marked, self._places))

@@ -1,0 +1,65 @@
+"""Selector: the rows that a user's predicate and order select, tried out on the database where it cannot read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected
+from claimjobs.database.error_translation import predicate_errors
+from claimjobs.dialects import Dialect
+from claimjobs.statements.find import Selection
+from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of
+from claimjobs.table.roles import Roles
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A predicate and an order over the table of these roles; each call may narrow the predicate further."""
+
+    engine: sa.Engine
+    dialect: Dialect
+    roles: Roles
+    where: Where
+    order_by: OrderBy
+    now: sa.ColumnElement[Any]
+    excluded: sa.ColumnElement[bool] = field(default_factory=sa.true)
+    """The predicate of rows that this Queue may still claim."""
+
+    def selection(self, where: Where) -> Selection:
+        """The rows that are due and match both predicates, in order."""
+        due, order = self.roles.due(self.now), order_of(self.order_by, self.roles, self.dialect.lexis)
+        return Selection(sa.and_(due, *self.predicates(where)), order)
+
+    def predicates(self, where: Where) -> tuple[Predicate, ...]:
+        """Both predicates, and what is left out, over columns of the user's table."""
+        roles, lexis = self.roles, self.dialect.lexis
+        return (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis), self.excluded)
+
+    def changes(self, where: Where) -> bool:
+        """Whether a callable gives the predicate, so that it may differ from call to call."""
+        return callable(self.where) or callable(where)
+
+    def trial(self, where: Where, *, ordered: bool = False) -> None:
+        """Let the database read what a claim would look for. Raises sqlalchemy.exc.DBAPIError."""
+        selection = self.selection(where)
+        order = selection.order if ordered else ()
+        with connected(self.engine) as connection:
+            connection.execute(sa.select(*self.roles.key).where(selection.ready).order_by(*order).limit(0))
+
+    @contextmanager
+    def understood(self, where: Where) -> Iterator[None]:
+        """Raises BadPredicate or BadOrder for what the database cannot read."""
+        with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
+            yield
+
+    def _reads(self, where: Where, *, ordered: bool = False) -> bool:
+        try:
+            self.trial(where, ordered=ordered)
+        except sa.exc.DBAPIError:
+            return False
+        return True

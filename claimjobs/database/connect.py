@@ -1,0 +1,214 @@
+"""From a URL to a working connection, or to an error that says what to change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import sqlalchemy as sa
+
+from claimjobs.database.error_translation import reason
+from claimjobs.database.masking import is_secret, masked
+from claimjobs.database.ping import ask_before_use
+from claimjobs.dialects import DIALECTS, Dialect, dialect_of
+from claimjobs.errors import (
+    AccessDenied,
+    ClaimjobsError,
+    DriverMissing,
+    DriverUnsupported,
+    PoolerUnfit,
+    ServerTooOld,
+    ServerUnreachable,
+    StatementTimedOut,
+    UnknownDatabase,
+)
+
+DRIVERS = {
+    "mysql": "mysql+pymysql",
+    "mariadb": "mariadb+pymysql",
+    "postgres": "postgresql+psycopg",
+    "postgresql": "postgresql+psycopg",
+}
+"""What a URL means that names no driver."""
+
+CONNECT_SECONDS = 5
+"""How long a connection may take to be there, greeting and all, where the URL says nothing else."""
+
+_RENAMED = {"passwd": "password"}
+"""Options that drivers warn of, and their names of today."""
+_COERCED = ("ssl_key",)
+"""Options that SQLAlchemy makes something else of, on the way to a driver: this one is a path."""
+
+PACKAGES = {"MySQLdb": "mysqlclient"}
+"""Drivers whose package has another name than their module."""
+
+UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)
+"""What drivers, and SQLAlchemy, raise for options of a URL that they do not know, or cannot use."""
+
+_CHECKED = "claimjobs_checked"
+"""Where the `info` of a connection holds that it was looked whether a pooler is between."""
+
+EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
+
+
+def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
+    """An engine for a URL (an engine is returned as it is). Opens no connection.
+
+    Raises UnknownDatabase, DriverUnsupported or DriverMissing.
+    """
+    bind = getattr(bind, "sync_engine", bind)  # of an AsyncEngine: refused below, by the name of its driver
+    if isinstance(bind, sa.Engine):
+        _require_support(bind.dialect.name)
+        _require_driver(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
+        return bind
+    url = parse(bind)
+    _require_support(url.get_backend_name())
+    _require_driver(url.get_backend_name(), url.get_driver_name())
+    try:
+        return _engine(url)
+    except UNUSABLE as error:
+        raise UnknownDatabase(_unusable(url, error)) from error
+    except sa.exc.NoSuchModuleError:
+        raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
+    except ModuleNotFoundError as error:
+        raise DriverMissing(
+            f"the driver of {url.drivername!r} is not installed ({error}): "
+            f"pip install {PACKAGES.get(error.name or '', error.name)}, or leave the driver out of the URL"
+        ) from error
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    dialect = DIALECTS[url.get_backend_name()]()
+    limits = dialect.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
+    wanted = {name: value for name, value in limits.items() if name not in url.query}
+    # An engine shows the query of its URL to everybody: what is secret in it goes another way.
+    secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
+    given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
+    engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
+    sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.on_connect(driver_connection))
+    ask_before_use(engine, dialect)  # a producer has no heart that looks after its connection
+    return engine
+
+
+def parse(url: str | sa.URL) -> sa.URL:
+    """The URL with a driver in it. Raises UnknownDatabase where it cannot be read; never shows a password."""
+    try:
+        parsed = sa.make_url(url)
+    except (sa.exc.ArgumentError, ValueError):
+        raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}") from None
+    return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
+
+
+def _unusable(url: sa.URL, error: Exception) -> str:
+    told = masked(reason(error), [url.render_as_string(hide_password=False)])
+    return (
+        f"{shown(url)}: the driver cannot use this URL ({told}): check its options, and that it names the right server"
+    )
+
+
+def shown(url: sa.URL) -> str:
+    """A URL as it may be shown."""
+    return masked(url.render_as_string(hide_password=True))
+
+
+def _require_support(name: str) -> None:
+    if name not in DIALECTS:
+        raise UnknownDatabase(
+            f"claimjobs does not know {name!r}, only {', '.join(sorted(DIALECTS))}: give a URL such as {EXAMPLES}"
+        )
+
+
+def _require_driver(name: str, driver: str) -> None:
+    known = DIALECTS[name].drivers
+    if driver not in known:
+        raise DriverUnsupported(
+            f"claimjobs does not work with the driver {driver!r}, only with {' or '.join(known)}: "
+            f"write {' or '.join(f'{name}+{other}://...' for other in known)}, or leave the driver out: {EXAMPLES}"
+        )
+
+
+def dialect_for(engine: sa.Engine) -> Dialect:
+    """The dialect of the server behind an engine; asks the server.
+
+    Raises ConnectionFailed where it cannot be reached, ServerTooOld where it lacks what a claim needs.
+    """
+    with connected(engine) as connection:
+        dialect = dialect_of(connection)
+        _require_version(connection, dialect)
+        if dialect.needs_database and not connection.dialect.default_schema_name:
+            raise UnknownDatabase(f"{shown(engine.url)} names no database: give a URL such as {EXAMPLES}")
+        return dialect
+
+
+@contextmanager
+def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection; a failure to get one is explained."""
+    connection = open_connection(engine)
+    try:
+        yield connection
+    finally:
+        # What is committed is committed, and what is not is rolled back by the server where the line is lost by now.
+        with suppress(sa.exc.DBAPIError):
+            connection.close()
+
+
+def open_connection(engine: sa.Engine) -> sa.Connection:
+    """A connection, or a ConnectionFailed that says why not.
+
+    Behind a pooler the driver prepares no statements on it: they belong to a session of the server, and the next
+    transaction may have another one.
+    """
+    try:
+        connection = engine.connect()
+    except sa.exc.InvalidRequestError as error:
+        if not DIALECTS[engine.dialect.name]().is_elsewhere(error):
+            raise
+        told = f"{shown(engine.url)} leads to another database ({error})"
+        raise UnknownDatabase(f"{told}: give a URL such as {EXAMPLES}") from error
+    except sa.exc.DBAPIError as error:
+        raise _explained(engine, error) from error
+    except UNUSABLE as error:
+        raise UnknownDatabase(_unusable(engine.url, error)) from error
+    if _CHECKED not in connection.info and not engine.dialect.is_async:
+        connection.info[_CHECKED] = True
+        DIALECTS[engine.dialect.name]().prepare_nothing_if_pooled(connection.connection.driver_connection)
+    return connection
+
+
+def isolation_of(connection: sa.Connection) -> str | None:
+    """The isolation level of a connection, as far as it is known without asking."""
+    chosen: str | None = connection.get_execution_options().get("isolation_level")
+    return chosen or connection.default_isolation_level
+
+
+def commits_by_itself(connection: sa.Connection) -> bool:
+    """Whether each statement of a connection commits itself, or may do so: not every driver tells."""
+    line = connection.connection.dbapi_connection
+    try:
+        return line is None or bool(connection.dialect.detect_autocommit_setting(line))
+    except NotImplementedError:
+        return True
+
+
+def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
+    where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
+    dialect = DIALECTS[engine.dialect.name]()
+    if dialect.forbids_transactions(error):
+        return PoolerUnfit(where, why)
+    if dialect.timed_out(error):  # of what the driver asks on a new connection
+        return StatementTimedOut(why)
+    if dialect.no_such_database(error):
+        return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
+    if dialect.refused(error):
+        return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
+    return ServerUnreachable(f"{where}: no connection ({why}): check host and port, and that the server is running")
+
+
+def _require_version(connection: sa.Connection, dialect: Dialect) -> None:
+    found = tuple(part for part in connection.dialect.server_version_info or () if isinstance(part, int))
+    if found and found < dialect.oldest:
+        raise ServerTooOld(dialect.title, _dotted(found), _dotted(dialect.oldest))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(str(part) for part in version)

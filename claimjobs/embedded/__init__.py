@@ -1,0 +1,1 @@
+"""The Postgres of whoever has no server."""

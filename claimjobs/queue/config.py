@@ -1,0 +1,79 @@
+"""Shape: how a table is a queue, as plain data. It is read from a file of TOML, and handed to other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from claimjobs.claim.strategies import Hold
+from claimjobs.errors import BadMap
+from claimjobs.queue import config_file as shapefile
+from claimjobs.queue.queue import Queue
+from claimjobs.queue.references import is_reference, load
+from claimjobs.table.columns import Columns
+from claimjobs.table.definitions import DEFAULT_TABLE
+from claimjobs.table.predicates import predicate
+from claimjobs.table.reflection import checked_table, map_of
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A table, the map of its columns, and the choices of a Queue that can be written down.
+
+    `Shape.read("orders.toml").queue(url)` is the Queue of a file; what is left out there is as in Queue.
+    """
+
+    table: str = DEFAULT_TABLE
+    """A name, or MODULE:ATTRIBUTE of a Table or a mapped class."""
+    columns: Columns | None = None
+    hold: Hold = "lease"
+    lock: Literal["rows", "advisory"] = "rows"
+    side_car: bool = False
+    order_by: tuple[str, ...] | None = None
+    """Names of columns, `-name` for the highest first, or SQL as after ORDER BY."""
+    where: str | None = None
+    """SQL as after WHERE."""
+    on_done: Literal["delete", "keep", "leave"] | None = None
+
+    @classmethod
+    def read(cls, path: str | Path) -> Shape:
+        """The shape that a file of TOML describes. Raises BadMap with the line and the next step."""
+        return cls().over(**shapefile.read(path))
+
+    def over(
+        self, *, roles: Mapping[str, Any] | None = None, states: Mapping[str, Any] | None = None, **others: Any
+    ) -> Shape:
+        """This shape with other choices; of `roles` and `states` those that are given replace what the map says.
+
+        What is None is left as it is. Raises ReferenceNotFound or UnfitTable where MODULE:ATTRIBUTE brings no map.
+        """
+        shape = replace(self, **{name: value for name, value in others.items() if value is not None})
+        if not roles and not states:
+            return shape
+        columns = shape.map or Columns()
+        told = {**(columns.states or {}), **(states or {})} or None
+        return replace(shape, columns=replace(columns, **{**(roles or {}), "states": told}))
+
+    @property
+    def map(self) -> Columns | None:
+        """The map that is given, or that the table brings along."""
+        return self.columns or map_of(self.load())
+
+    def load(self) -> str | sa.Table | type[Any]:
+        """What `table` stands for. Raises ReferenceNotFound or UnfitTable."""
+        return checked_table(load(self.table), self.table) if is_reference(self.table) else self.table
+
+    def queue(self, bind: str | sa.URL | sa.Engine, **options: Any) -> Queue:
+        """A Queue of this shape; `options` are those of Queue that are no part of it, such as `retry`.
+
+        Raises BadMap for choices that do not go together.
+        """
+        chosen = {name: getattr(self, name) for name in ("columns", "order_by", "lock", "hold", "side_car", "on_done")}
+        try:
+            return Queue(bind, self.load(), where=predicate(self.where), **chosen, **options)
+        except ValueError as error:
+            raise BadMap(str(error)) from error

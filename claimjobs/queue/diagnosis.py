@@ -1,0 +1,199 @@
+"""Advice: what a table lacks to be the queue that is wanted, each with the statement that adds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected, dialect_for
+from claimjobs.dialects import DIALECTS
+from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, UnfitTable
+from claimjobs.options import SideCar
+from claimjobs.queue.config import Shape
+from claimjobs.table.acceptance import check_table
+from claimjobs.table.backend import look_at
+from claimjobs.table.claim_index import claim_index, covers, holds, indexes_of
+from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
+from claimjobs.table.create import exists, tables_for
+from claimjobs.table.ddl import add_column, add_value, text
+from claimjobs.table.definitions import job_table
+from claimjobs.table.on_done import default_finish, sentence
+from claimjobs.table.predicates import order_of
+from claimjobs.table.reflection import resolve
+from claimjobs.table.roles import REQUIRED, Roles, roles_of
+
+WITHOUT: Final = {
+    "status": "done jobs cannot be kept, and none can be dead",
+    "owner_date": "nothing tells when a job was claimed",
+    "priority": "jobs have no priorities",
+    "run_at": "no job can be delayed or retried",
+    "attempts": "no job can fail",
+    "last_error": "errors are not kept",
+    "suspect": "a batch that fails as a whole is released, not halved until the bad job is alone",
+}
+"""What is off in a table that lacks an optional column."""
+
+INDEX: Final = "claim-index"
+ADDABLE: Final = ("owner_id", *WITHOUT, INDEX)
+"""What can be added to a table that is there: columns by their roles, and the index to claim by."""
+
+
+def check(engine: sa.Engine, shape: Shape) -> Roles:
+    """The roles of the columns, once all that the queue needs is there.
+
+    Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE that is to be run.
+    """
+    try:
+        by_lease, side_car = shape.hold == "lease", SideCar() if shape.side_car else None
+        return look_at(engine, shape.load(), columns=shape.columns, by_lease=by_lease, side_car=side_car).roles
+    except (ColumnMissing, OwnersOutdated) as first:
+        missing = list(_missing(engine, shape))
+        raise (UnfitTable("\n".join(missing)) if missing else first) from first
+
+
+def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
+    """What the tables lack that must be there, each with the statement that adds it."""
+    jobs, owners = tables_for(shape.load())
+    needed = [(jobs, column) for column in _required(shape, jobs)]
+    if shape.hold == "lease":
+        needed += [(owners, _filled(column)) for column in owners.columns]
+    with connected(engine) as connection:
+        for table, column in needed:
+            if column.name not in _there(connection, table):
+                lack = f"table {table.fullname!r} has no column {column.name!r}, which a queue needs"
+                yield f"{lack}: {add_column(engine, table, column)}"
+
+
+def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
+    """The columns that must be there: those of a description in Python; of a map; without either two."""
+    if shape.side_car:
+        return []
+    if not isinstance(shape.load(), str):
+        return list(jobs.columns)
+    needed = REQUIRED if shape.columns is None else ("owner_id",)
+    named = [role for role, name in shape.columns.names.items() if name != role] if shape.columns else []
+    roles = dict.fromkeys((*(needed if shape.hold == "lease" else ()), *named))
+    return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
+
+
+def _filled(column: sa.Column[Any]) -> sa.Column[Any]:
+    """An owner of an earlier version gives no signs of life: with a lease of 0 it is dead, its jobs are handed back."""
+    if column.nullable or column.server_default is not None:
+        return column
+    return sa.Column(column.name, column.type, nullable=False, server_default="0")
+
+
+def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
+    """The columns that the database's table has."""
+    return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
+
+
+def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:
+    """A sentence for a table that is there, or is about to be made; the owners need not be there yet."""
+    jobs = tables_for(shape.load())[0]
+    with connected(engine) as connection:
+        is_there = exists(connection, jobs)
+        given = (shape.map or Columns()).beside_claims if shape.side_car else shape.map
+        roles = roles_of(resolve(connection, jobs.fullname) if is_there else jobs, given)
+        default = "keep" if shape.side_car else default_finish(connection, roles) if is_there else "delete"
+    if (on_done := shape.on_done or default) is None:
+        return str(DoneUndecided(roles.name))
+    return sentence(roles, on_done, beside=shape.side_car)
+
+
+# --- what it works without -----------------------------------------------------------------------------------
+
+
+def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
+    """What the queue works without, though not as well as it could, each with the statements that change it.
+
+    Nothing, for a table that must not be altered.
+    """
+    if shape.side_car:
+        return []
+    given = shape.map or Columns()
+    absent = [role for role in WITHOUT if getattr(roles, role) is None and getattr(given, role) is not None]
+    lines = [
+        f"without the column {given.names[role]} {WITHOUT[role]}: "
+        f"{add_column(engine, roles.table, column_for(role, roles.table, given))}"
+        for role in absent
+        if not (role == "owner_date" and shape.hold == "transaction")
+    ]
+    states = _state_advice(engine, roles) if given.states is None else []
+    return [*states, *lines, *_index_advice(engine, shape, roles)]
+
+
+def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
+    """What an enum cannot say. Columns that count failures are of little use until a job can fail for the last time."""
+    status = roles.status
+    if status is None or not isinstance(status.type, sa.Enum) or roles.can_bury:
+        return []
+    lack = f"without the value {DEAD!r} in the column {status.name} no job can fail for the last time"
+    return [f"{lack}: {add_value(engine, status, DEAD)}"]
+
+
+def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
+    """The index to claim by, where the one that is there does not hold all that phase 1 reads."""
+    index = claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
+    with connected(engine) as connection:
+        found = indexes_of(connection, roles.table)
+    if index is None or holds(found, index.columns.keys()):
+        return []
+    besides = None if roles.suspect is None else roles.suspect.name
+    lack = "claims read rows that they do not take" if covers(found, index, besides=besides) else "claims have no index"
+    return [f"{lack}: {_renewed(index, found, engine)}"]
+
+
+def _renewed(index: sa.Index, found: list[Any], engine: sa.Engine) -> str:
+    create, drop = sa.schema.CreateIndex(index), sa.schema.DropIndex(index)
+    named = any(other["name"] == index.name for other in found)
+    return " ".join(text(statement, engine) for statement in ((drop, create) if named else (create,)))
+
+
+# --- what is to be added -------------------------------------------------------------------------------------
+
+
+def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[str]:
+    """The statements that add those of ADDABLE that the table lacks. Raises TableMissing or NotClaimable."""
+    given, dialect = shape.map or Columns(), dialect_for(engine)
+    with connected(engine) as connection:
+        there = resolve(connection, tables_for(shape.load())[0].fullname)
+        check_table(connection, dialect, there)
+        columns = [column_for(role, there, given) for role in dict.fromkeys(wanted) if role != INDEX]
+        new = [column for column in columns if column.name not in there.c]
+        statements = [add_column(engine, there, column) for column in new]
+        index = _wanted_index(engine, shape, there, new) if INDEX in wanted else None
+        found = indexes_of(connection, there)
+    if index is not None and not holds(found, index.columns.keys()):
+        statements.append(_renewed(index, found, engine))
+    return statements
+
+
+def _wanted_index(engine: sa.Engine, shape: Shape, there: sa.Table, new: list[sa.Column[Any]]) -> sa.Index | None:
+    """The index over the table as it will be."""
+    for column in new:
+        there.append_column(column)
+    roles = roles_of(there, shape.map or Columns())
+    return claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
+
+
+def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
+    """The column that would play a role in a table with rows, under the name that the map has for it."""
+    ours = job_table(table.name, sa.MetaData()).c[role]
+    type_, default = ours.type, ours.server_default
+    if role == "status":
+        type_, default = _status_type(given)
+    return sa.Column(given.names.get(role, role), type_, nullable=ours.nullable, server_default=default)
+
+
+def _status_type(given: Columns) -> tuple[sa.types.TypeEngine[Any], Any]:
+    """Of the values that the map names. No type of its own: that would have to be made first."""
+    values = dict(given.states or {state: state for state in STATES})
+    first = values.get(UNCLAIMED, UNCLAIMED)
+    if isinstance(first, bool):
+        return sa.Boolean(), sa.text(str(first).lower())
+    if isinstance(first, int):
+        return sa.SmallInteger(), sa.text(str(first))
+    return sa.String(max(16, *(len(str(value)) for value in values.values()))), str(first)

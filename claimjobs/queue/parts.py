@@ -1,0 +1,298 @@
+"""Works: what a Queue has found out about its database, and has built for it. Each once, when it is first needed."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.admin.stats import Retries, retries
+from claimjobs.batch.batch import Batch, Grip
+from claimjobs.batch.leftovers import Leftovers
+from claimjobs.batch.settle import OnDone, Settler
+from claimjobs.batch.settle_and_claim import SettleAndClaim, turn
+from claimjobs.batch.transaction_hold import TransactionHold
+from claimjobs.claim import advisory_locks as advisory
+from claimjobs.claim.find_and_lock import ClaimResult
+from claimjobs.claim.probe import Probe
+from claimjobs.claim.selector import Selector
+from claimjobs.claim.side_car import anti_join
+from claimjobs.claim.strategies import ClaimStrategy, TwoPhases, algorithm
+from claimjobs.database.connect import connected
+from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects.types import database_now, statement_now
+from claimjobs.enqueue.notifier import Notifier
+from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable
+from claimjobs.lease.lease_hold import LeaseHold
+from claimjobs.lease.reaper import Reaper
+from claimjobs.queue.settings import Settings
+from claimjobs.report import Report
+from claimjobs.statements.find import Selection
+from claimjobs.statements.idle import work
+from claimjobs.statements.side_car import SideCarJoin, of_jobs
+from claimjobs.table.backend import Backend, look_at
+from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
+from claimjobs.table.predicates import Where
+
+PROBES: Final = frozenset(2**n for n in range(1, 30))
+"""After so many claims in a row that found jobs and took none it is asked whether any can be claimed."""
+
+
+class QueueParts:
+    """The machinery behind a Queue, in the process that made it: raises CrossedFork in any other one."""
+
+    def __init__(self, engine: sa.Engine, choices: Settings, report: Report) -> None:
+        self._engine = engine
+        self._choices = choices
+        self._report = report
+        self._process = os.getpid()
+        self._preparing = threading.RLock()
+        self._backend: Backend | None = None
+        self._finish: tuple[Finish | None] | None = None
+        self._leftovers: Leftovers | None = None
+        self._algorithm: tuple[Where, ClaimStrategy] | None = None
+        self._turn: SettleAndClaim | None = None
+        self._hand: LeaseHold | TransactionHold | None = None
+        self._ringer: tuple[Backend, Notifier] | None = None
+        self._work: tuple[Where, sa.ColumnElement[Any]] | None = None
+        self._in_vain = 0
+        """Claims in a row that found jobs and took none."""
+        self._finalizers: list[Callable[[], Any]] = []
+        self.on_new_hand: Callable[[LeaseHold | TransactionHold], None] = lambda _: None
+        """Called with a hand before its first claim."""
+
+    # --- the database ----------------------------------------------------------------------------------
+
+    @property
+    def backend(self) -> Backend:
+        """The server and the tables. Raises ConnectionFailed, ServerTooOld or UnfitTable."""
+        if self._process != os.getpid():
+            raise CrossedFork
+        with self._preparing:
+            if self._backend is None:
+                chosen = self._choices
+                given: dict[str, Any] = {"columns": chosen.columns, "side_car": chosen.side_car}
+                self._backend = look_at(self._engine, chosen.table, chosen.dialect, by_lease=chosen.by_lease, **given)
+            return self._backend
+
+    def must_claim(self) -> Backend:
+        """The server and the tables, for claims. Raises AccessDenied where this user may not see the owners."""
+        backend = self.backend
+        if backend.refusal is not None:
+            raise backend.refusal
+        return backend
+
+    @contextmanager
+    def connector(self) -> Iterator[Connector]:
+        """A connection apart from the one that claims, for as long as it is needed."""
+        connector = self._new_connector()
+        try:
+            yield connector
+        finally:
+            connector.close()
+
+    def _new_connector(self) -> Connector:
+        backend, liveness = self.backend, self._choices.liveness
+        return Connector(self._engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use)
+
+    # --- what is built ---------------------------------------------------------------------------------
+
+    @property
+    def hand(self) -> LeaseHold | TransactionHold:
+        """What holds claims. One by lease is registered as an owner."""
+        backend = self.must_claim()  # also for one that is there already: not after a fork
+        with self._preparing:
+            if self._hand is None:
+                self._hand = self._new_hand(backend)
+                self.on_new_hand(self._hand)
+                self._finalizers.append(weakref.finalize(self, self._hand.close))
+            return self._hand
+
+    def _new_hand(self, backend: Backend) -> LeaseHold | TransactionHold:
+        settler, liveness = self.settler(), self._choices.liveness
+        if not self._choices.by_lease:
+            return TransactionHold(self._engine, backend, settler, liveness=liveness, report=self._report)
+        retry = self._choices.retry
+        return LeaseHold(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
+
+    @property
+    def ringer(self) -> Notifier:
+        """What calls owners that sleep."""
+        backend = self.backend
+        with self._preparing:
+            if self._ringer is None or self._ringer[0] is not backend:
+                session_locks = self._choices.liveness.session_lock is not False
+                self._ringer = (backend, Notifier(self._engine, backend, session_locks=session_locks))
+            return self._ringer[1]
+
+    @contextmanager
+    def janitor(self) -> Iterator[Reaper]:
+        """What reclaims, through a connection of its own."""
+        backend = self.must_claim()
+        with self.connector() as connector:
+            yield Reaper(connector, backend, self._settler(None), self._choices.retry)
+
+    @property
+    def on_done(self) -> OnDone:
+        """What becomes of done jobs: what was chosen, or what the table says. Raises DoneUndecided."""
+        chosen = self._choices.finishing
+        found = self._default_finish if chosen is None else chosen
+        if found is None:
+            raise DoneUndecided(self.backend.source.name)
+        return found
+
+    @property
+    def _default_finish(self) -> Finish | None:
+        """What becomes of done jobs where nobody has said it. The database is asked once."""
+        backend = self.backend
+        if backend.apart is not None:
+            return "keep"
+        if self._finish is None:
+            with connected(self._engine) as connection:
+                self._finish = (default_finish(connection, backend.roles),)
+        return self._finish[0]
+
+    @property
+    def done_jobs(self) -> str:
+        """What becomes of done jobs, as a sentence. Raises DoneUndecided."""
+        return sentence(self.backend.source, self.on_done, beside=self.backend.apart is not None)
+
+    def settler(self) -> Settler:
+        """What writes outcomes. Raises UnfitTable where the table cannot hold what becomes of done jobs."""
+        return self._settler(self.on_done)
+
+    def _settler(self, on_done: OnDone | None) -> Settler:
+        backend, chosen = self.backend, self._choices
+        given: dict[str, Any] = {"locked": not chosen.by_lease, "source": backend.apart}
+        if callable(on_done):
+            given["otherwise"] = self._default_finish
+        if on_done == LEAVE:
+            given |= {"left": self._left, "ready": self.selector.selection(None).ready}
+        # In a transaction that was open while jobs were worked on, its beginning is long ago.
+        lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
+        now = statement_now() if lasts else chosen.now
+        return Settler(backend.roles, backend.dialect, now, on_done, **given)
+
+    # --- what is claimed, and how ----------------------------------------------------------------------
+
+    def claim(self, size: int, where: Where) -> tuple[ClaimResult, Grip]:
+        """A claim that is made now. Raises BadPredicate; KeyUnequal or WriteSwallowed where none can ever succeed."""
+        hand = self.hand
+        if self._leftovers is not None:
+            self._leftovers.check()
+        with self.selector.understood(where), self._readable():
+            claimed, grip = hand.claim(size, self.algorithm(where))
+            self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
+            if self._in_vain in PROBES:
+                return self._claim_carefully(hand, size, where)
+            return claimed, grip
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Raises KeyUnreadable for what the driver, and not the server, refuses: of candidates keys alone are read."""
+        try:
+            yield
+        except sa.exc.DataError as error:
+            if self.backend.dialect.error_code(error) is None:
+                raise KeyUnreadable(self.backend.source.name, reason(error)) from error
+            raise
+
+    def _claim_carefully(self, hand: LeaseHold | TransactionHold, size: int, where: Where) -> tuple[ClaimResult, Grip]:
+        """What was found again and again was never claimed: others hold it, or nobody can claim it.
+
+        Only a claim that marks what it has locked before can tell which, where the write is swallowed.
+        """
+        backend, selection = self.backend, self.selector.selection(where)
+        with self.connector() as connector:
+            connector.transaction(Probe(backend, selection).run)
+        if isinstance(hand, LeaseHold) and backend.apart is None:
+            return hand.claim(size, TwoPhases(backend, selection, self._choices.now))
+        return hand.claim(size, self.algorithm(where))
+
+    def batch(self, claimed: ClaimResult, grip: Grip) -> Batch:
+        """What was claimed, as a user gets it."""
+        batch = Batch(claimed.jobs, self.backend.roles, grip, self._choices.retry, entity=self._choices.entity)
+        batch.contended = bool(claimed.found) and not claimed.jobs
+        batch.kept_alive = self if claimed.jobs else None
+        return batch
+
+    def turn(self, where: Where) -> SettleAndClaim:
+        """How a batch is settled and the next one claimed at once; built as often as the algorithm."""
+        algorithm = self.algorithm(where)
+        if self._turn is None or self._turn.algorithm is not algorithm:
+            self._turn = turn(self.settler(), algorithm)
+        return self._turn
+
+    def algorithm(self, where: Where) -> ClaimStrategy:
+        """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
+        built = self._algorithm
+        if self.selector.changes(where) or built is None or built[0] is not where:
+            self._algorithm = built = (where, self._build(where))
+        return built[1]
+
+    def _build(self, where: Where) -> ClaimStrategy:
+        backend, selection, chosen = self.backend, self.selector.selection(where), self._choices
+        if chosen.lock == "advisory":
+            declared = chosen.liveness.session_lock
+            return advisory.algorithm(backend, selection, chosen.now, chosen.hold, session_lock=declared)
+        choose = algorithm if backend.apart is None else anti_join
+        return choose(backend, selection, chosen.now, chosen.hold)
+
+    @property
+    def selector(self) -> Selector:
+        """What the queue's predicate and order select."""
+        backend, chosen = self.backend, self._choices
+        given: dict[str, Any] = {"excluded": self._left.excluded} if chosen.on_done == LEAVE else {}
+        roles, order = backend.source, chosen.order_by
+        return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, **given)
+
+    @property
+    def _left(self) -> Leftovers:
+        """The rows that are still due after their handler: known as long as this Queue is."""
+        with self._preparing:
+            if self._leftovers is None:
+                self._leftovers = Leftovers(self.backend.roles, self.backend.dialect, self._report)
+            return self._leftovers
+
+    def work(self, where: Where) -> sa.ColumnElement[Any] | None:
+        """NULL where there is nothing to claim; None for a predicate that is another one with each claim."""
+        if self.selector.changes(where):
+            return None
+        built = self._work
+        if built is None or built[0] is not where:
+            self._work = built = (where, self._look_for(self.selector.selection(where)))
+        return built[1]
+
+    def retries(self, where: Where) -> Retries:
+        """The jobs that match and wait for their next attempt. Raises BadPredicate."""
+        backend, now = self.backend, self._choices.now
+        with self.selector.understood(where), connected(self._engine) as connection:
+            mine: Sequence[sa.ColumnElement[bool]] = self.selector.predicates(where)
+            if backend.apart is not None:
+                mine = [of_jobs(SideCarJoin(backend.apart, backend.roles, backend.dialect, now), mine)]
+            return retries(connection, backend.roles, now, mine)
+
+    def _look_for(self, selection: Selection) -> sa.ColumnElement[Any]:
+        backend = self.backend
+        if backend.apart is None:
+            return work(backend.source, selection)
+        pair = SideCarJoin(backend.apart, backend.roles, backend.dialect, self._choices.now)
+        return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.company >= 0)))
+
+    def look_back(self) -> None:
+        """There may be new jobs anywhere in the order."""
+        if self._hand is not None:
+            self._hand.look_back()
+
+    def close(self) -> None:
+        """Close whatever is open. It is built again when it is needed again."""
+        while self._finalizers:
+            self._finalizers.pop()()
+        self._hand = None

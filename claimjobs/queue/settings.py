@@ -1,0 +1,103 @@
+"""Choices: what a user chose for a Queue, checked once and the same ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.batch.settle import OnDone
+from claimjobs.callables import deferred
+from claimjobs.claim.strategies import HOLDS, LOCKS, Hold, Lock
+from claimjobs.dialects import Dialect
+from claimjobs.job import Job
+from claimjobs.options import Liveness, Retry, SideCar
+from claimjobs.table.backend import TableLike
+from claimjobs.table.columns import Columns
+from claimjobs.table.on_done import FINISHES, LEAVE, Finish
+from claimjobs.table.predicates import OrderBy, Where
+
+NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar(lock_source=True)"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """As the parameters of Queue of the same names, with their defaults in place. Raises ValueError."""
+
+    table: TableLike
+    columns: Columns | None
+    where: Where
+    order_by: OrderBy
+    lock: Lock
+    hold: Hold
+    side_car: SideCar | None
+    retry: Retry
+    liveness: Liveness
+    on_done: OnDone | None
+    """None: as the table says, see `claimjobs.table.on_done`."""
+    dialect: Dialect | None
+    now: sa.ColumnElement[Any]
+
+    def __post_init__(self) -> None:
+        _one_of(self.lock, LOCKS, "lock")
+        _one_of(self.hold, HOLDS, "hold")
+        if self.on_done is not None and not callable(self.on_done):
+            _one_of(self.on_done, (*FINISHES, LEAVE), "on_done")
+        for name in ("on_done", "where"):
+            _must_work_when_called(getattr(self, name), name)
+        if self.on_done == LEAVE and (self.where is None or callable(self.where)):
+            raise ValueError(
+                "on_done='leave' needs a `where` that stays the same, which the handler makes false: give it"
+            )
+        if self.side_car is not None:
+            self._check_side_car(self.side_car)
+
+    @property
+    def by_lease(self) -> bool:
+        """Whether a claim is committed in the name of an owner."""
+        return self.hold == "lease"
+
+    @property
+    def entity(self) -> type[Any] | None:
+        """The mapped class, where the table is one."""
+        return self.table if isinstance(self.table, type) else None
+
+    def _check_side_car(self, side_car: SideCar) -> None:
+        if self.lock == "advisory":
+            raise ValueError("lock='advisory' is not for a side-car, whose unique key keeps others away: leave it out")
+        if self.hold == "transaction" and not side_car.lock_source:
+            raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
+        if self.on_done == LEAVE:
+            raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
+        if self.on_done == "delete" and not side_car.lock_source:
+            raise ValueError(NEVER_DELETES)
+
+    @property
+    def finishing(self) -> OnDone | None:
+        """`on_done`; a function is held to what the other choices allow. That raises ValueError when it is called."""
+        if not callable(self.on_done) or self.side_car is None or self.side_car.lock_source:
+            return self.on_done
+        return partial(_never_deleting, self.on_done)
+
+
+def _never_deleting(
+    on_done: Callable[[sa.Connection, Sequence[Job]], Finish | None], connection: sa.Connection, jobs: Sequence[Job]
+) -> Finish | None:
+    wanted = on_done(connection, jobs)
+    if wanted == "delete":
+        raise ValueError(NEVER_DELETES)
+    return wanted
+
+
+def _must_work_when_called(function: Any, name: str) -> None:
+    kind = deferred(function)
+    if kind is not None:
+        raise ValueError(f"{name} is {kind}, of which a call runs nothing: give a plain function")
+
+
+def _one_of(given: Any, allowed: tuple[Any, ...], name: str) -> None:
+    if given not in allowed:
+        raise ValueError(f"{name}={given!r}: give one of {', '.join(map(repr, allowed))}")

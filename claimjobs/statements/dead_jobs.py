@@ -1,0 +1,53 @@
+"""Dead jobs: to be looked at, brought back to life or dropped. Each write reaches only what is still dead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import Dialect, Key
+from claimjobs.table.columns import DEAD, UNCLAIMED
+from claimjobs.table.roles import Roles
+
+Predicates = Sequence[sa.ColumnElement[bool]]
+
+
+def page(
+    roles: Roles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
+) -> sa.Select[Any]:
+    """These columns of the next `limit` dead jobs, by their keys, beyond the key `after`."""
+    beyond = () if after is None else (dialect.beyond(roles.key, after if len(roles.key) > 1 else (after,)),)
+    return (
+        sa.select(*columns)
+        .where(roles.state.is_(DEAD), *where, *beyond)
+        .order_by(*roles.key)
+        .limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
+    )
+
+
+def chosen(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of those of `keys` that are dead, by their keys."""
+    dead = sa.select(*columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
+    return dialect.reach(dead, roles.key, roles.key_index)
+
+
+def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
+    """How many jobs are dead."""
+    return sa.select(sa.func.count()).select_from(roles.table).where(roles.state.is_(DEAD), *where)
+
+
+def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Those of `keys` that are dead are anyone's, as if they had never failed, but for what their last error was."""
+    date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
+    fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
+    values = {column: value for column, value in fresh.items() if column is not None}
+    update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
+    return dialect.reach(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
+
+
+def drop(roles: Roles, dialect: Dialect) -> sa.Delete:
+    """Those of `keys` that are dead leave the table."""
+    delete = dialect.delete(roles.table).where(roles.state.is_(DEAD))
+    return dialect.reach(delete, roles.key, roles.key_index)

@@ -1,0 +1,132 @@
+"""Backend: what a queue knows of its database once it has looked at it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.error_translation import TablesInUse, reason
+from claimjobs.dialects import Dialect
+from claimjobs.errors import AccessDenied, ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
+from claimjobs.options import SideCar
+from claimjobs.table import acceptance
+from claimjobs.table import column_checks as fit
+from claimjobs.table.columns import Columns
+from claimjobs.table.definitions import OWNER_TABLE, claims_table, owner_table
+from claimjobs.table.reflection import collated, map_of, resolve
+from claimjobs.table.roles import Roles, check_lease, key_index, quote_of, roles_of
+
+TableLike = str | sa.Table | type[Any]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A server's capabilities, the roles of the table's columns, and the table of owners."""
+
+    dialect: Dialect
+    roles: Roles
+    owners: sa.Table
+    by_lease: bool = True
+    """Whether claims are committed in the name of an owner."""
+    apart: Roles | None = None
+    """The user's table, where `roles` are those of a table of claims beside it."""
+    lock_source: bool = True
+    """Whether a claim locks the rows of the user's table, where the claims are in another."""
+    refusal: AccessDenied | None = None
+    """Why this user cannot claim by lease; jobs can be enqueued all the same."""
+
+    @property
+    def source(self) -> Roles:
+        """The user's table: what `where` and the order are about, where jobs come from and are enqueued."""
+        return self.apart or self.roles
+
+    @property
+    def tables_in_use(self) -> TablesInUse:
+        """The tables of this queue."""
+        side_car = None if self.apart is None else (self.roles.table, self.apart.name)
+        return TablesInUse(self.dialect, (self.source.table, self.owners), side_car)
+
+
+def look_at(
+    engine: sa.Engine,
+    table: TableLike,
+    dialect: Dialect | None = None,
+    *,
+    columns: Columns | None = None,
+    by_lease: bool = True,
+    side_car: SideCar | None = None,
+) -> Backend:
+    """Look at the server and the tables; `dialect` overrides what the server is found to be.
+
+    `by_lease`: claims are committed in the name of an owner, so that there must be a column for it, and owners.
+    `side_car`: they are kept in a table beside the one that is named.
+    Raises ConnectionFailed, ServerTooOld or UnfitTable.
+    """
+    found = dialect_for(engine)
+    given = columns or map_of(table)
+    with connected(engine) as connection:
+        described = resolve(connection, table, given)
+        acceptance.check_table(connection, found, described)
+        described = collated(described, found.collations(connection, described))
+        if side_car is not None:
+            source = source_roles(connection, found, described, columns=given)
+            claims = _claims(connection, found, source, side_car=side_car)
+            backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
+            return _leased(connection, backend) if by_lease else backend
+        roles = roles_of(described, given)
+        roles = replace(roles, key_index=key_index(connection, roles), quote=quote_of(connection))
+        acceptance.check_key(connection, found, roles)
+        acceptance.check_roles(connection, found, roles)
+        fit.check(connection, roles)
+        backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
+        return _leased(connection, backend, mapped=given is not None) if by_lease else backend
+
+
+def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
+    """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
+    check_lease(backend.roles, mapped=mapped)
+    fit.check_owner(connection, backend.roles)
+    try:
+        return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
+    except AccessDenied as error:
+        return replace(backend, refusal=error)
+
+
+def source_roles(connection: sa.Connection, dialect: Dialect, table: sa.Table, *, columns: Columns | None) -> Roles:
+    """The roles of a table whose claims are kept beside it: whatever it says of a state is the user's affair.
+
+    Raises NoPrimaryKey; KeyUnfit; or KeyNotIndexed where nothing keeps two rows from having the same key.
+    """
+    roles = roles_of(table, (columns or Columns()).beside_claims)
+    acceptance.check_key(connection, dialect, roles)
+    return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
+
+
+def _claims(connection: sa.Connection, dialect: Dialect, source: Roles, *, side_car: SideCar) -> Roles:
+    key = [sa.Column(column.name, column.type, primary_key=True) for column in source.key]
+    name = side_car.name_for(source.name)
+    try:
+        table = resolve(connection, claims_table(name, key))
+    except TableMissing:
+        raise ClaimsMissing(name, source.name) from None
+    acceptance.check_table(connection, dialect, table)
+    return roles_of(table, Columns.of_claims([column.name for column in key]))
+
+
+def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
+    try:
+        owners = resolve(connection, owner_table())
+    except ColumnMissing as missing:
+        raise OwnersOutdated(missing.table, missing.column) from None
+    except sa.exc.DBAPIError as error:
+        if not dialect.refused(error):
+            raise
+        raise AccessDenied(
+            f"this user may not see the table of owners ({reason(error)}): whoever claims jobs needs SELECT, INSERT, "
+            f"UPDATE and DELETE on {OWNER_TABLE}"
+        ) from error
+    acceptance.check_table(connection, dialect, owners)
+    return owners

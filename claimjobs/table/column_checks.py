@@ -1,0 +1,157 @@
+"""Whether the columns of a table can hold what a queue writes into them, found out before anything is claimed.
+
+A value that is not there looks like an empty queue; one that does not fit ends every consumer in turn. Types are those
+in the database, whatever a description in Python says; one that is not known here may hold anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.errors import ColumnUnfit, StateUnfit
+from claimjobs.table.ddl import add_column
+from claimjobs.table.definitions import FIRST_OWNER, job_table
+from claimjobs.table.job_state import Column
+from claimjobs.table.roles import Roles
+
+Type = sa.types.TypeEngine[Any]
+
+BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INTEGER": 32}
+"""Of whole numbers, by the name of their type; the others have 64."""
+NO_NUMBERS: Final = (
+    sa.String,
+    sa.Uuid,
+    sa.Boolean,
+    sa.DateTime,
+    sa.Date,
+    sa.Time,
+    sa.Interval,
+    sa.LargeBinary,
+    sa.JSON,
+)
+NO_INSTANTS: Final = (sa.String, sa.Uuid, sa.Boolean, sa.Integer, sa.Numeric, sa.Time, sa.LargeBinary, sa.JSON)
+WRITTEN: Final = {
+    "attempts": (NO_NUMBERS, "a whole number"),
+    "suspect": (NO_NUMBERS, "a whole number"),
+    "owner_date": (NO_INSTANTS, "a date and time"),
+    "run_at": (NO_INSTANTS, "a date and time"),
+}
+"""What roles are written with, and the types that do not hold it."""
+
+
+def check(connection: sa.Connection, roles: Roles) -> None:
+    """Whether a status column holds the value of each state, and other columns what their roles say.
+
+    Raises StateUnfit or ColumnUnfit.
+    """
+    look = _Look(connection, roles)
+    look.states()
+    for role, (wrong, needed) in WRITTEN.items():
+        found = look.at(role)
+        if found is not None and isinstance(found["type"], wrong):
+            raise look.unfit(role, needed)
+    owner = look.at("owner_id")
+    if owner is not None and not owner["nullable"]:
+        raise look.unfit("owner_id", "NULL where nobody holds a row")
+
+
+def check_owner(connection: sa.Connection, roles: Roles) -> None:
+    """Whether the owner column holds the ids of owners. Raises ColumnUnfit."""
+    look = _Look(connection, roles)
+    found = look.at("owner_id")
+    if found is not None and not _holds_owners(found["type"]):
+        raise look.unfit("owner_id", f"a whole number, and hold {FIRST_OWNER:,} and more")
+
+
+def _holds_owners(type_: Type) -> bool:
+    if isinstance(type_, sa.Integer):
+        return _range(type_)[1] >= FIRST_OWNER
+    if isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float) and type_.precision is not None:
+        return int(10 ** (type_.precision - (type_.scale or 0))) > FIRST_OWNER
+    return not isinstance(type_, NO_NUMBERS)
+
+
+class _Look:
+    """A look at the columns of a queue, as they are in the database."""
+
+    def __init__(self, connection: sa.Connection, roles: Roles) -> None:
+        self._connection = connection
+        self._roles = roles
+        found = sa.inspect(connection).get_columns(roles.table.name, schema=roles.table.schema)
+        self._found = {column["name"]: column for column in found}
+
+    def at(self, role: str) -> Any:
+        """The column that plays a role; None: there is none."""
+        column: Column | None = getattr(self._roles, role)
+        return None if column is None else self._found[column.name]
+
+    def unfit(self, role: str, needed: str) -> ColumnUnfit:
+        """That it is not what is needed, with the statement that adds one that is."""
+        found, table, dialect = self.at(role), self._roles.table, self._connection.dialect
+        ours = job_table(table.name, sa.MetaData()).c[role]
+        other = sa.Column(f"claim_{role}", ours.type, nullable=ours.nullable, server_default=ours.server_default)
+        type_ = found["type"].compile(dialect=dialect) + ("" if found["nullable"] else " NOT NULL")
+        step = add_column(self._connection, table, other).removesuffix(";")
+        return ColumnUnfit(self._roles.name, role, (found["name"], type_), (needed, step))
+
+    def states(self) -> None:
+        """Raises StateUnfit where a value cannot be in the status column."""
+        column, dialect = self._roles.status, self._connection.dialect
+        if column is None:
+            return
+        for state, value in self._roles.state.values.items():
+            sent = _sent(dialect, column, value)
+            for holds in _objections(sent, self.at("status"), truth_is_a_number=not dialect.supports_native_boolean):
+                raise StateUnfit(self._roles.name, column.name, (state, value), holds)
+
+
+# --- the values of states --------------------------------------------------------------------------------------------
+
+
+def _sent(dialect: sa.Dialect, column: Column, value: Any) -> Any:
+    """A value as a driver would be given it: a type of the user's may turn it into another one."""
+    with suppress(LookupError, ValueError, TypeError, AttributeError):  # then it is told what the column holds
+        process = column.type.dialect_impl(dialect).bind_processor(dialect)
+        return process(value) if process is not None else value
+    return value
+
+
+def _objections(value: Any, found: Any, *, truth_is_a_number: bool) -> Iterator[str]:
+    """What a column holds, if that is not this value."""
+    type_ = found["type"]
+    if value is None:
+        yield from () if found["nullable"] else ("is NOT NULL",)
+    elif isinstance(type_, sa.Enum):
+        yield from () if value in type_.enums else (f"holds {', '.join(map(repr, type_.enums))}",)
+    elif isinstance(type_, sa.String):
+        yield from _about_text(value, type_)
+    elif isinstance(type_, sa.Boolean):
+        yield from () if value in (True, False) else ("holds true and false",)
+    elif isinstance(type_, sa.Integer):
+        yield from _about_numbers(value, type_, truth_is_a_number=truth_is_a_number)
+    elif isinstance(type_, sa.Numeric) and isinstance(value, str):
+        yield "holds numbers"
+
+
+def _about_text(value: Any, type_: sa.String) -> Iterator[str]:
+    if not isinstance(value, str):
+        yield f"holds text (in quotes: '\"{value}\"')"
+    elif type_.length is not None and len(value) > type_.length:
+        yield f"holds {type_.length} characters"
+
+
+def _about_numbers(value: Any, type_: sa.Integer, *, truth_is_a_number: bool) -> Iterator[str]:
+    least, most = _range(type_)
+    if not isinstance(value, int) or (isinstance(value, bool) and not truth_is_a_number):
+        yield "holds whole numbers"
+    elif not least <= value <= most:
+        yield f"holds {least} to {most}"
+
+
+def _range(type_: sa.Integer) -> tuple[int, int]:
+    bits = BITS.get(type_.__visit_name__, 64)
+    return (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

@@ -1,0 +1,225 @@
+"""The tables: which are missing, making them, dropping those that we made, altering one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import database_now
+from claimjobs.errors import AccessDenied, UnfitTable
+from claimjobs.table.acceptance import check_table
+from claimjobs.table.backend import TableLike
+from claimjobs.table.claim_index import covers
+from claimjobs.table.ddl import marked
+from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE, article_table, owner_table
+from claimjobs.table.reflection import is_made_by_us
+
+_ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class CreatedTables:
+    """What `make` found, and what it did."""
+
+    created: tuple[str, ...]
+    existing: tuple[str, ...]
+    dropped: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
+    """Indexes that existing tables lacked, and have now."""
+
+
+@dataclass(frozen=True)
+class DropPlan:
+    """What `make` with `recreate` would drop: a table, its rows, and how many owners are at work on it."""
+
+    table: str
+    rows: int
+    owners: int
+
+
+# --- which tables --------------------------------------------------------------------------------------------
+
+
+def tables_for(table: TableLike) -> list[sa.Table]:
+    """The tables a queue needs: its jobs (a mere name means the article's columns) and the owners."""
+    if isinstance(table, str):
+        schema, _, bare = table.rpartition(".")
+        jobs = article_table(bare, sa.MetaData(schema=schema or None))
+    elif isinstance(table, sa.Table):
+        jobs = table
+    else:
+        jobs = sa.inspect(table).local_table
+    return [jobs, owner_table()]
+
+
+# --- making them ---------------------------------------------------------------------------------------------
+
+
+def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> CreatedTables:
+    """Make the tables that are missing; with `recreate` drop the jobs first, with all rows.
+
+    The table of owners is never dropped: all queues of the database share it, and its ids must not be given
+    out a second time, for a consumer that was thought dead may still come back and settle under its own. Nor is a
+    table that claimjobs did not make, or altered: UnfitTable. One of ours that lost the index it is claimed by gets
+    it back.
+
+    Raises ConnectionFailed, or ServerTooOld before anything is made on a server that could not claim; NotClaimable
+    for a table, there already or made as described, whose rows cannot be locked.
+    """
+    dialect = dialect_for(engine)
+    try:
+        return _make(engine, tables, recreate, dialect=dialect)
+    except sa.exc.IdentifierError as error:
+        raise _bad_name(tables, error) from error
+    except sa.exc.DBAPIError as error:
+        _explain_refusal(dialect, error)
+        if dialect.error_code(error) in dialect.bad_name and not _all_exist(engine, tables):
+            raise _bad_name(tables, error) from error
+        if recreate or not _all_exist(engine, tables):
+            raise
+        return _make(engine, tables, recreate=False, dialect=dialect)  # somebody else made them at the same moment
+
+
+def _bad_name(tables: list[sa.Table], error: Exception) -> UnfitTable:
+    return UnfitTable(f"table {tables[0].fullname!r} cannot be made ({reason(error)}): choose another name for it")
+
+
+def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> CreatedTables:
+    with connected(engine) as connection, connection.begin():
+        there = [table for table in tables if exists(connection, table)]
+        dropped = [table for table in there if recreate and table.name != OWNER_TABLE]
+        for table in dropped:
+            _must_be_ours(connection, table)
+            table.drop(connection)
+        kept = [table for table in there if table not in dropped]
+        for table in kept:
+            check_table(connection, dialect, table)
+        indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
+        for index in indexes:
+            index.create(connection)
+        created = [_above_earlier_ids(connection, table, kept) for table in tables if table not in kept]
+        for table in created:
+            table.create(connection)
+            connection.execute(marked(table))
+            check_table(connection, dialect, table)  # a server may give it another engine than the one that was named
+    return CreatedTables(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
+
+
+def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa.Table]) -> sa.Table:
+    """The table of owners, so that it gives out no id that one of its name gave out before: it may have been dropped.
+
+    The first id counts the seconds since `_ZERO`: enough for an owner a second, until the year 2092. It is also above
+    every id that stands in a table that is there.
+    """
+    if table.name != OWNER_TABLE:
+        return table
+    now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+    columns = [jobs.c.owner_id for jobs in kept if "owner_id" in jobs.c and _has_owners(connection, jobs)]
+    seen = [connection.execute(sa.select(sa.func.max(column))).scalar() or 0 for column in columns]
+    by_clock = FIRST_OWNER + int((now - _ZERO).total_seconds())
+    return owner_table(first=max([by_clock, *(one + 1 for one in seen)]))
+
+
+def _has_owners(connection: sa.Connection, jobs: sa.Table) -> bool:
+    """Whether the table in the database has the column: one that is known by its name alone may be anybody's."""
+    found = sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)
+    return "owner_id" in {column["name"] for column in found}
+
+
+def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
+    """The index to claim by, if it is described but not there, although its columns are."""
+    inspector = sa.inspect(connection)
+    there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
+    found = inspector.get_indexes(table.name, schema=table.schema)
+    described = [index for index in table.indexes if index.name == f"{table.name}_claim"]
+    return [index for index in described if there >= set(index.columns.keys()) and not covers(found, index)]
+
+
+def alter(engine: sa.Engine, statements: Iterable[str]) -> None:
+    """Run DDL, one statement after the other. Raises AccessDenied where this user may not."""
+    dialect = dialect_for(engine)
+    for statement in statements:
+        try:
+            with connected(engine) as connection, connection.begin():
+                # Without parameters a driver leaves a percent sign in a default as it is.
+                connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
+        except sa.exc.DBAPIError as error:
+            _explain_refusal(dialect, error)
+            raise
+
+
+def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
+    try:
+        with connected(engine) as connection:
+            return all(exists(connection, table) for table in tables)
+    except sa.exc.DBAPIError:  # there can be none of this name
+        return False
+
+
+def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
+    if dialect.refused(error):
+        raise AccessDenied(
+            f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
+            "or hand what `claimjobs setup-tables --sql` prints to somebody who may"
+        ) from error
+
+
+def exists(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether the database has a table of this name."""
+    return sa.inspect(connection).has_table(table.name, schema=table.schema)
+
+
+def doomed(engine: sa.Engine, table: TableLike) -> DropPlan | None:
+    """What `recreate` would drop; None where there is nothing to drop.
+
+    Raises UnfitTable for a table that claimjobs did not make, and for a name that stands for a table with other
+    columns than the one to be made in its place.
+    """
+    jobs, owners = tables_for(table)
+    with connected(engine) as connection:
+        if not exists(connection, jobs):
+            return None
+        _must_be_ours(connection, jobs)
+        if isinstance(table, str):
+            _must_come_back(connection, jobs)
+        rows = connection.execute(count_rows(jobs)).scalar_one()
+        at_work = exists(connection, owners) and connection.execute(count_owners(owners), {"claims": jobs.fullname})
+        return DropPlan(jobs.fullname, rows, at_work.scalar_one() if at_work else 0)
+
+
+def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
+    if not is_made_by_us(connection, table):
+        raise UnfitTable(
+            f"table {table.fullname!r} was not made by claimjobs, which therefore does not drop it: "
+            "drop it yourself if nobody needs its rows, then run this again"
+        )
+
+
+def _must_come_back(connection: sa.Connection, jobs: sa.Table) -> None:
+    there = [column["name"] for column in sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)]
+    if others := [name for name in there if name not in jobs.columns]:
+        raise UnfitTable(
+            f"table {jobs.fullname!r} would come back without {', '.join(others)}: give its description, "
+            "--table MODULE:ATTRIBUTE, or drop it yourself"
+        )
+
+
+def _names(tables: list[sa.Table]) -> tuple[str, ...]:
+    return tuple(table.fullname for table in tables)
+
+
+def count_rows(table: sa.Table) -> sa.Select[Any]:
+    """How many rows a table has."""
+    return sa.select(sa.func.count()).select_from(table)
+
+
+def count_owners(table: sa.Table) -> sa.Select[Any]:
+    """How many owners are registered for jobs of the table `claims`."""
+    return count_rows(table).where(table.c.claims == sa.bindparam("claims", type_=sa.String))

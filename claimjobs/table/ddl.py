@@ -1,0 +1,72 @@
+"""DDL as text: tables made, columns and indexes added, for one kind of database."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.table.definitions import MADE_BY, OWNER_TABLE
+
+
+def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:
+    """The statements that `make` would run on an empty database, for a DBA to read or a migration to hold.
+
+    With `recreate` the jobs are dropped first. Needs no connection.
+    """
+    statements: list[str] = []
+    printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, engine)))
+    for table in tables:
+        if recreate and table.name != OWNER_TABLE:
+            table.drop(printer, checkfirst=False)
+        table.create(printer, checkfirst=False)
+        if MADE_BY not in (table.comment or ""):
+            statements.append(text(marked(table), engine))
+    return "\n\n".join(_indexes_sorted(statements)) + "\n"
+
+
+def marked(table: sa.Table) -> sa.schema.SetTableComment:
+    """The statement that notes in a table's comment that claimjobs made it."""
+    comment = ", ".join(filter(None, (table.comment, MADE_BY)))
+    ours = comment if MADE_BY not in (table.comment or "") else table.comment
+    return sa.schema.SetTableComment(sa.Table(table.name, sa.MetaData(schema=table.schema), comment=ours))
+
+
+def _indexes_sorted(statements: list[str]) -> list[str]:
+    """Each table's indexes by their names: SQLAlchemy keeps them in a set, in another order at every run."""
+    ordered: list[str] = []
+    for is_index, alike in groupby(statements, lambda text: text.startswith("CREATE INDEX")):
+        run = list(alike)
+        ordered += sorted(run) if is_index else run
+    return ordered
+
+
+def text(sql: Any, engine: sa.Engine) -> str:
+    """One statement, to be read and to be run."""
+    lines = str(sql.compile(dialect=engine.dialect)).strip().replace("\t", "    ").splitlines()
+    return "\n".join(line.rstrip() for line in lines) + ";"
+
+
+def add_column(engine: sa.Engine | sa.Connection, table: sa.Table, column: sa.Column[Any]) -> str:
+    """The statement that adds a column to a table, which may have rows: it has a default, or may be NULL."""
+    filled: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
+    # An enum may be a type of its own, which would have to be made first.
+    type_ = sa.String(column.type.length) if isinstance(column.type, sa.Enum) else column.type
+    added = sa.Column(column.name, type_, nullable=column.nullable, server_default=filled, comment=column.comment)
+    sa.Table(table.name, sa.MetaData(), added)
+    name = engine.dialect.identifier_preparer.format_table(table)
+    return f"ALTER TABLE {name} ADD COLUMN {sa.schema.CreateColumn(added).compile(dialect=engine.dialect)};"
+
+
+def add_value(engine: sa.Engine, column: sa.Column[Any], value: str) -> str:
+    """The statement that lets an enum hold one more value: a type with a name, or the column's own."""
+    kind: Any = column.type
+    if kind.name:
+        preparer: Any = engine.dialect.identifier_preparer
+        return f"ALTER TYPE {preparer.format_type(kind)} ADD VALUE '{value}';"
+    default: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
+    wider = sa.Column(column.name, type(kind)(*kind.enums, value), nullable=column.nullable, server_default=default)
+    sa.Table(column.table.name, sa.MetaData(), wider)
+    name = engine.dialect.identifier_preparer.format_table(column.table)
+    return f"ALTER TABLE {name} MODIFY COLUMN {sa.schema.CreateColumn(wider).compile(dialect=engine.dialect)};"

@@ -1,0 +1,154 @@
+"""The tables that claimjobs makes: jobs, with whatever payload the user gives them, their owners, and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, table_options
+from claimjobs.errors import BadUnique
+from claimjobs.table.columns import STATES, UNCLAIMED, Columns
+
+DEFAULT_TABLE: Final = "jobs"
+OWNER_TABLE: Final = "claimjobs_owners"
+LEDGER_TABLE: Final = "claimjobs_ledger"
+LONGEST_NAME: Final = 255
+"""Characters of a queue's name, and of a key as text, in the ledger."""
+
+MADE_BY: Final = "made by claimjobs"
+"""In the comment of each table that we make: no other one is ever dropped, or loses a row unasked."""
+
+DEMONSTRATION: Final = "jobs of the demonstration"
+"""In the comment of the tables that the demonstration works on: it throws their jobs away."""
+
+FIRST_OWNER: Final = 10_000_000
+"""Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
+program that claims rows of the same table under such a number is never taken for one of us."""
+
+
+def job_table(
+    name: str,
+    metadata: sa.MetaData,
+    *payload: sa.schema.SchemaItem,
+    unique: str | Sequence[str] = (),
+    **options: Any,
+) -> sa.Table:
+    """A table of jobs whose payload is the columns given (and constraints, and indexes), any of them.
+
+    The columns around it have defaults, so that a plain INSERT of the payload enqueues a job:
+    `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it), `attempts`,
+    and `suspect` (how many jobs it was in hand with when something went wrong that names none of them).
+    `options` go to `sqlalchemy.Table`. A payload column of the name `id` takes the place of ours, as the key.
+    `unique` names payload columns whose values, together, one job at most may have: see `Queue.enqueue`.
+    """
+    own_key = any(isinstance(item, sa.Column) and item.primary_key for item in payload)
+    key = () if own_key else (sa.Column("id", sa.BigInteger, primary_key=True),)
+    ours = _job_columns(name)
+    once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
+    comment = ", ".join(filter(None, (options.pop("comment", None), MADE_BY)))
+    described = {**table_options(), **options, "comment": comment}
+    table = sa.Table(name, metadata, *key, *payload, *ours, *once, **described)
+    _claim_index(table)
+    return table
+
+
+def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None) -> sa.Table:
+    """`jobs` as in the article that this project follows: payload `d` and `e`, 64 characters each.
+
+    Column names and types are the article's, so that its own script can work on the same rows.
+    https://blog.koehntopp.info/2021/07/13/mysql-a-job-queue-in-python.html
+    """
+    return job_table(
+        name,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("d", sa.String(64), nullable=False),
+        sa.Column("e", sa.String(64), nullable=False),
+        sa.Index(f"{name}_d", "d"),
+        comment=DEMONSTRATION,
+    )
+
+
+def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData | None = None) -> sa.Table:
+    """The side-car of a table that must not be altered: its key, and what a claim writes; one row a key.
+
+    No row: nobody has claimed that key yet. There is no foreign key to the table: with one its rows could not be
+    deleted, or not without ours, and each claim would lock what it refers to. So a row here may outlive the one that
+    it was made for. `name` may have a schema.
+    """
+    schema, _, bare = name.rpartition(".")
+    columns = tuple(key)
+    names = Columns.of_claims([column.name for column in columns]).names
+    ours = [column for column in _job_columns(bare) if column.name in names]
+    for column in ours:
+        column.name = column.key = names[column.name]
+    metadata = metadata if metadata is not None else sa.MetaData()
+    table = sa.Table(bare, metadata, *columns, *ours, schema=schema or None, **table_options())
+    # What a dead owner held, and the dead jobs, are looked for among many that are done.
+    sa.Index(f"{bare}_state", table.c[names["status"]], table.c[names["owner_id"]])
+    return table
+
+
+def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER) -> sa.Table:
+    """The owners: one row for each incarnation of a consumer. Its id stands in `owner_id` of what it holds.
+
+    `first`: the id that the first of them gets.
+    """
+    return sa.Table(
+        OWNER_TABLE,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("id", sa.Integer, sa.Identity(start=first), primary_key=True),
+        sa.Column("host", sa.String(255), nullable=False),
+        sa.Column("pid", sa.Integer, nullable=False),
+        sa.Column("claims", sa.String(255), nullable=False, comment="the table it takes jobs from"),
+        sa.Column("started", Instant, nullable=False, server_default=database_now()),
+        sa.Column("beat", Instant, nullable=False, server_default=database_now(), comment="last sign of life"),
+        sa.Column("lease", sa.Float, nullable=False, comment="seconds without a beat after which it is dead"),
+        sa.Column("server_since", Instant, comment="the server run it holds its session lock on; NULL: lease only"),
+        sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
+        sa.Column("asleep", Instant, comment="since when it waits to be called; NULL: it looks for work by itself"),
+        comment=MADE_BY,
+        **table_options(auto_increment=first),
+    )
+
+
+def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
+    """The ledger of a destination: one row for each job that had its effect there. See `claimjobs.Ledger`."""
+    return sa.Table(
+        LEDGER_TABLE,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("digest", exact_text(64), primary_key=True, comment="SHA-256 of the queue's name and the job's key"),
+        sa.Column("queue", exact_text(LONGEST_NAME), nullable=False),
+        sa.Column("job", exact_text(LONGEST_NAME), nullable=False, comment="the job's key as text, perhaps cut short"),
+        sa.Column("done_at", Instant, nullable=False, server_default=database_now()),
+        sa.Index(f"{LEDGER_TABLE}_age", "queue", "done_at"),
+        **table_options(),
+    )
+
+
+def _job_columns(name: str) -> tuple[sa.Column[Any], ...]:
+    return (
+        sa.Column("status", sa.Enum(*STATES, name=f"{name}_status"), nullable=False, server_default=UNCLAIMED),
+        sa.Column("owner_id", sa.Integer),
+        sa.Column("owner_date", WholeSecond),
+        sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("run_at", Instant, nullable=False, server_default=database_now()),
+        sa.Column("attempts", sa.Integer, nullable=False, server_default="0"),
+        sa.Column("last_error", sa.Text),
+        sa.Column("suspect", sa.Integer, nullable=False, server_default="0"),
+    )
+
+
+def _once(name: str, unique: Sequence[str], ours: set[str]) -> tuple[sa.UniqueConstraint, ...]:
+    if changing := [column for column in unique if column in ours]:
+        raise BadUnique(name, changing[0])
+    return (sa.UniqueConstraint(*unique, name=f"{name}_unique"),) if unique else ()
+
+
+def _claim_index(table: sa.Table) -> None:
+    """What phase 1 reads: waiting jobs in their order, from the index alone, ending in the key (no sort)."""
+    columns = table.c
+    found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
+    sa.Index(f"{table.name}_claim", *found)

@@ -1,0 +1,104 @@
+"""State: how a row says which state it is in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import cached_property
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.table.columns import CLAIMED, STATES, UNCLAIMED
+
+Column = sa.Column[Any]
+
+
+@dataclass(frozen=True)
+class State:
+    """A column with a value for each state, an owner that is NULL or not, or both.
+
+    Where one value means two states the owner tells them apart: only a claimed job has one. Without a column all
+    rows are unclaimed, but for those with an owner.
+    """
+
+    column: Column | None
+    values: Mapping[str, Any]
+    """The column's value for each state that it can say."""
+    owner: Column | None
+
+    @cached_property
+    def can(self) -> frozenset[str]:
+        """The states that a row can say."""
+        said = {UNCLAIMED, *self.values}
+        if self.owner is not None:
+            return frozenset(said | {CLAIMED})
+        others = [self._value(state) for state in said if state != CLAIMED]
+        return frozenset(said - {CLAIMED} if self._value(CLAIMED) in others else said)
+
+    def is_(self, state: str) -> sa.ColumnElement[bool]:
+        """The predicate of a row in this state."""
+        told = self._told(state)
+        if self.owner is not None and self._is_shared(state):
+            told.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
+        return sa.and_(*told) if told else sa.true()
+
+    def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """The predicate of a row that this owner holds."""
+        assert self.owner is not None  # noqa: S101 - whoever asks holds by lease, which needs one
+        return sa.and_(*self._told(CLAIMED), self.owner == me)
+
+    def becomes(self, state: str, me: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
+        """What is written into a row to bring it into this state: claimed, by `me`; otherwise by nobody.
+
+        A row that is done, or the like, keeps its owner where that is not what tells its state.
+        """
+        told = {} if self.column is None else {self.column: self.values.get(state, self.values[UNCLAIMED])}
+        leaves = state == UNCLAIMED or self._is_shared(state)
+        if self.owner is not None and (me is not None or leaves):
+            told[self.owner] = me
+        return told
+
+    @cached_property
+    def told_by(self) -> Sequence[sa.ColumnElement[Any]]:
+        """What to group rows by: see `named`."""
+        column = () if self.column is None else (self.column,)
+        shared = self.owner is not None and any(self._is_shared(state) for state in STATES)
+        return (*column, self.owner.is_(None)) if shared and self.owner is not None else column
+
+    def named(self, told: Sequence[Any]) -> str | None:
+        """The state that a row with these values of `told_by` is in; None: none that was named."""
+        value = told[0] if self.column is not None else None
+        free = bool(told[-1]) if len(told) > (self.column is not None) else None
+        alike = [state for state in STATES if state in self.can and self._value(state) == value]
+        fitting = [state for state in alike if not self._is_shared(state) or free in (None, state != CLAIMED)]
+        return fitting[0] if fitting else None
+
+    def meant_by(self, value: Any) -> str | None:
+        """The state other than unclaimed that a value of the column means; None: none of them.
+
+        Also one that only looks alike, as 'Claimed' and 1: there are databases and types to which it is the same.
+        """
+        if self.column is None or _alike(value) == _alike(self.values[UNCLAIMED]):
+            return None
+        return next((state for state, meant in self.values.items() if _alike(value) == _alike(meant)), None)
+
+    def _value(self, state: str) -> Any:
+        return None if self.column is None else self.values.get(state, self.values[UNCLAIMED])
+
+    def _told(self, state: str) -> list[sa.ColumnElement[bool]]:
+        return [] if self.column is None else [self.column == self._value(state)]
+
+    def _is_shared(self, state: str) -> bool:
+        """Whether the column does not tell this state from another one."""
+        others = [other for other in self.can if other != state]
+        return self.column is None or self._value(state) in [self._value(other) for other in others]
+
+
+def _alike(value: Any) -> str | None:
+    """Values that a column may take for the same have the same text."""
+    if value is None:
+        return None
+    plain = value.name if isinstance(value, Enum) else int(value) if isinstance(value, bool) else value
+    return str(plain).strip().casefold()

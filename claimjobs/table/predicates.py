@@ -1,0 +1,103 @@
+"""What a user says may be claimed, and in which order, as expressions over the queue's own table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.sql.elements import Grouping
+from sqlalchemy.sql.visitors import iterate, replacement_traverse
+
+from claimjobs.dialects import Lexis
+from claimjobs.errors import NotOneExpression
+from claimjobs.table.roles import Roles
+
+Predicate = sa.ColumnElement[bool]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A predicate as a person writes it: SQL as after WHERE, in the words of the database."""
+
+    text: str
+
+
+Condition = Predicate | sa.TextClause | Written
+Where = Condition | Callable[[], Condition] | None
+Order = str | sa.ColumnElement[Any]
+OrderBy = Order | Sequence[Order] | None
+"""Columns; or, as text: their names, `-name` for the highest first, or SQL as after ORDER BY."""
+
+
+def predicates_of(where: Where, roles: Roles, lexis: Lexis) -> tuple[Predicate, ...]:
+    """The predicate, if there is one; a callable is asked for it. Raises NotOneExpression for a text in it."""
+    given = where() if callable(where) else where
+    if given is None:
+        return ()
+    # `and_` takes a piece of SQL as it is: an OR in it would reach around what stands beside it.
+    return (Grouping(_written(given, lexis) if isinstance(given, Written) else _read(given, roles.table, lexis)),)
+
+
+def predicate(text: str | None) -> Written | None:
+    """SQL as after WHERE, for whatever takes a `where`."""
+    return None if text is None else Written(text)
+
+
+def _written(given: Written, lexis: Lexis) -> sa.ColumnElement[Any]:
+    text = f"{given.text}\n"  # the line break lets it end in a comment
+    _check(text, lexis, "predicate")
+    return sa.literal_column(text, sa.Boolean)
+
+
+def _read(given: Predicate | sa.TextClause, table: sa.Table, lexis: Lexis) -> Any:
+    _check_within(given, lexis, "predicate")
+    return given if isinstance(given, sa.TextClause) else sa.and_(_over(given, table))
+
+
+def _check_within(expression: Any, lexis: Lexis, what: str) -> None:
+    """Raises NotOneExpression for a piece of text in it that reaches beyond itself."""
+    for element in iterate(expression):
+        if isinstance(element, sa.TextClause):
+            _check(element.text, lexis, what)
+        elif isinstance(element, sa.ColumnClause) and element.is_literal:
+            _check(element.name, lexis, what)
+
+
+def _check(text: str, lexis: Lexis, what: str) -> None:
+    if flaw := lexis.flaw(text):
+        raise NotOneExpression(what, flaw)
+
+
+def order_of(order_by: OrderBy, roles: Roles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
+    """The user's order, made total by the key, so that everyone sees the same head; None: the table's own."""
+    if order_by is None:
+        return roles.default_order
+    order = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
+    return (*(_ordered(by, roles.table, lexis) for by in order), *roles.key) if order else ()
+
+
+def _ordered(by: Order, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
+    if not isinstance(by, str):
+        _check_within(by, lexis, "order")
+        return cast(sa.ColumnElement[Any], _over(by, table))
+    falling = by.removeprefix("-")
+    if falling != by and by not in table.c and falling in table.c:
+        return table.c[falling].desc()
+    if by in table.c:
+        return table.c[by]
+    _check(by, lexis, "order")
+    return sa.literal_column(by)
+
+
+def _over(expression: Any, table: sa.Table) -> Any:
+    """The same over this table, where it was written over another description of it."""
+
+    def ours(element: Any, **_: Any) -> Any:
+        if not isinstance(element, sa.Column) or element.table is table:
+            return None
+        same = isinstance(element.table, sa.Table) and element.table.fullname == table.fullname
+        return table.c.get(element.name) if same else None
+
+    return replacement_traverse(expression, {}, ours)

@@ -1,0 +1,124 @@
+"""From what a user names to a table, found to be in the database as described."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.dialects import dialect_of
+from claimjobs.dialects.types import Instant, WholeSecond
+from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
+from claimjobs.table.columns import Columns
+from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
+
+INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
+
+MAP = "claimjobs"
+"""Where a `Table` holds its map, in `info`; a mapped class as `__claimjobs__`."""
+
+
+def resolve(connection: sa.Connection, table: str | sa.Table | type[Any], columns: Columns | None = None) -> sa.Table:
+    """The table that a name, a `Table` or a mapped class stands for, found to be in the database as described.
+
+    Raises TableMissing or ColumnMissing.
+    """
+    if isinstance(table, str):
+        return _reflect(connection, table, columns or Columns())
+    described = table if isinstance(table, sa.Table) else mapped_table(table)
+    there = _columns(connection, described.fullname)
+    missing = [column.name for column in described.columns if column.name not in there]
+    if missing:
+        quote = connection.dialect.identifier_preparer.quote
+        raise ColumnMissing(described.fullname, missing[0], "its description in Python", quote)
+    return described
+
+
+def collated(table: sa.Table, collations: Mapping[str, str]) -> sa.Table:
+    """The same table, with the collations that its texts have in the database.
+
+    What a text is compared with must have its collation, also where the table's, or the database's, is meant.
+    """
+    plain = [name for name in collations if name in table.c and not getattr(table.c[name].type, "collation", None)]
+    texts = [name for name in plain if isinstance(table.c[name].type, sa.String)]
+    if not texts:
+        return table
+    same = table.to_metadata(sa.MetaData(schema=table.schema))
+    for name in texts:
+        same.c[name].type = _with_collation(table.c[name].type, collations[name])
+    return same
+
+
+def _with_collation(type_: Any, collation: str) -> Any:
+    changed = type_.copy()
+    changed.collation = collation
+    return changed
+
+
+def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
+    """The map that a `Table` (`info={"claimjobs": Columns(...)}`) or a class (`__claimjobs__`) brings along."""
+    if isinstance(table, str):
+        return None
+    found = table.info.get(MAP) if isinstance(table, sa.Table) else getattr(table, "__claimjobs__", None)
+    return found if isinstance(found, Columns) else None
+
+
+def is_made_by_us(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether claimjobs made this table: its comment in the database says so."""
+    return MADE_BY in _comment(connection, table)
+
+
+def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether claimjobs made this table for its demonstration."""
+    return f"{DEMONSTRATION}, {MADE_BY}" in _comment(connection, table)
+
+
+def _comment(connection: sa.Connection, table: sa.Table) -> str:
+    return sa.inspect(connection).get_table_comment(table.name, schema=table.schema)["text"] or ""
+
+
+def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table:
+    _columns(connection, name)
+    schema, _, bare = name.rpartition(".")
+    instants = {columns.names[role]: kind for role, kind in INSTANTS.items() if role in columns.names}
+
+    def as_instant(_inspector: Any, _table: sa.Table, column: Any) -> None:
+        """Columns that hold an instant come back aware, also from a type that knows no time zone."""
+        if column["name"] in instants and isinstance(column["type"], sa.DateTime):
+            column["type"] = instants[column["name"]]()
+
+    known = [("column_reflect", as_instant)]
+    return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection, listeners=known)
+
+
+def _columns(connection: sa.Connection, name: str) -> set[str]:
+    schema, _, bare = name.rpartition(".")
+    try:
+        return {column["name"] for column in sa.inspect(connection).get_columns(bare, schema=schema or None)}
+    except sa.exc.NoSuchTableError:
+        raise TableMissing(name) from None
+    except sa.exc.DBAPIError as error:
+        dialect = dialect_of(connection)
+        if dialect.error_code(error) in dialect.bad_name:
+            raise TableMissing(name) from error
+        raise
+    except TypeError as error:  # as for MySQL's VECTOR(3)
+        what = f"has a column of a type that SQLAlchemy cannot read ({error})"
+        raise NotClaimable(name, what, "move that column to a table of its own, or upgrade SQLAlchemy") from error
+
+
+def mapped_table(mapped: type[Any]) -> sa.Table:
+    """The table that a class is mapped to. Raises TypeError where that is none."""
+    table = sa.inspect(mapped).local_table
+    if not isinstance(table, sa.Table):
+        raise TypeError(f"{mapped!r} is mapped to {table!r}, which is no table: give a class mapped to one")
+    return table
+
+
+def checked_table(found: Any, name: str) -> sa.Table | type[Any]:
+    """`found` if it is a Table or a mapped class; raises UnfitTable, which calls it `name`."""
+    if isinstance(found, sa.Table) or isinstance(getattr(found, "__table__", None), sa.Table):
+        table: sa.Table | type[Any] = found
+        return table
+    raise UnfitTable(f"{name!r} is {type(found).__name__}: name a sqlalchemy.Table or a class mapped to one")

@@ -1,0 +1,241 @@
+"""Which column of a table plays which role for a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.errors import (
+    ColumnMissing,
+    KeyNotIndexed,
+    NoPrimaryKey,
+    NotInTable,
+    Quote,
+    StateMissing,
+    StatesClash,
+)
+from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
+from claimjobs.table.job_state import Column, State
+
+REQUIRED: Final = ("status", "owner_id")
+"""What a table must have that comes without a map of its columns."""
+OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee")
+ALL: Final = (*REQUIRED, *OPTIONAL)
+LONGEST_ERROR: Final = 2_000
+"""Characters of an error that are kept; the rest of a long one is rarely read."""
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A table seen as a queue: its key, its state, its owner, and what else it has."""
+
+    table: sa.Table
+    key: tuple[Column, ...]
+    state: State
+    status: Column | None
+    owner_id: Column | None
+    owner_date: Column | None
+    priority: Column | None
+    run_at: Column | None
+    attempts: Column | None
+    last_error: Column | None
+    suspect: Column | None
+    assignee: Column | None
+    key_index: str | None = None
+    """The index through which a row is found by its key; None: the primary key."""
+    quote: Quote = str
+    """How the database has a name written in a statement."""
+
+    @cached_property
+    def name(self) -> str:
+        """The table's name with its schema, as a person would write it."""
+        return self.table.fullname
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The names of all columns, in the table's order."""
+        return tuple(column.name for column in self.table.columns)
+
+    @cached_property
+    def payload(self) -> tuple[Column, ...]:
+        """The columns that are the user's own."""
+        ours = {getattr(self, role) for role in ALL} | set(self.key)
+        return tuple(column for column in self.table.columns if column not in ours)
+
+    @cached_property
+    def default_order(self) -> tuple[Column, ...]:
+        """Lower priority numbers first, then the key: the order of the claim index."""
+        return tuple(dict.fromkeys((*(() if self.priority is None else (self.priority,)), *self.key)))
+
+    def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """The predicate of a job that may be claimed at the instant `now`."""
+        named = [column.is_not(None) for column in self.key if column.nullable]
+        ripe = [] if self.run_at is None else [self._ripe(self.run_at, now)]
+        return sa.and_(self.state.is_(UNCLAIMED), *ripe, *named)
+
+    @staticmethod
+    def _ripe(run_at: Column, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.or_(run_at.is_(None), run_at <= now) if run_at.nullable else run_at <= now
+
+    @cached_property
+    def mine(self) -> sa.ColumnElement[bool]:
+        """The guard of every way out of `claimed`: still claimed, and by the parameter `me`."""
+        return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
+
+    def told(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
+        """What a row says in a role; `otherwise` where no column plays it, or it is NULL."""
+        column: Column | None = getattr(self, role)
+        value = None if column is None else row.get(column.name)
+        return otherwise if value is None else value
+
+    def key_in(self, row: Mapping[Any, Any]) -> Any:
+        """What names a row, out of a mapping of columns: a value, or a tuple where the key has several columns."""
+        parts = tuple(row[column] for column in self.key)
+        return parts if len(parts) > 1 else parts[0]
+
+    def need(self, role: str, purpose: str) -> Column:
+        """The column of an optional role, or ColumnMissing that says what it is wanted for."""
+        column: Column | None = getattr(self, role)
+        if column is None:
+            raise ColumnMissing(self.name, role, purpose, self.quote)
+        return column
+
+    def need_state(self, state: str, purpose: str) -> None:
+        """Raises ColumnMissing or StateMissing where a row cannot say that it is in this state."""
+        if state not in self.state.can:
+            if self.status is None:
+                raise ColumnMissing(self.name, "status", purpose, self.quote)
+            raise StateMissing(self.name, self.status.name, state, purpose)
+
+    def kept_of(self, error: str) -> str:
+        """As much of an error as its column holds."""
+        holds = None if self.last_error is None else getattr(self.last_error.type, "length", None)
+        longest = min(holds or LONGEST_ERROR, LONGEST_ERROR)
+        return error if len(error) <= longest else error[: longest - 1] + "…"
+
+    @property
+    def can_retry(self) -> bool:
+        """Whether a failed job can wait and run again."""
+        return self.attempts is not None and self.run_at is not None
+
+    @property
+    def can_bury(self) -> bool:
+        """Whether a job can be dead."""
+        return DEAD in self.state.can
+
+    @property
+    def can_suspect(self) -> bool:
+        """Whether jobs can be marked as suspect, and wait."""
+        return self.suspect is not None and self.run_at is not None
+
+
+def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> Roles:
+    """The roles of a table's columns: by the map, or by their own names.
+
+    Raises ColumnMissing for a column that the map names and the table has not; NoPrimaryKey where no key is;
+    StateMissing or StatesClash where the values do not tell the states.
+    """
+    given = columns or Columns()
+    found: dict[str, Any] = {role: _column(table, role, given.names.get(role)) for role in ALL}
+    key = _key(table, given)
+    state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
+    _check(table, state)
+    return Roles(table=table, key=key, state=state, key_index=key_index, **found)
+
+
+def check_lease(roles: Roles, *, mapped: bool) -> None:
+    """Whether a claim by lease can be written into the table. Raises ColumnMissing.
+
+    One that comes without a map must have the columns for it under their own names.
+    """
+    for role in REQUIRED if not mapped else ("owner_id",):
+        roles.need(role, "claiming")
+
+
+def _column(table: sa.Table, role: str, name: str | None) -> Column | None:
+    if name is None or (name == role and name not in {column.name for column in table.columns}):
+        return None
+    return _named(table, name, role)
+
+
+def _named(table: sa.Table, name: str, role: str) -> Column:
+    """By the name in the database; in Python it may have another one (`Column(..., key=...)`)."""
+    found = [column for column in table.columns if column.name == name]
+    if not found:
+        raise NotInTable(table.fullname, name, role)
+    return found[0]
+
+
+def _key(table: sa.Table, columns: Columns) -> tuple[Column, ...]:
+    names = columns.key_names or tuple(column.name for column in table.primary_key)
+    if not names:
+        raise NoPrimaryKey(table.fullname)
+    return tuple(_named(table, name, "key") for name in names)
+
+
+def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The value of each state that the status column can say."""
+    if status is None:
+        return {}
+    values = dict(states) if states is not None else _words(status)
+    if UNCLAIMED not in values:
+        raise StateMissing(table.fullname, status.name, UNCLAIMED, "claiming")
+    return values
+
+
+def _words(status: Column) -> dict[str, Any]:
+    if _is_boolean(status):
+        return {UNCLAIMED: True, CLAIMED: False, DONE: False}
+    if not isinstance(status.type, sa.String):  # an Enum is one, too
+        return {}
+    allowed = status.type.enums if isinstance(status.type, sa.Enum) else STATES
+    return {state: state for state in STATES if state in allowed}
+
+
+def _is_boolean(column: Column) -> bool:
+    """Also where a database keeps truth in a number of one digit."""
+    return isinstance(column.type, sa.Boolean) or getattr(column.type, "display_width", None) == 1
+
+
+def _check(table: sa.Table, state: State) -> None:
+    """No two states that nothing tells apart. Raises StatesClash.
+
+    A claimed one may look like another: its owner tells.
+    """
+    distinct = [one for one in (UNCLAIMED, DONE, DEAD) if one in state.values]
+    for first, second in combinations(distinct, 2):
+        if state.column is not None and state.values[first] == state.values[second]:
+            raise StatesClash(table.fullname, state.column.name, (first, second), state.values[first])
+
+
+def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) -> str | None:
+    """The index that begins with the key's columns, None where that is the primary key. Raises KeyNotIndexed.
+
+    `unique`: it must be one that has no two rows with the same key.
+    """
+    names = {column.name for column in roles.key}
+    table, inspector = roles.table, sa.inspect(connection)
+    primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
+    if set(primary[: None if unique else len(names)]) == names:
+        return None
+    for index in inspector.get_indexes(table.name, schema=table.schema):
+        columns = index["column_names"] if unique else index["column_names"][: len(names)]
+        if set(columns) == names and index["name"] and is_whole(index) and (index["unique"] or not unique):
+            return index["name"]
+    raise KeyNotIndexed(table.fullname, [column.name for column in roles.key], quote_of(connection))
+
+
+def quote_of(connection: sa.Connection) -> Quote:
+    """How this connection's database has a name written."""
+    quote: Quote = connection.dialect.identifier_preparer.quote
+    return quote
+
+
+def is_whole(index: Any) -> bool:
+    """Whether an index, as it was reflected, holds every row: one with a WHERE keeps only some of them apart."""
+    return not any(option.endswith("_where") for option in index.get("dialect_options", ()))

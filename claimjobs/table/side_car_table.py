@@ -1,0 +1,66 @@
+"""The table of claims beside a table that must not be altered, described so that it can be made."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected, dialect_for
+from claimjobs.dialects import Dialect
+from claimjobs.options import SideCar
+from claimjobs.table import acceptance
+from claimjobs.table.backend import TableLike, source_roles
+from claimjobs.table.columns import Columns
+from claimjobs.table.definitions import claims_table, owner_table
+from claimjobs.table.reflection import map_of, resolve
+from claimjobs.table.roles import Roles
+
+
+def side_car_tables(
+    engine: sa.Engine, table: TableLike, side_car: SideCar | None = None, *, columns: Columns | None = None
+) -> list[sa.Table]:
+    """The tables that a queue needs beside one that must not be altered: its claims, and the owners.
+
+    For `make`, `ddl` and the like. The table itself is looked at, and not among them: its key's columns come back with
+    the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
+    NoPrimaryKey, KeyUnfit, or KeyNotIndexed where nothing keeps two rows from having the same key.
+    """
+    dialect = dialect_for(engine)
+    given = columns or map_of(table)
+    with connected(engine) as connection:
+        described = resolve(connection, table, given)
+        acceptance.check_table(connection, dialect, described)
+        source = source_roles(connection, dialect, described, columns=given)
+        key = _key(connection, source, dialect)
+    return [claims_table((side_car or SideCar()).name_for(source.name), key), owner_table()]
+
+
+def _key(connection: sa.Connection, source: Roles, dialect: Dialect) -> list[sa.Column[Any]]:
+    """The columns of the key as the database has them, whatever a description of the table says."""
+    found = sa.inspect(connection).get_columns(source.table.name, schema=source.table.schema)
+    types = {column["name"]: column["type"] for column in found}
+    collations = _collations(connection, source.table)
+    names = [column.name for column in source.key]
+    return [dialect.key_column(name, _same(types[name], collations.get(name))) for name in names]
+
+
+def _same(type_: Any, collation: str | None) -> Any:
+    same = copy.copy(type_)
+    if collation is not None and isinstance(same, sa.String):
+        same.collation = collation
+    if hasattr(same, "create_type"):
+        same.create_type = False  # it is the user's, and there already
+    return same
+
+
+def _collations(connection: sa.Connection, table: sa.Table) -> dict[str, str]:
+    """The collation of each column that has one of its own; columns that have the table's own do not say so."""
+    columns = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
+    schema = table.schema or sa.inspect(connection).default_schema_name
+    told: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
+    rows = connection.execute(
+        told.select_from(columns).where(columns.c.table_schema == schema, columns.c.table_name == table.name)
+    )
+    return {row.name: row.collation for row in rows if row.collation is not None}

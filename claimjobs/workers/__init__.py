@@ -1,0 +1,1 @@
+"""Consumer processes and the supervisor that starts, watches and replaces them."""
