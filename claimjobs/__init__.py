@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from claimjobs.admin.assignments import Assignments
     from claimjobs.admin.ledger import Ledger
     from claimjobs.batch.batch import Batch
+    from claimjobs.embedded.server import database_url
     from claimjobs.errors import ClaimjobsError
     from claimjobs.instants import next_whole
     from claimjobs.job import Job
@@ -38,6 +39,7 @@ __all__ = [
     "Retry",
     "Shape",
     "SideCar",
+    "database_url",
     "job_table",
     "make",
     "next_whole",
@@ -59,6 +61,7 @@ _MODULES = {
     "Retry": "options",
     "Shape": "queue.config",
     "SideCar": "options",
+    "database_url": "embedded.server",
     "job_table": "table.definitions",
     "make": "table.create",
     "next_whole": "instants",

@@ -101,13 +101,10 @@ def database(url: str | None) -> Iterator[str]:
 
     Raises EmbeddedFailed.
     """
-    if url:
-        yield url
-        return
-    from claimjobs.embedded import server as embedded  # noqa: PLC0415 - only who needs it pays for it
+    from claimjobs.embedded.server import database_url  # noqa: PLC0415 - SQLAlchemy is slow to import
 
-    with embedded.running(say) as own:
-        yield own
+    with database_url(url, say) as reached:
+        yield reached
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """The embedded Postgres: a server for whoever has none, from a wheel, with its data in the user's data folder.
 
-It runs while a command needs it. Several commands at once share it, and the last one stops it: claimjobs.keeper.
+It runs while a program needs it. Several programs share one server, and the last one stops it: `keeper`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,24 @@ INSTEAD = "give --url or CLAIMJOBS_URL for a server of your own"
 
 class EmbeddedFailed(ConnectionFailed):
     """The embedded Postgres is not installed, or does not start."""
+
+
+def _say(message: str) -> None:
+    sys.stderr.write(f"claimjobs: {message}\n")
+
+
+@contextmanager
+def database_url(url: str | None = None, say: Callable[[str], None] = _say) -> Iterator[str]:
+    """The URL of the database to use: `url`, else CLAIMJOBS_URL, else that of the embedded Postgres.
+
+    The embedded Postgres runs at least until the block is left. `say` is told that it is used and where its data are;
+    by default this goes to standard error. Raises EmbeddedFailed.
+    """
+    if chosen := url or os.environ.get("CLAIMJOBS_URL"):
+        yield chosen
+        return
+    with running(say) as embedded:
+        yield embedded
 
 
 @contextmanager

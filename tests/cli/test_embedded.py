@@ -16,6 +16,7 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
+from claimjobs import database_url
 from claimjobs.cli import exits
 from claimjobs.embedded import keeper
 from claimjobs.embedded import server as embedded
@@ -101,6 +102,20 @@ def test_commands_without_a_url_use_it_and_say_so(data: Path) -> None:
     assert claimjobs("enqueue", "-", stdin=b'{"d": "a", "e": "b"}').out == "1\n"
     assert "jobs: 1 unclaimed" in claimjobs("status").out
     assert not processes(data)
+
+
+def test_a_program_gets_the_url_it_names_else_the_variables_else_the_embedded_servers(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("CLAIMJOBS_URL", raising=False)
+    with database_url() as url:
+        assert answers(url)
+        assert f"using the embedded Postgres 18, data in {data}/postgres" in capfd.readouterr().err
+    assert not processes(data)
+    monkeypatch.setenv("CLAIMJOBS_URL", "mysql://variable/jobs")
+    with database_url() as url, database_url("mysql://named/jobs") as named:
+        assert (url, named) == ("mysql://variable/jobs", "mysql://named/jobs")
+    assert capfd.readouterr().err == ""
 
 
 def test_commands_share_it_and_the_last_one_stops_it(data: Path) -> None:
