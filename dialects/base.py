@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.bell import Listener
 from claimjobs.dialects.lexis import Lexis
+from claimjobs.dialects.listener import Listener
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any
@@ -74,7 +74,7 @@ class Dialect:
     primary: ClassVar[str | None] = None
     """The name of every primary key, where they have none of their own."""
     wakes: ClassVar[bool] = False
-    """A session that waits for work can be called by the one that brings it (with `bell`, `call`, ...)."""
+    """A session that waits for work can be called by the one that brings it (with `listener`, `call`, ...)."""
 
     interrupts: ClassVar[bool] = False
     """The call ends what a session does, after the commit. Else it is part of the transaction."""
@@ -188,7 +188,7 @@ class Dialect:
         """The instant `seconds` after `now`, computed by the database."""
         raise NotImplementedError
 
-    def pick(
+    def only_candidates(
         self,
         jobs: sa.Select[Any],
         key: Sequence[sa.Column[Any]],
@@ -232,15 +232,15 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def hold(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Take the session lock of this number, if it is free: true or false at once, until the session ends."""
         raise NotImplementedError
 
-    def hold_named(self, name: str) -> sa.ColumnElement[bool]:
+    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
         """The same for a lock with a name of its own, apart from the numbered ones."""
         raise NotImplementedError
 
-    def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         """The session that holds the lock of this number; NULL where none does."""
         raise NotImplementedError
 
@@ -265,11 +265,11 @@ class Dialect:
         """Locks as the value that `each_lock` expects in its parameter."""
         return list(locks)
 
-    def take(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def try_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Take this lock for the session, if it is free: true or false at once. Taken twice it is held twice."""
         raise NotImplementedError
 
-    def let_go(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def unlock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Let go of it, once."""
         raise NotImplementedError
 
@@ -306,7 +306,7 @@ class Dialect:
 
     # --- waiting to be called: for those that `wakes` ----------------------------------------------------
 
-    def bell(self, connection: sa.Connection) -> Listener:
+    def listener(self, connection: sa.Connection) -> Listener:
         """What the session of a connection waits with."""
         raise NotImplementedError
 
@@ -374,25 +374,25 @@ class Dialect:
         """A column of a key whose values come from another table."""
         return sa.Column(name, type_, primary_key=True, autoincrement=False)
 
-    def lean(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-        """A column in the form that costs a driver least to read. `from_lean` makes a value of it."""
+    def encoded(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+        """A column in the form that costs a driver least to read. `decoder` makes a value of it."""
         return column
 
-    def from_lean(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
+    def decoder(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
         """What makes of a lean value what the driver would have given. None: it is the same."""
         del column
         return None
 
-    def packs(self, column: sa.Column[Any]) -> bool:
+    def joins_columns(self, column: sa.Column[Any]) -> bool:
         """Whether several columns such as this one cost a driver less to read as one text."""
         del column
         return False
 
-    def pack(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
+    def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
         """Such columns as one text: their values with commas between them, and nothing for NULL."""
         raise NotImplementedError
 
-    def from_packed(self, column: sa.Column[Any]) -> Callable[[str], Any]:
+    def joined_decoder(self, column: sa.Column[Any]) -> Callable[[str], Any]:
         """What makes of the text of a value what the driver would have given."""
         raise NotImplementedError
 
@@ -447,7 +447,7 @@ class Dialect:
         """
         raise NotImplementedError
 
-    def beyond(
+    def after_values(
         self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False
     ) -> sa.ColumnElement[bool]:
         """`(columns) > (values)`, or `<` where they fall, so that an index over the columns is entered there.

@@ -128,7 +128,7 @@ class MySQL(Dialect):
         # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.
         return sa.func.timestampadd(sa.text("MICROSECOND"), seconds * 1_000_000, now)
 
-    def pick(
+    def only_candidates(
         self,
         jobs: sa.Select[Any],
         key: Sequence[sa.Column[Any]],
@@ -146,28 +146,28 @@ class MySQL(Dialect):
         del order  # the candidates already stand in it
         return _walked(jobs, key, "claimjobs_candidates", index)
 
-    def lean(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def encoded(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # PyMySQL makes a datetime in Python, by a regular expression: as much work as five other values.
         return sa.cast(column, sa.CHAR) if isinstance(column.type, sa.DateTime | Instant) else column
 
-    def from_lean(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
+    def decoder(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
         return _instant if isinstance(column.type, sa.DateTime | Instant) else None
 
-    def packs(self, column: sa.Column[Any]) -> bool:
+    def joins_columns(self, column: sa.Column[Any]) -> bool:
         # PyMySQL reads every value in Python: what there is to do for one does not depend on how short it is.
         return isinstance(column.type, sa.Integer | sa.DateTime | Instant)
 
-    def pack(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
+    def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
         nothing: sa.ColumnElement[str] = sa.literal_column("''")
         comma: sa.ColumnElement[str] = sa.literal_column("','")
         values = [sa.func.ifnull(one, nothing) if getattr(one, "nullable", True) else one for one in columns]
         return sa.func.concat_ws(comma, *values, type_=sa.Text)
 
-    def from_packed(self, column: sa.Column[Any]) -> Callable[[str], Any]:
+    def joined_decoder(self, column: sa.Column[Any]) -> Callable[[str], Any]:
         return int if isinstance(column.type, sa.Integer) else _instant
 
     def lock_in_order(self, wanted: sa.Select[Any], walk: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
-        """As `pick`, with candidates that never leave the server.
+        """As `only_candidates`, with candidates that never leave the server.
 
         FOR UPDATE OF locks what it names; a subquery is a plain read. With its window function it is a table that is
         stored, and read as it was stored.
@@ -187,13 +187,13 @@ class MySQL(Dialect):
             connection
         )
 
-    def hold(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.get_lock(_lock_name(lock), 0, type_=sa.Boolean)
 
-    def hold_named(self, name: str) -> sa.ColumnElement[bool]:
-        return self.hold(sa.literal(f"{zlib.crc32(name.encode())}.named"))
+    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
+        return self.try_session_lock(sa.literal(f"{zlib.crc32(name.encode())}.named"))
 
-    def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         return sa.func.is_used_lock(_lock_name(lock), type_=sa.Integer)
 
     # --- advisory locks on keys ------------------------------------------------------------------------------
@@ -215,10 +215,10 @@ class MySQL(Dialect):
     def locks(self, locks: Sequence[Lock]) -> str:
         return json.dumps(list(locks))
 
-    def take(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def try_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.get_lock(lock, 0, type_=sa.Boolean)
 
-    def let_go(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def unlock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.release_lock(lock, type_=sa.Boolean)
 
     # --- ending sessions -------------------------------------------------------------------------------------
@@ -236,11 +236,11 @@ class MySQL(Dialect):
 
     # --- waiting to be called --------------------------------------------------------------------------------
 
-    def bell(self, connection: sa.Connection) -> _Sleep:
+    def listener(self, connection: sa.Connection) -> _Sleep:
         return _Sleep(self, connection)
 
     def call(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        return self.holder(owner)
+        return self.lock_holder(owner)
 
     def interrupt(self, session: int) -> sa.Executable:
         # What the session does after its nap is its own: without the lock there is nobody to kill, which is error 1094.

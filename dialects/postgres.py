@@ -171,7 +171,7 @@ class Postgres(Dialect):
         # of owners, and compares each row with all keys. No index is about a truth.
         return predicate.is_(sa.true())
 
-    def beyond(
+    def after_values(
         self, columns: Sequence[sa.Column[Any]], values: Sequence[Any], *, falling: bool = False
     ) -> sa.ColumnElement[bool]:
         # Written out, an OR is a filter: every page would read the index from its beginning.
@@ -181,13 +181,13 @@ class Postgres(Dialect):
     def insert_unless_there(self, table: sa.Table, columns: Sequence[sa.Column[Any]]) -> sa.Insert:
         return postgresql.insert(table).on_conflict_do_nothing(index_elements=columns)
 
-    def lean(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    def encoded(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # psycopg looks up a time zone for each: as much work as the other columns of a job together. As text the server
         # does (decision 0024). What it sends where a client asks for binary is a number.
         is_instant = isinstance(column.type, Instant)
         return sa.func.timestamptz_send(column, type_=sa.LargeBinary) if is_instant else column
 
-    def from_lean(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
+    def decoder(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
         return _instant if isinstance(column.type, Instant) else None
 
     # Of a CTE with a LIMIT given as a parameter the planner expects a tenth of the table, and reads all of that for a
@@ -297,13 +297,13 @@ class Postgres(Dialect):
         greeted_by = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
         return bool(connection.scalar(sa.select(sa.func.pg_backend_pid())) == greeted_by)
 
-    def hold(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.pg_try_advisory_lock(_OWNERS, lock, type_=sa.Boolean)
 
-    def hold_named(self, name: str) -> sa.ColumnElement[bool]:
+    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
         return sa.func.pg_try_advisory_lock(_NAMES, zlib.crc32(name.encode()) >> 1, type_=sa.Boolean)
 
-    def holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         held = sa.table("pg_locks", *(sa.column(name) for name in _PG_LOCKS))
         here: sa.Select[Any] = sa.select(sa.column("oid")).select_from(
             sa.text("pg_database WHERE datname = current_database()")
@@ -335,10 +335,10 @@ class Postgres(Dialect):
         wanted = sa.func.unnest(locks).table_valued(sa.column("lock", sa.BigInteger))
         return wanted.render_derived(name="wanted").c.lock
 
-    def take(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def try_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.pg_try_advisory_lock(lock, type_=sa.Boolean)
 
-    def let_go(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def unlock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.pg_advisory_unlock(lock, type_=sa.Boolean)
 
     # --- ending sessions ---------------------------------------------------------------------------------------
@@ -352,7 +352,7 @@ class Postgres(Dialect):
 
     # --- waiting to be called ----------------------------------------------------------------------------------
 
-    def bell(self, connection: sa.Connection) -> _Line:
+    def listener(self, connection: sa.Connection) -> _Line:
         return _Line(connection)
 
     def listen(self, owner: int) -> sa.Executable:

@@ -236,7 +236,7 @@ def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     return {
         **settings,
         "register": owners.register(ours).values(row),
-        "hold": sa.select(dialect.hold(ME)),
+        "hold": sa.select(dialect.try_session_lock(ME)),
         "locked": owners.locked(ours),
         "beat": owners.beat(ours),
         **_asleep(ours, roles, dialect),
@@ -265,7 +265,7 @@ def _sleep() -> Any:
 def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     return {
-        "lead": sa.select(dialect.hold_named(f"janitor of {roles.name}")),
+        "lead": sa.select(dialect.try_named_lock(f"janitor of {roles.name}")),
         "look": owners.everyone(ours, dialect),
         "sweep": owners.unknown(roles, ours),
         "end session": dialect.end_session(4711),
@@ -273,7 +273,7 @@ def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
         "declare dead": owners.declare_dead(ours),
         "left behind": owners.left_behind(roles),
         "claims of": owners.claims_of(ours),
-        "holder": sa.select(dialect.holder(ME)),
+        "holder": sa.select(dialect.lock_holder(ME)),
     }
 
 
@@ -490,7 +490,7 @@ def _live(queue: Queue) -> None:
             nap._glance(lull.connection, wish, for_work=True, careful=careful)
         lull.wait(0.01)
 
-    hand._connector.rest(sleep)
+    hand._connector.idle(sleep)
     queue.enqueue([{"d": "d", "e": "e"}] * 2)
 
 

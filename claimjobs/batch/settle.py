@@ -169,9 +169,9 @@ class Settler:
         `doubts` as for `Connector.transaction`.
         """
         try:
-            return connector.transaction(partial(self.guarded, me=me, outcomes=outcomes), doubts=doubts)
+            return connector.transaction(partial(self.guarded, me=me, outcomes=outcomes), unconfirmed=doubts)
         except SomeLost:
-            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), doubts=doubts)
+            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), unconfirmed=doubts)
 
     def guarded(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """The same within the caller's transaction. Raises SomeAreLost, after which that must be rolled back."""

@@ -70,9 +70,9 @@ class OpenTransaction(Connector):
         return self.transaction(work, unless=unless)
 
     @contextlib.contextmanager
-    def once(self, doubts: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
+    def once(self, unconfirmed: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
         """A single try: a transaction that the end of the block leaves open, and an exception rolls back."""
-        del doubts, alone  # nothing is committed here
+        del unconfirmed, alone  # nothing is committed here
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = self._gone_by = None
@@ -131,7 +131,7 @@ class OpenTransaction(Connector):
         self.close()
         super().close()
 
-    def _welcome(self, connection: sa.Connection) -> None:
+    def _set_up(self, connection: sa.Connection) -> None:
         """No settings, and no greeting: nobody is registered."""
 
 

@@ -99,13 +99,13 @@ class RowReader:
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
         for place, part in enumerate(self.read, self._before):
             for number, column in enumerate(part):
-                lean = self._dialect.from_lean(column) if len(part) == 1 else self._unpacked(column, number)
+                lean = self._dialect.decoder(column) if len(part) == 1 else self._unpacked(column, number)
                 columns[column.name] = place, _maker(column, here, described[place][1], lean)
         self._key = _key_reader([columns[column.name] for column in self._roles.key])
         self._places = columns
 
     def _unpacked(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
-        convert = self._dialect.from_packed(column)
+        convert = self._dialect.joined_decoder(column)
 
         def unpack_first(packed: str) -> Any:
             text = packed.partition(",")[0]

@@ -46,7 +46,7 @@ class IdleConnection:
     connection: sa.Connection
     wait: Callable[[float], bool]
     """Wait to be called, for so many seconds at most: whether that ended before them."""
-    is_wanted: Callable[[], bool]
+    is_needed: Callable[[], bool]
     """Whether somebody wants the connection now. To be asked at least once in a lease: so it is seen to be alive."""
 
 
@@ -54,7 +54,7 @@ class Connector:
     """One connection, kept open. Threads take turns, a transaction each.
 
     Isolation is the dialect's, whatever the engine's default: a claim at REPEATABLE READ would see a frozen table
-    and, on InnoDB, lock gaps. `greet` is called in a transaction of its own on every new connection.
+    and, on InnoDB, lock gaps. `on_open` is called in a transaction of its own on every new connection.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Connector:
         tables: TablesInUse | None = None,
     ) -> None:
         """`tables`: those that the work is about, so that a missing one is named."""
-        self.greet: Callable[[sa.Connection], None] = lambda _: None
+        self.on_open: Callable[[sa.Connection], None] = lambda _: None
         self.lost = 0
         """How often a connection was lost in the middle of work: its last commit may have happened, or not."""
         self.pooled = False
@@ -77,7 +77,7 @@ class Connector:
         self._tables = tables
         self._liveness = liveness
         self._report = report
-        self._turns = FairLock()
+        self._lock = FairLock()
         self._connection: sa.Connection | None = None
         self._alone = False
         self._opened = 0.0
@@ -94,7 +94,7 @@ class Connector:
         work: Callable[[sa.Connection], Result],
         patience: float | None = None,
         *,
-        doubts: list[BaseException] | None = None,
+        unconfirmed: list[BaseException] | None = None,
         unless: Callable[[], bool] = lambda: False,
         alone: bool = False,
     ) -> Result:
@@ -107,10 +107,10 @@ class Connector:
         restarting, full or read-only server, too many connections: the same on a new connection. Each is counted,
         and told of once. Then the error is raised as SQLAlchemy raises it, or ServerUnreachable, or StatementTimedOut.
 
-        `doubts` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
+        `unconfirmed` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
         there is no further try.
         """
-        attempts = self.attempts(patience, doubts=doubts, unless=unless, alone=alone)
+        attempts = self.attempts(patience, unconfirmed=unconfirmed, unless=unless, alone=alone)
         for attempt in attempts:
             with attempt as connection:
                 result = work(connection)
@@ -120,7 +120,7 @@ class Connector:
         self,
         patience: float | None = None,
         *,
-        doubts: list[BaseException] | None = None,
+        unconfirmed: list[BaseException] | None = None,
         unless: Callable[[], bool] = lambda: False,
         alone: bool = False,
     ) -> Attempts:
@@ -128,9 +128,10 @@ class Connector:
 
         `for attempt in connector.attempts(): with attempt as connection: ...`
         """
-        return Attempts(self, self._liveness.patience if patience is None else patience, unless, doubts, alone=alone)
+        patience = self._liveness.patience if patience is None else patience
+        return Attempts(self, patience, unless, unconfirmed, alone=alone)
 
-    def tell(self, error: Exception) -> None:
+    def raise_if_timed_out(self, error: Exception) -> None:
         """Raises StatementTimedOut, in place of its error, for a statement that was never given the time it takes."""
         if self._dialect.timed_out(error):
             raise StatementTimedOut(reason(error)) from error
@@ -141,59 +142,59 @@ class Connector:
 
     def close(self) -> None:
         """Close the connection; a later transaction opens another one."""
-        with self._taking_turns():
+        with self._locked():
             self._drop()
         self._giving_up.clear()
 
     # --- a turn to wait in -----------------------------------------------------------------------------
 
-    def rest(self, nap: Callable[[IdleConnection], Result]) -> Result:
-        """Run `nap` with the connection to itself, each statement a transaction of its own. It is not tried again.
+    def idle(self, body: Callable[[IdleConnection], Result]) -> Result:
+        """Run `body` with the connection to itself, each statement a transaction of its own. It is not tried again.
 
         Whoever wants a turn meanwhile ends its waiting. Raises as SQLAlchemy, or ServerUnreachable.
         """
         try:
-            result = self._rest(nap)
+            result = self._idle(body)
         except Exception as error:
             self.note(error)
             raise
         self.recovered()
         return result
 
-    def _rest(self, nap: Callable[[IdleConnection], Result]) -> Result:
-        with shielded(), self._taking_turns():
+    def _idle(self, body: Callable[[IdleConnection], Result]) -> Result:
+        with shielded(), self._locked():
             connection = self._open()
             self._commit_by_itself(connection, False)
             with (
-                contextlib.closing(self._dialect.bell(connection)) as bell,
-                self._turns.given_up_by(bell.end),
+                contextlib.closing(self._dialect.listener(connection)) as listener,
+                self._lock.releasable_by(listener.end),
                 self._breaking(),
                 connection.begin(),
                 self._dialect.committing(connection),
             ):
-                return nap(IdleConnection(connection, bell.wait, self._is_wanted))
+                return body(IdleConnection(connection, listener.wait, self._is_needed))
 
-    def disturb(self) -> None:
-        """End what `rest` waits for, if anything."""
-        self._turns.disturb()
+    def end_wait(self) -> None:
+        """End what `idle` waits for, if anything."""
+        self._lock.end_wait()
 
-    def _is_wanted(self) -> bool:
-        self._turns.since = time.monotonic()
-        return self._turns.wanted
+    def _is_needed(self) -> bool:
+        self._lock.since = time.monotonic()
+        return self._lock.has_waiters
 
     # --- a single try ----------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def once(self, doubts: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
+    def once(self, unconfirmed: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
         """A single try: a transaction that the end of the block commits, and an exception rolls back."""
-        with shielded(), self._taking_turns():
+        with shielded(), self._locked():
             connection = self._open()
             self._commit_by_itself(connection, alone and not self.pooled)
             try:
-                with _ByItself(connection) if self._alone else connection.begin():
+                with _Autocommit(connection) if self._alone else connection.begin():
                     yield connection
             except sa.exc.DBAPIError as error:
-                self._learn_from(error, doubts)
+                self._learn_from(error, unconfirmed)
                 raise
             finally:
                 self._clear_up()
@@ -208,21 +209,21 @@ class Connector:
             self._alone = alone
 
     @contextlib.contextmanager
-    def _breaking(self, doubts: list[BaseException] | None = None) -> Iterator[None]:
+    def _breaking(self, unconfirmed: list[BaseException] | None = None) -> Iterator[None]:
         """A connection that breaks is dropped."""
         try:
             yield
         except sa.exc.DBAPIError as error:
-            self._learn_from(error, doubts)
+            self._learn_from(error, unconfirmed)
             raise
 
-    def _learn_from(self, error: sa.exc.DBAPIError, doubts: list[BaseException] | None) -> None:
+    def _learn_from(self, error: sa.exc.DBAPIError, unconfirmed: list[BaseException] | None) -> None:
         """Drop a connection that broke. Raises TableMissing where a table of the queue is gone."""
         if self._dialect.broken_kind(error):
             self.lost += 1
             self._drop()
-            if doubts is not None:
-                doubts.append(error)
+            if unconfirmed is not None:
+                unconfirmed.append(error)
         self._name_what_is_missing(error)
 
     def _name_what_is_missing(self, error: BaseException) -> None:
@@ -240,12 +241,12 @@ class Connector:
         except sa.exc.SQLAlchemyError:
             self._drop()
 
-    def _taking_turns(self) -> Ticket:
+    def _locked(self) -> Ticket:
         """One thread at a time. Whoever keeps the connection for longer than a lease waits for a dead line: cut it."""
-        return self._turns.take(self._liveness.lease / 4, self._cut_if_dead)
+        return self._lock.ticket(self._liveness.lease / 4, self._cut_if_dead)
 
     def _cut_if_dead(self) -> None:
-        if time.monotonic() - self._turns.since > self._liveness.lease:
+        if time.monotonic() - self._lock.since > self._liveness.lease:
             self._cut()
 
     def _cut(self) -> None:
@@ -265,14 +266,14 @@ class Connector:
             self._alone = False
             self._opened = time.monotonic()
             try:
-                self._welcome(self._connection)
+                self._set_up(self._connection)
             except BaseException as error:
                 self._drop()
                 self._name_what_is_missing(error)
                 raise
         return self._connection
 
-    def _welcome(self, connection: sa.Connection) -> None:
+    def _set_up(self, connection: sa.Connection) -> None:
         with connection.begin():
             declared = self._liveness.session_lock
             self.pooled = not (self._dialect.sessions_are_ours(connection) if declared is None else declared)
@@ -280,7 +281,7 @@ class Connector:
                 for setting in self._dialect.settings(self._liveness.lock_timeout):
                     connection.execute(sa.text(setting))
         with connection.begin():
-            self.greet(connection)
+            self.on_open(connection)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -340,14 +341,14 @@ class Attempts:
         connector: Connector,
         patience: float,
         unless: Callable[[], bool],
-        doubts: list[BaseException] | None,
+        unconfirmed: list[BaseException] | None,
         *,
         alone: bool,
     ) -> None:
         self._connector = connector
         self._patience = patience
         self._unless = unless
-        self._doubts = doubts
+        self._unconfirmed = unconfirmed
         self._alone = alone
         self._succeeded = False
         self._deadline: float | None = None
@@ -359,9 +360,9 @@ class Attempts:
 
     def __enter__(self) -> sa.Connection:
         while True:
-            self._try = self._connector.once(self._doubts, alone=self._alone)
+            self._once = self._connector.once(self._unconfirmed, alone=self._alone)
             try:
-                return self._try.__enter__()
+                return self._once.__enter__()
             except Exception as error:
                 if not self._may_go_on(error):
                     raise
@@ -370,7 +371,7 @@ class Attempts:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
         try:
-            self._try.__exit__(kind, error, trace)
+            self._once.__exit__(kind, error, trace)
         except Exception as failed:  # of the commit
             return self._swallows(failed)
         if error is not None:
@@ -393,12 +394,12 @@ class Attempts:
         if self._deadline is None:
             self._deadline = now + self._patience
         if now >= self._deadline or self._unless():
-            self._connector.tell(error)
+            self._connector.raise_if_timed_out(error)
             return False
         return not self._connector.pause(self._backoff.pause())
 
 
-class _ByItself:
+class _Autocommit:
     """For a `with` block around one statement that commits itself: ends what SQLAlchemy begins if it sends that."""
 
     def __init__(self, connection: sa.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Line: threads that want the same connection get it in the order in which they asked."""
+"""A lock that threads get in the order in which they asked for it."""
 
 from __future__ import annotations
 
@@ -10,92 +10,92 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 AGAIN: Final = 0.2
-"""Seconds after which somebody who waits for a turn says so again: the first time may have been a moment too early."""
+"""Seconds between two calls of `end_wait` by a waiting thread. The first call may come before the wait has begun."""
 
 
 class Ticket:
-    """A place in the line, for a `with` block in which it is this one's turn."""
+    """One request for the lock. A `with` block waits for the lock and holds it."""
 
-    __slots__ = ("_impatient", "_patience", "_turns", "comes")
+    __slots__ = ("_impatient", "_lock", "_patience", "granted")
 
-    def __init__(self, turns: FairLock, patience: float, impatient: Callable[[], None]) -> None:
-        self.comes: threading.Event | None = None
-        """Set when it is this one's turn; None where nobody stood before it, as nearly always: an event costs more than
-        all the rest."""
-        self._turns = turns
+    def __init__(self, lock: FairLock, patience: float, impatient: Callable[[], None]) -> None:
+        self.granted: threading.Event | None = None
+        """Set when this ticket has the lock. None: the lock was free, which is the usual case, and an event costs more
+        than everything else here."""
+        self._lock = lock
         self._patience = patience
         self._impatient = impatient
 
     def __enter__(self) -> None:
-        self._turns.enter(self)
+        self._lock.enter(self)
         try:
-            if self.comes is not None:
-                self._turns.wait(self.comes, self._patience, self._impatient)
+            if self.granted is not None:
+                self._lock.wait(self.granted, self._patience, self._impatient)
         except BaseException:
-            self._turns.leave(self)
+            self._lock.leave(self)
             raise
-        self._turns.since = time.monotonic()
+        self._lock.since = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        self._turns.leave(self)
+        self._lock.leave(self)
 
 
 class FairLock:
-    """A lock that threads get in the order in which they asked.
+    """A lock that threads get in the order in which they asked for it.
 
-    A `threading.Lock` often goes to whoever has just released it: a settle that meets a stranger's row lock again and
-    again would keep its own owner from giving a sign of life.
+    A `threading.Lock` often goes back to the thread that has just released it. A settle that is tried again and again
+    would then keep the heartbeat of its own owner waiting.
     """
 
     def __init__(self) -> None:
-        self._line: deque[Ticket] = deque()
+        self._tickets: deque[Ticket] = deque()
         self._guard = threading.Lock()
-        self._give_up: Callable[[], None] | None = None
+        self._end_wait: Callable[[], None] | None = None
         self.since = 0.0
-        """When whoever has the turn got it, or last said that he is alive."""
+        """When the current holder got the lock, or last showed that it is alive."""
 
-    def take(self, patience: float, impatient: Callable[[], None]) -> Ticket:
-        """Wait for one's turn, calling `impatient` every `patience` seconds, and have it for a `with` block."""
+    def ticket(self, patience: float, impatient: Callable[[], None]) -> Ticket:
+        """A request for the lock, for a `with` block. `impatient` is called every `patience` seconds of waiting."""
         return Ticket(self, patience, impatient)
 
-    def enter(self, mine: Ticket) -> None:
-        """Stand in line."""
+    def enter(self, ticket: Ticket) -> None:
+        """Add a ticket behind all others."""
         with self._guard:
-            if self._line:
-                mine.comes = threading.Event()
-            self._line.append(mine)
+            if self._tickets:
+                ticket.granted = threading.Event()
+            self._tickets.append(ticket)
 
-    def leave(self, mine: Ticket) -> None:
-        """Give up one's turn, or one's place."""
+    def leave(self, ticket: Ticket) -> None:
+        """Remove a ticket, whether it has the lock or waits for it."""
         with self._guard:
-            self._line.remove(mine)
-            if self._line and (comes := self._line[0].comes) is not None:
-                comes.set()
+            self._tickets.remove(ticket)
+            if self._tickets and (granted := self._tickets[0].granted) is not None:
+                granted.set()
 
-    def wait(self, mine: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
-        """Wait until it is set, calling `impatient` now and then. Whoever can give up the turn is asked to."""
-        while self._give_up and not mine.is_set():
-            self.disturb()
-            if not mine.wait(AGAIN):
+    def wait(self, granted: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
+        """Wait for `granted`, and call `impatient` now and then. A holder that waits in `releasable_by` is ended."""
+        while self._end_wait and not granted.is_set():
+            self.end_wait()
+            if not granted.wait(AGAIN):
                 impatient()
-        while not mine.wait(patience):
+        while not granted.wait(patience):
             impatient()
 
     @property
-    def wanted(self) -> bool:
-        """Whether somebody waits for a turn."""
-        return len(self._line) > 1
+    def has_waiters(self) -> bool:
+        """Whether a thread waits for the lock."""
+        return len(self._tickets) > 1
 
     @contextlib.contextmanager
-    def given_up_by(self, end: Callable[[], None]) -> Iterator[None]:
-        """For a `with` block within a turn: whoever waits for the next one calls `end`."""
-        self._give_up = end
+    def releasable_by(self, end_wait: Callable[[], None]) -> Iterator[None]:
+        """For a `with` block of the holder: a thread that waits for the lock calls `end_wait`."""
+        self._end_wait = end_wait
         try:
             yield
         finally:
-            self._give_up = None
+            self._end_wait = None
 
-    def disturb(self) -> None:
-        """Let whoever has the turn give it up, if it can be."""
-        if give_up := self._give_up:
-            give_up()
+    def end_wait(self) -> None:
+        """End the wait of the holder, if it is in `releasable_by`."""
+        if end_wait := self._end_wait:
+            end_wait()

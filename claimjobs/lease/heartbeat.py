@@ -50,7 +50,7 @@ class Heartbeat:
         self._owner = owner
         self._janitor = janitor
         name = backend.roles.name
-        self._lead = sa.select(backend.dialect.hold_named(f"janitor of {name}"))
+        self._lead = sa.select(backend.dialect.try_named_lock(f"janitor of {name}"))
         self._leads = False
         self._led_through = -1
         self.sleeper = Sleeper(connector, backend, liveness, owner=owner, leads=self._is_leader)

@@ -178,7 +178,8 @@ class LeaseHold:
         # The id is read at each try: on a new connection it may be a new one.
         work = lambda c: turn(c, self.owner.id, look, owner=owner, outcomes=outcomes)  # noqa: E731
         try:
-            refused, claimed = self._connector.transaction(work, doubts=doubts, alone=turn.is_one_statement(outcomes))
+            alone = turn.is_one_statement(outcomes)
+            refused, claimed = self._connector.transaction(work, unconfirmed=doubts, alone=alone)
         except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed):
             return self._refusals_of(outcomes, owner, doubts), NOTHING
         except sa.exc.DBAPIError as error:
@@ -275,7 +276,7 @@ class LeaseHold:
                 self._hand_back()
         finally:
             self._closed = True
-            self._connector.greet = lambda _: None  # who has left is registered no more
+            self._connector.on_open = lambda _: None  # who has left is registered no more
             self._connector.close()
 
     def _hand_back(self) -> None:

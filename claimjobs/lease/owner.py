@@ -45,7 +45,7 @@ class Owner:
         """Whether others believe that it sleeps, and has to be called."""
         self.locked = False
         """Whether it has its session lock."""
-        connector.greet = self._greet
+        connector.on_open = self._greet
         connector.transaction(lambda connection: None)
 
     def beat(self, patience: float | None = 0) -> None:
@@ -97,7 +97,7 @@ class Owner:
         if self._connector.pooled:
             return None
         lock = sa.literal(self.id, sa.Integer)
-        taken = connection.scalar(sa.select(self._dialect.hold(lock))) or self._wrest(connection, lock)
+        taken = connection.scalar(sa.select(self._dialect.try_session_lock(lock))) or self._wrest(connection, lock)
         self.locked = bool(taken)
         return self._dialect.server_since(connection) if taken else None
 
@@ -106,7 +106,7 @@ class Owner:
 
         What that session may still do in our name is done, or rolled back, when its lock is free.
         """
-        holder, hold = sa.select(self._dialect.holder(lock)), sa.select(self._dialect.hold(lock))
+        holder, hold = sa.select(self._dialect.lock_holder(lock)), sa.select(self._dialect.try_session_lock(lock))
         session = connection.scalar(holder)
         # One that has just ended, or is another user's, cannot be ended.
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():

@@ -136,7 +136,7 @@ class Reaper:
     def _wait_for_the_end(self, owner: int) -> int | None:
         """Wait until the session of an owner whose process has ended is gone; the session, if it does not go."""
         deadline = time.monotonic() + END_OF_SESSION
-        holder = sa.select(self._backend.dialect.holder(sa.literal(owner, sa.Integer)))
+        holder = sa.select(self._backend.dialect.lock_holder(sa.literal(owner, sa.Integer)))
         while (session := self._connector.transaction(lambda c: c.scalar(holder), patience=1)) is not None:
             if time.monotonic() > deadline:
                 return int(session)

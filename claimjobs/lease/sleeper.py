@@ -80,7 +80,7 @@ class Sleeper:
             if last:
                 self._wish = None
         if last:
-            self._connector.disturb()
+            self._connector.end_wait()
 
     @property
     def is_well(self) -> bool:
@@ -106,7 +106,7 @@ class Sleeper:
         """Let the heart come back from wherever it waits. To be said again while it does not."""
         self._ended.set()
         self._nudged.set()
-        self._connector.disturb()
+        self._connector.end_wait()
 
     def pass_time(self, seconds: float) -> None:
         """Return after so many seconds; asleep, when the heart is to look, however late that is."""
@@ -148,7 +148,7 @@ class Sleeper:
         if wish is None:
             return WakeReason.WANTED
         with self._failing():
-            why = self._connector.rest(lambda lull: self._nap(lull, wish, self._is_wished))
+            why = self._connector.idle(lambda lull: self._nap(lull, wish, self._is_wished))
         if why is WakeReason.CALLED:
             self._wish = None
             self.on_called()
@@ -214,11 +214,11 @@ class IdleWait:
         # Everything is looked at once more after it has lain down: what came before that called nobody.
         why = why or self._glance(lull.connection, wish, for_work=fresh or wish.work is not None, careful=False)
         while why is None:
-            if lull.is_wanted() or not wished():
+            if lull.is_needed() or not wished():
                 return WakeReason.WANTED
             longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - so that not all glance at once
             if lull.wait(min(times.left, longest)):
-                return WakeReason.WANTED if lull.is_wanted() or not wished() else WakeReason.CALLED
+                return WakeReason.WANTED if lull.is_needed() or not wished() else WakeReason.CALLED
             for_work = times.is_due(longest / 2, rarer=self._rarer)
             why = self._breathes(lull.connection) or self._glance(
                 lull.connection, wish, for_work=for_work, careful=self._is_careful()

@@ -21,12 +21,12 @@ def take(dialect: Dialect) -> sa.Select[Any]:
     every row that a sort, or a plan, reads before the LIMIT.
     """
     lock = dialect.each_lock()
-    return sa.select(lock, dialect.take(lock))
+    return sa.select(lock, dialect.try_lock(lock))
 
 
 def let_go(dialect: Dialect) -> sa.Select[Any]:
     """Let go of each of `locks`, once."""
-    return sa.select(dialect.let_go(dialect.each_lock()))
+    return sa.select(dialect.unlock(dialect.each_lock()))
 
 
 def recheck(roles: Roles, dialect: Dialect, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:

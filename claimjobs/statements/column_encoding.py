@@ -16,7 +16,7 @@ Parts = Sequence[Sequence[sa.Column[Any]]]
 
 def parts(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: Roles) -> Parts:
     """How these columns are read. What is looked at in every job is not packed, or can be unpacked first."""
-    packed = [column for column in columns if dialect.packs(column) and column not in set(roles.key)]
+    packed = [column for column in columns if dialect.joins_columns(column) and column not in set(roles.key)]
     packed.sort(key=lambda column: column is not roles.suspect)
     alone = [[column] for column in columns if len(packed) < 2 or column not in set(packed)]
     return [*alone, packed] if len(packed) > 1 else alone
@@ -46,6 +46,6 @@ def last_of(row: Sequence[Any]) -> int:
 
 
 def _lean(part: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> sa.ColumnElement[Any]:
-    value = dialect.lean(part[0]) if len(part) == 1 else dialect.pack(part)
+    value = dialect.encoded(part[0]) if len(part) == 1 else dialect.joined(part)
     name = part[0].name if len(part) == 1 else "claimjobs_packed"
     return sa.type_coerce(value, sa.types.NullType()).label(name)

@@ -18,7 +18,7 @@ def page(
     roles: Roles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
 ) -> sa.Select[Any]:
     """These columns of the next `limit` dead jobs, by their keys, beyond the key `after`."""
-    beyond = () if after is None else (dialect.beyond(roles.key, after if len(roles.key) > 1 else (after,)),)
+    beyond = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
     return (
         sa.select(*columns)
         .where(roles.state.is_(DEAD), *where, *beyond)

@@ -47,7 +47,7 @@ class KeysetOrder:
     def begun(self, selection: Selection, dialect: Dialect) -> Selection:
         """The same beyond a place, which is given by parameters."""
         place = [sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)]
-        return replace(selection, beyond=dialect.beyond(self.columns, place, falling=self.falling))
+        return replace(selection, beyond=dialect.after_values(self.columns, place, falling=self.falling))
 
     def place(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the place where this row stands."""

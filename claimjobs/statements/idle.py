@@ -47,7 +47,7 @@ def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Di
     ahead = owners.c.beat > dialect.later(now, owners.c.lease)
     silent = sa.or_(dialect.later(owners.c.beat, owners.c.lease) < now, ahead)
     locked = owners.c.server_since.is_not(None)
-    let_go = sa.and_(owners.c.asleep.is_(None), locked, dialect.holder(owners.c.id).is_(None))
+    let_go = sa.and_(owners.c.asleep.is_(None), locked, dialect.lock_holder(owners.c.id).is_(None))
     unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent, let_go))
     # By another name: these owners are not the ones that are counted.
     strays = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)

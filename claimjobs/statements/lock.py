@@ -19,7 +19,7 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> s
     The recheck is needed: between the phases another consumer may have claimed a candidate and let go of its lock.
     """
     jobs = sa.select(*lean(read, dialect)).where(selection.ready)
-    picked = dialect.pick(jobs, roles.key, selection.order, roles.key_index).limit(
+    picked = dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index).limit(
         sa.bindparam("claimjobs_size", type_=sa.Integer)
     )
     return free_ones(picked, roles)

@@ -33,7 +33,7 @@ def walk(roles: Roles) -> tuple[Column, ...]:
 def page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any] | None) -> sa.Select[Any]:
     """The next `limit` of the jobs, along `walk`, beyond the values `after` of its columns."""
     way = walk(roles)
-    beyond = () if after is None else (dialect.beyond(way, after),)
+    beyond = () if after is None else (dialect.after_values(way, after),)
     limit = sa.bindparam("claimjobs_limit", type_=sa.Integer)
     return sa.select(*way).where(*chosen, *beyond).order_by(*way).limit(limit)
 

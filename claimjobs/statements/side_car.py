@@ -67,7 +67,7 @@ def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
     """
     source = pair.source
     rows = sa.select(*source.key).where(selection.ready, pair.company >= 0)
-    picked = pair.dialect.pick(rows, source.key, selection.order, source.key_index)
+    picked = pair.dialect.only_candidates(rows, source.key, selection.order, source.key_index)
     return picked.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)).with_for_update(
         skip_locked=True, key_share=True, of=source.table
     )

@@ -69,7 +69,7 @@ class Consumer:
     def is_asleep(self) -> bool:
         """Others believe it, and it is waiting for the call at this moment. An interrupt that came before is lost."""
         hand = hand_of(self.queue)
-        if not hand.owner.asleep or hand._connector._turns._give_up is None:
+        if not hand.owner.asleep or hand._connector._lock._end_wait is None:
             return False
         return not self._backend.dialect.interrupts or self.runs("sleep(")
 

@@ -319,7 +319,7 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
     apart = algorithm._apart
     naive = sa.select(ORDERS.c.id)
     ours, dialect = queue._works.backend.source, queue._works.backend.dialect
-    everything = dialect.pick(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
+    everything = dialect.only_candidates(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
         skip_locked=True, of=ours.table
     )
     apart._lock = everything

@@ -17,12 +17,12 @@ def _never() -> None:
 
 
 def test_nobody_has_two_turns_while_another_waits() -> None:
-    turns, ended = FairLock(), threading.Event()
+    lock, ended = FairLock(), threading.Event()
     taken: list[float] = []
 
     def hog() -> None:
         while not ended.is_set():
-            with turns.take(PATIENCE, _never):
+            with lock.ticket(PATIENCE, _never):
                 taken.append(time.monotonic())
                 time.sleep(0.005)
 
@@ -30,7 +30,7 @@ def test_nobody_has_two_turns_while_another_waits() -> None:
     greedy.start()
     for _ in range(20):
         asked = time.monotonic()
-        with turns.take(PATIENCE, _never):
+        with lock.ticket(PATIENCE, _never):
             since = [turn for turn in taken if turn > asked]
         assert len(since) <= 1
     ended.set()
@@ -38,9 +38,9 @@ def test_nobody_has_two_turns_while_another_waits() -> None:
 
 
 def test_whoever_waits_is_impatient_now_and_then() -> None:
-    turns, asked = FairLock(), threading.Event()
-    with turns.take(PATIENCE, _never):
-        waiting = threading.Thread(target=lambda: turns.take(PATIENCE, asked.set).__enter__())
+    lock, asked = FairLock(), threading.Event()
+    with lock.ticket(PATIENCE, _never):
+        waiting = threading.Thread(target=lambda: lock.ticket(PATIENCE, asked.set).__enter__())
         waiting.start()
         assert asked.wait(5)
     waiting.join(5)
@@ -48,18 +48,18 @@ def test_whoever_waits_is_impatient_now_and_then() -> None:
 
 
 def test_whoever_leaves_the_line_does_not_hold_it_up() -> None:
-    turns = FairLock()
+    lock = FairLock()
 
     def leave() -> None:
         raise InterruptedError
 
     def give_up() -> None:
-        with pytest.raises(InterruptedError), turns.take(PATIENCE, leave):
+        with pytest.raises(InterruptedError), lock.ticket(PATIENCE, leave):
             pass
 
-    with turns.take(PATIENCE, _never):
+    with lock.ticket(PATIENCE, _never):
         waiting = threading.Thread(target=give_up)
         waiting.start()
         waiting.join(5)
-    with turns.take(PATIENCE, _never):
+    with lock.ticket(PATIENCE, _never):
         pass
