@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.find_and_lock import ClaimRequest, phases
+from claimjobs.claim.find_and_lock import ClaimRequest, lock_strategy
 from claimjobs.claim.row_reader import JobReader
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -72,12 +72,12 @@ class OneStatement(Strategy):
     """For a database that can return what it updates from within a CTE."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
-        self._job = JobReader(backend.roles)
+        self._reader = JobReader(backend.roles)
         self._assign = statements.assign(backend.roles, backend.dialect, selection)
 
     def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
         outcome, *row = connection.execute(self._assign, {"claimjobs_worker": worker}).one()
-        return Assignment(outcome, self._job(row) if outcome in (ASSIGNED, ALREADY) else None)
+        return Assignment(outcome, self._reader.job(row) if outcome in (ASSIGNED, ALREADY) else None)
 
 
 class LockThenAssign(Strategy):
@@ -86,15 +86,15 @@ class LockThenAssign(Strategy):
     def __init__(self, backend: Backend, selection: Selection, index: str | None) -> None:
         roles, dialect = backend.roles, backend.dialect
         self._roles = roles
-        self._job = JobReader(roles)
+        self._reader = JobReader(roles)
         self._give = statements.give(roles, dialect)
         self._of_worker = statements.of_worker(roles)
         self._is_any_free = statements.is_any_free(roles, selection)
         self._lock_any = statements.lock_free(roles, dialect, selection, index)
-        self._phases = None
+        self._lock_in_order = None
         if selection.order:
             # As a claim does it: a statement that locks what it sorts would lock all free rows.
-            self._phases = phases(backend, Selection(statements.free(roles, selection), selection.order))
+            self._lock_in_order = lock_strategy(backend, Selection(statements.free(roles, selection), selection.order))
 
     def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
         free = self._lock(connection)
@@ -102,18 +102,18 @@ class LockThenAssign(Strategy):
             return self._why_none(connection, worker)
         connection.execute(self._give, {"claimjobs_keys": [free.key], "claimjobs_worker": worker})
         given = {_assignee(self._roles).name: worker}
-        return Assignment(ASSIGNED, self._job(list(free.values()), given))
+        return Assignment(ASSIGNED, self._reader.job(list(free.values()), given))
 
     def _lock(self, connection: sa.Connection) -> Job | None:
-        if self._phases is not None:
-            return next(iter(self._phases(connection, ClaimRequest(1, CANDIDATES)).jobs), None)
+        if self._lock_in_order is not None:
+            return next(iter(self._lock_in_order.lock(connection, ClaimRequest(1, CANDIDATES)).jobs), None)
         row = connection.execute(self._lock_any).first()
-        return None if row is None else self._job(row)
+        return None if row is None else self._reader.job(row)
 
     def _why_none(self, connection: sa.Connection, worker: Any) -> Assignment:
         row = connection.execute(self._of_worker, {"claimjobs_worker": worker}).first()
         if row is not None:
-            return Assignment(ALREADY, self._job(row))
+            return Assignment(ALREADY, self._reader.job(row))
         return Assignment(BUSY if connection.scalar(self._is_any_free) else NOTHING)
 
 
@@ -128,7 +128,7 @@ class Assigner:
         column = _assignee(self._roles)
         self._index = connector.transaction(lambda connection: unique_index(connection, [column]))
         self._has_unique_key = False
-        self._job = JobReader(self._roles)
+        self._reader = JobReader(self._roles)
         self._of_worker = statements.of_worker(self._roles)
         self._take_away = statements.take_away(self._roles, self._dialect, self._index)
 
@@ -171,10 +171,10 @@ class Assigner:
     def _insert(self, connection: sa.Connection, values: Mapping[str, Any]) -> Assignment:
         insert, columns = sa.insert(self._roles.table).values(values), self._roles.table.columns
         if connection.dialect.insert_returning:
-            return Assignment(ASSIGNED, self._job(connection.execute(insert.returning(*columns)).one()))
+            return Assignment(ASSIGNED, self._reader.job(connection.execute(insert.returning(*columns)).one()))
         connection.execute(insert)
         worker = {"claimjobs_worker": values[_assignee(self._roles).name]}
-        return Assignment(ASSIGNED, self._job(connection.execute(self._of_worker, worker).one()))
+        return Assignment(ASSIGNED, self._reader.job(connection.execute(self._of_worker, worker).one()))
 
     def _settled(
         self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]
@@ -187,7 +187,7 @@ class Assigner:
                 except ValueTaken as taken_already:
                     row = self._run(lambda connection: connection.execute(taken, given).first())
                     if row is not None:
-                        return Assignment(ALREADY, self._job(row))
+                        return Assignment(ALREADY, self._reader.job(row))
                     self._check_index(taken_already)
         except StillLocked:
             pass

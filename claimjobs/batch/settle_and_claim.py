@@ -29,7 +29,7 @@ class SettleAndClaim(Protocol):
         """Whether these outcomes, and the claim, are one statement, which needs no transaction around it."""
 
     def __call__(
-        self, connection: sa.Connection, me: int, look: ClaimRequest, *, owner: int, outcomes: Outcomes
+        self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]: ...
 
 
@@ -45,10 +45,10 @@ class SettleThenClaim:
         return False
 
     def __call__(
-        self, connection: sa.Connection, me: int, look: ClaimRequest, *, owner: int, outcomes: Outcomes
+        self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         lost = self._settler.guarded(connection, owner, outcomes)
-        return lost, self.algorithm(connection, me, look)
+        return lost, self.algorithm.claim(connection, me, request)
 
 
 class SettleAndClaimInOne(SettleThenClaim):
@@ -59,26 +59,26 @@ class SettleAndClaimInOne(SettleThenClaim):
         super().__init__(settler, algorithm)
         self._one = algorithm
         self._told = TOLD + keys
-        self._turn = algorithm.taking(self._told, settle)
+        self._turn = algorithm.statement(self._told, settle)
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
         return self._one.is_one_statement and outcomes.all_done and len(outcomes.done) <= MANY
 
     def __call__(
-        self, connection: sa.Connection, me: int, look: ClaimRequest, *, owner: int, outcomes: Outcomes
+        self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         if not self.is_one_statement(outcomes):
-            return super().__call__(connection, me, look, owner=owner, outcomes=outcomes)
+            return super().__call__(connection, me, request, owner=owner, outcomes=outcomes)
         if owner != me:  # we were declared dead since: what is ours must still be one statement
             return self._settler.guarded(connection, owner, outcomes), NOTHING
         settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
-        rows = self._turn(connection, me, look, **settles)
+        rows = self._turn.rows(connection, me, request, **settles)
         count, *arrays = rows[0][: self._told]
         settled = settled_by_the_dead(count) if count < 0 else count
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if count < 0:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
-        return lost, self._one.claimed(connection, self._turn, rows, me=me, look=look)
+        return lost, self._one.result(connection, self._turn, rows, owner=me, request=request)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:

@@ -252,7 +252,7 @@ class TransactionHold:
         transaction = self._idle.pop() if self._idle else self._new()
         self._busy.append(transaction)
         try:
-            claimed = self._search(size, algorithm, partial(self._take, transaction, algorithm))
+            claimed = self._searched(transaction, size, algorithm)
         except BaseException:
             self._let_go(transaction)
             raise
@@ -260,10 +260,18 @@ class TransactionHold:
             self._let_go(transaction)
         return claimed, TransactionGrip(transaction, partial(self._settle, transaction))
 
-    def _take(self, transaction: OpenTransaction, algorithm: ClaimStrategy, look: ClaimRequest) -> ClaimResult:
-        transaction.close()  # of a try that took nothing
-        take = lambda c: algorithm(c, NOBODY, look)  # noqa: E731
-        return transaction.begin(take, unless=self.unwanted)
+    def _searched(self, transaction: OpenTransaction, size: int, strategy: ClaimStrategy) -> ClaimResult:
+        while True:
+            request = self._search.next_request(size, strategy)
+            result = self._claim_once(transaction, strategy, request)
+            self._search.learn(request, result)
+            if self._search.is_over(request, result):
+                return result
+
+    def _claim_once(self, transaction: OpenTransaction, strategy: ClaimStrategy, request: ClaimRequest) -> ClaimResult:
+        transaction.close()  # of a try that claimed nothing
+        work = lambda connection: strategy.claim(connection, NOBODY, request)  # noqa: E731
+        return transaction.begin(work, unless=self.unwanted)
 
     def _settle(self, transaction: OpenTransaction, outcomes: Outcomes, whole: sa.NestedTransaction | None) -> set[Key]:
         """Write the outcomes and commit: either all is done that was written, or nothing was."""

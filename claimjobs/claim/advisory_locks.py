@@ -7,11 +7,12 @@ kept until after the end of the transaction, so that whoever gets it next sees w
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -88,13 +89,15 @@ class AdvisoryLocks:
         return connection.execute(statement, {"locks": self._dialect.locks(some)}).all() if some else ()
 
 
-class Recheck(Protocol):
+class Recheck(ABC):
     """Which of the jobs whose locks are had are ours: they are still ready, and were not taken meanwhile."""
 
-    def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]: ...
+    @abstractmethod
+    def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
+        """The jobs that are claimed. Raises OwnerDead."""
 
 
-class RecheckOnly:
+class RecheckOnly(Recheck):
     """A plain read: the locks are the claim."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
@@ -103,11 +106,11 @@ class RecheckOnly:
             statements.recheck(backend.roles, backend.dialect, selection, self._rows.columns)
         )
 
-    def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]:
+    def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
         return self._rows.jobs(self._rows.all(connection, self._recheck, {"claimjobs_keys": keys}))
 
 
-class RecheckAndMark:
+class RecheckAndMark(Recheck):
     """A guarded UPDATE: what it reaches is claimed by the owner, and stays so when the locks are gone."""
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
@@ -119,9 +122,9 @@ class RecheckAndMark:
         self._marked = CompiledStatement(statements.marked(roles, dialect, self._reader.columns))
         self._is_alive = statements.is_alive(owners)
 
-    def __call__(self, connection: sa.Connection, me: int, keys: list[Key]) -> list[Job]:
-        rows = self._rows(connection, {"claimjobs_keys": keys, "claimjobs_me": me})
-        if not rows and not connection.scalar(self._is_alive, {"claimjobs_me": me}):
+    def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
+        rows = self._rows(connection, {"claimjobs_keys": keys, "claimjobs_me": owner})
+        if not rows and not connection.scalar(self._is_alive, {"claimjobs_me": owner}):
             raise OwnerDead
         return self._reader.jobs(rows)
 
@@ -131,7 +134,7 @@ class RecheckAndMark:
         return self._reader.all(connection, self._marked, given) if self._mark.count(connection, given) else ()
 
 
-class AdvisoryStrategy:
+class AdvisoryStrategy(ClaimStrategy):
     """Find candidates, try their locks in rounds of as many as are wanted, keep those whose recheck succeeds."""
 
     is_one_statement = is_lazy = False
@@ -139,27 +142,27 @@ class AdvisoryStrategy:
     def __init__(self, backend: Backend, selection: Selection, recheck: Recheck, *, declared: bool | None) -> None:
         self._roles, self._dialect = backend.roles, backend.dialect
         self._find = CursorStatement(partial(find, self._roles), selection, backend.dialect)
-        self.walk = self._find.walk
+        self.keyset_order = self._find.keyset_order
         self._recheck = recheck
         self._declared = declared
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest) -> ClaimResult:
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         locks = self._locks(connection)
-        rows = connection.execute(self._find.begun(look), look.candidates).all()
+        rows = connection.execute(self._find.of(request), request.candidates).all()
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, look.size)
+        candidates, size = alike(rows, request.size)
         places = {key: place for place, key in enumerate(candidates)}
         jobs: list[Job] = []
         rest = deque(candidates)
         while rest and len(jobs) < size:
-            jobs += self._some(connection, locks, me, _had(connection, locks, rest, size - len(jobs)))
+            jobs += self._some(connection, locks, owner, _had(connection, locks, rest, size - len(jobs)))
         jobs.sort(key=lambda job: places[job.key])
-        return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), me, suspects=bool(rows[0][-1]))
+        return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
 
-    def _some(self, connection: sa.Connection, locks: AdvisoryLocks, me: int, keys: list[Key]) -> list[Job]:
+    def _some(self, connection: sa.Connection, locks: AdvisoryLocks, owner: int, keys: list[Key]) -> list[Job]:
         """The jobs that are ours of those whose locks are had; the other locks are let go of at once."""
-        jobs = self._recheck(connection, me, keys) if keys else []
+        jobs = self._recheck.jobs(connection, owner, keys) if keys else []
         check_keys(self._roles, jobs)
         locks.let_go(connection, set(keys) - {job.key for job in jobs})
         return jobs
@@ -178,7 +181,7 @@ class AdvisoryStrategy:
             raise SessionsNotOurs
         home = connection.execute(self._dialect.home(self._roles.table)).scalar_one()
         texts, table = KeyText(self._roles, connection.dialect), f"{home}.{self._roles.table.name}"
-        return AdvisoryLocks(self._dialect, lambda key: self._dialect.lock_of(table, texts(key)))
+        return AdvisoryLocks(self._dialect, lambda key: self._dialect.lock_of(table, texts.text(key)))
 
 
 def _had(connection: sa.Connection, locks: AdvisoryLocks, rest: deque[Key], wanted: int) -> list[Key]:
@@ -196,7 +199,8 @@ class KeyText:
     def __init__(self, roles: Roles, dialect: sa.Dialect) -> None:
         self._as_stored = [_as_stored(column, dialect) for column in roles.key]
 
-    def __call__(self, key: Key) -> str:
+    def text(self, key: Key) -> str:
+        """The text of this key."""
         parts = key if len(self._as_stored) > 1 else (key,)
         texts = [_text(stored(part)) for stored, part in zip(self._as_stored, parts, strict=True)]
         return texts[0] if len(texts) == 1 else json.dumps(texts)

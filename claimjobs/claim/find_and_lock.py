@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import sqlalchemy as sa
 
@@ -63,7 +64,7 @@ class CursorStatement(Generic[Statement]):
     """A statement in two forms: one looks at a selection from its head, one from beyond a place in its order."""
 
     def __init__(self, build: Callable[[Selection], Statement], selection: Selection, dialect: Dialect) -> None:
-        self.walk = walk_of(selection)
+        self.keyset_order = walk_of(selection)
         """The order, if it can be entered anywhere."""
         self._build, self._selection, self._dialect = build, selection, dialect
 
@@ -73,26 +74,28 @@ class CursorStatement(Generic[Statement]):
 
     @cached_property
     def _from_beyond(self) -> Statement:
-        return self._from_head if self.walk is None else self._build(self.walk.begun(self._selection, self._dialect))
+        order = self.keyset_order
+        return self._from_head if order is None else self._build(order.begun(self._selection, self._dialect))
 
-    def begun(self, look: ClaimRequest) -> Statement:
-        """The one to be sent with this look's parameters. Built when it is wanted first."""
-        return self._from_head if look.after is None else self._from_beyond
+    def of(self, request: ClaimRequest) -> Statement:
+        """The one to be sent with this request's parameters. Built when it is wanted first."""
+        return self._from_head if request.after is None else self._from_beyond
 
 
-class LockStrategy(Protocol):
+class LockStrategy(ABC):
     """A way through both phases, of which a claim is made."""
 
-    walk: KeysetOrder | None
+    keyset_order: KeysetOrder | None
     is_lazy: bool
 
-    def __call__(
-        self, connection: sa.Connection, look: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    @abstractmethod
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
-        """`marked`: what will be written into the jobs, which are shown as if it were."""
+        """Lock jobs for a claim. `marked`: what will be written into the jobs, which are shown as if it were."""
 
 
-class FindThenLock:
+class FindThenLock(LockStrategy):
     """Two statements, for any database with SKIP LOCKED: the candidates' keys go to the client and back."""
 
     is_lazy = False
@@ -102,15 +105,15 @@ class FindThenLock:
         self._find = CursorStatement(lambda some: find(roles, some), selection, backend.dialect)
         self._rows = RowReader(roles, backend.dialect, known)
         self._lock = CompiledStatement(lock(roles, backend.dialect, selection, self._rows.read))
-        self.walk = self._find.walk
+        self.keyset_order = self._find.keyset_order
 
-    def __call__(
-        self, connection: sa.Connection, look: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
-        rows = connection.execute(self._find.begun(look), look.candidates).all()
+        rows = connection.execute(self._find.of(request), request.candidates).all()
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, look.size)
+        candidates, size = alike(rows, request.size)
         jobs = self._locked(connection, candidates, size, marked)
         return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
@@ -123,7 +126,7 @@ class FindThenLock:
         return jobs
 
 
-class FindAndLock:
+class FindAndLock(LockStrategy):
     """One statement, for a database that can lock what a subquery finds.
 
     Which of the candidates are suspects is known when they are locked: of those that are not alike the locks are
@@ -136,25 +139,25 @@ class FindAndLock:
         self.is_lazy = dialect.locks_in_order
         self._rows = RowReader(roles, dialect, known)
         build = lock_first if dialect.locks_in_order else find_and_lock
-        self._take = CursorStatement(
+        self._statement = CursorStatement(
             lambda some: CompiledStatement(build(roles, dialect, some, self._rows.read)), selection, dialect
         )
         self._count = CandidateCount(backend, selection)
-        self.walk = self._take.walk
+        self.keyset_order = self._statement.keyset_order
 
-    def __call__(
-        self, connection: sa.Connection, look: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
-        given = {**look.candidates, "claimjobs_size": look.size}
-        rows = self._rows.all(connection, self._take.begun(look), given)
-        taken, wanted = self._alike(rows, look.size)
+        given = {**request.candidates, "claimjobs_size": request.size}
+        rows = self._rows.all(connection, self._statement.of(request), given)
+        taken, wanted = self._alike(rows, request.size)
         jobs = self._rows.jobs(taken, marked)
         check_keys(self._roles, jobs)
-        if len(rows) == look.size:
+        if len(rows) == request.size:
             reach = max(last_of(taken[-1]), len(taken))
-            return ClaimResult(jobs, reach, reach, suspects=wanted < look.size)
-        found = self._count(connection, look, at_least=len(rows))
-        return ClaimResult(jobs, found, found, suspects=wanted < look.size)
+            return ClaimResult(jobs, reach, reach, suspects=wanted < request.size)
+        found = self._count.count(connection, request, at_least=len(rows))
+        return ClaimResult(jobs, found, found, suspects=wanted < request.size)
 
     def _alike(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], int]:
         """Those of the locked jobs that are taken, and how many can be: such as are as suspect as the first."""
@@ -171,13 +174,13 @@ class CandidateCount:
     def __init__(self, backend: Backend, selection: Selection) -> None:
         self._count = CursorStatement(lambda some: how_many(backend.roles, some), selection, backend.dialect)
 
-    def __call__(self, connection: sa.Connection, look: ClaimRequest, at_least: int = 0) -> int:
+    def count(self, connection: sa.Connection, request: ClaimRequest, at_least: int = 0) -> int:
         """Some may have come or gone since."""
-        count: int = connection.execute(self._count.begun(look), look.candidates).scalar_one()
+        count: int = connection.execute(self._count.of(request), request.candidates).scalar_one()
         return max(count, at_least)
 
 
-def phases(backend: Backend, selection: Selection, known: Sequence[str] = ()) -> LockStrategy:
+def lock_strategy(backend: Backend, selection: Selection, known: Sequence[str] = ()) -> LockStrategy:
     """The shortest way through both phases that the database is capable of.
 
     `known`: columns that are not read, because what will be written into them is known.

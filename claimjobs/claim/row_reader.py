@@ -165,7 +165,7 @@ class JobReader:
         self._places: Places = {name: (place, None) for place, name in enumerate(roles.columns)}
         self._key = _key_reader([self._places[column.name] for column in roles.key])
 
-    def __call__(
+    def job(
         self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS, claim: Mapping[str, Any] | None = None
     ) -> Job:
         """The job with these values, but for those that were `marked` since; with what is known of its claim."""

@@ -1,10 +1,9 @@
-"""Search: the claims of one consumer, of which each teaches the next where and how far to look."""
+"""Search: the claims of one consumer, of which each teaches the next where and how far to request."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from claimjobs.claim.find_and_lock import After, ClaimRequest, ClaimResult
 from claimjobs.claim.strategies import ClaimStrategy
@@ -18,41 +17,43 @@ TRIES: Final = 5
 
 
 class Search:
-    """Claims of one consumer: each is tried until it takes something."""
+    """What the claims of one consumer teach: where the next one begins, how many candidates it reads.
+
+    Whoever claims asks for a request, claims, tells the result, and goes on until the search is over:
+    `next_request`, `ClaimStrategy.claim`, `learn`, `is_over`.
+    """
 
     def __init__(self, report: Report) -> None:
         self._overfetch = Overfetch()
         self._report = report
-        self._algorithm: Any = None
+        self._strategy: ClaimStrategy | None = None
         self._cursor = Cursor(None)
         self._since = 0.0
+        self._in_vain = 0
+        """Claims from the head, of those that belong together, that met only jobs that others had locked."""
 
-    def __call__(self, size: int, algorithm: ClaimStrategy, take: Callable[[ClaimRequest], ClaimResult]) -> ClaimResult:
-        """What `take` takes with this algorithm: up to `size` jobs. Counted."""
-        tries = TRIES
-        while True:
-            look = self.look(size, algorithm)
-            claimed = take(look)
-            self.learn(look, claimed)
-            if claimed.jobs or (look.after is None and not claimed.found):
-                return claimed
-            tries -= look.after is None  # what stands beyond a cursor is not all that there is
-            if not tries:
-                return claimed
-
-    def look(self, size: int, algorithm: ClaimStrategy) -> ClaimRequest:
-        """Where and how far to look. What was learned of places counts for the same algorithm only."""
-        if algorithm is not self._algorithm:
-            self._algorithm, self._cursor = algorithm, Cursor(algorithm.walk)
+    def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
+        """A request for `size` jobs. The cursor belongs to one strategy: another one begins at the head."""
+        if strategy is not self._strategy:
+            self._strategy, self._cursor = strategy, Cursor(strategy.keyset_order)
         self._since = time.monotonic()
-        limit = self._overfetch.most(size) if algorithm.is_lazy else self._overfetch.limit(size)
+        limit = self._overfetch.most(size) if strategy.is_lazy else self._overfetch.limit(size)
         return ClaimRequest(size, limit, self._cursor.begin())
 
-    def learn(self, look: ClaimRequest, claimed: ClaimResult) -> None:
-        """What came of a look. Counted."""
-        self._overfetch.learn(claimed, look.size, look.limit)
-        self._cursor.learn(claimed, look, time.monotonic() - self._since)
-        self._report.count_claim(len(claimed.jobs), candidates=claimed.found, collisions=claimed.collisions)
+    def learn(self, request: ClaimRequest, result: ClaimResult) -> None:
+        """Learn from the result of the last request, and count it in the report."""
+        self._overfetch.learn(result, request.size, request.limit)
+        self._cursor.learn(result, request, time.monotonic() - self._since)
+        self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
+
+    def is_over(self, request: ClaimRequest, result: ClaimResult) -> bool:
+        """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""
+        is_from_head = request.after is None
+        self._in_vain += is_from_head
+        if result.jobs or (is_from_head and (not result.found or self._in_vain >= TRIES)):
+            self._in_vain = 0
+            return True
+        return False
 
     def look_back(self) -> None:
         """There may be jobs before the cursor: look from the head next."""
@@ -75,8 +76,8 @@ class Cursor:
     due at last, handed back. So every now and then, and whenever there are not enough beyond, one looks from the head.
     """
 
-    def __init__(self, walk: KeysetOrder | None) -> None:
-        self._walk = walk
+    def __init__(self, keyset_order: KeysetOrder | None) -> None:
+        self._keyset_order = keyset_order
         self._place: After = None
         self._head_at = 0.0
 
@@ -84,22 +85,22 @@ class Cursor:
         """Where to look now; None: from the head."""
         return None if time.monotonic() >= self._head_at else self._place
 
-    def learn(self, claimed: ClaimResult, look: ClaimRequest, took: float) -> None:
+    def learn(self, claimed: ClaimResult, request: ClaimRequest, took: float) -> None:
         """What came of a look that took so many seconds."""
-        if look.after is None:
+        if request.after is None:
             self._head_at = time.monotonic() + min(SHARE * took, LONGEST)
-        if len(claimed.jobs) == look.size and self._walk is not None:
-            self._place = self._after(self._walk, claimed.jobs[-1])
-        elif not claimed.jobs or claimed.found < look.limit:
+        if len(claimed.jobs) == request.size and self._keyset_order is not None:
+            self._place = self._after(self._keyset_order, claimed.jobs[-1])
+        elif not claimed.jobs or claimed.found < request.limit:
             self._place = None
         else:  # what it read others had: there is more beyond, of which the next claim reads more
-            self._place = look.after
+            self._place = request.after
 
     @staticmethod
-    def _after(walk: KeysetOrder, job: Job) -> After:
+    def _after(keyset_order: KeysetOrder, job: Job) -> After:
         """The place of a job; None where Python cannot hold what says it."""
         try:
-            return walk.place(job)
+            return keyset_order.place(job)
         except Unreadable:
             return None
 

@@ -44,11 +44,11 @@ class SideCarPhases:
         self._find = CursorStatement(partial(statements.find, self.pair), selection, backend.dialect)
         self._lock = statements.lock(self.pair, selection)
         self.rows = RowReader(self.pair.source, backend.dialect)
-        self.walk = self._find.walk
+        self.keyset_order = self._find.keyset_order
 
-    def candidates(self, connection: sa.Connection, look: ClaimRequest) -> Sequence[Any]:
+    def candidates(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
         """Phase 1: keys, and how suspect each is."""
-        return connection.execute(self._find.begun(look), look.candidates).all()
+        return connection.execute(self._find.of(request), request.candidates).all()
 
     def locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Key]:
         """The first `size` of the candidates that nobody else has locked, in their order."""
@@ -69,14 +69,14 @@ class SideCarPhases:
         return self.rows.job(row, {self.pair.attempts.name: row[-1]})
 
 
-class SideCarStrategy:
+class SideCarStrategy(ClaimStrategy):
     """Claims by lease: find, lock the rows, insert their keys, read what is ours."""
 
     is_one_statement = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._apart = SideCarPhases(backend, selection, now)
-        self.walk = self._apart.walk
+        self.keyset_order = self._apart.keyset_order
         self._locks = backend.lock_source
         pair = self._apart.pair
         # A row that is locked stays as it was found; a predicate that depends on the moment is asked once.
@@ -86,15 +86,15 @@ class SideCarStrategy:
         self._release = release(SettleTarget(pair.claims, pair.dialect, pair.claims.mine))
         self._alive = sa.select(alive(backend.owners))
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest) -> ClaimResult:
-        rows = self._apart.candidates(connection, look)
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        rows = self._apart.candidates(connection, request)
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, look.size)
+        candidates, size = alike(rows, request.size)
         keys = self._chosen(connection, candidates, size, suspects=bool(rows[0][-1]))
-        jobs = self._claimed(connection, keys, me) if keys else []
+        jobs = self._claimed(connection, keys, owner) if keys else []
         reach = reach_of(candidates, jobs, size) if self._locks else len(keys)
-        return ClaimResult(jobs, len(rows), reach, me, suspects=bool(rows[0][-1]))
+        return ClaimResult(jobs, len(rows), reach, owner, suspects=bool(rows[0][-1]))
 
     def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int, *, suspects: bool) -> list[Key]:
         """Those whose keys are to be inserted. Without locks nothing tells which of them others are about to take:
@@ -120,7 +120,7 @@ class SideCarStrategy:
         connection.execute(self._release, {"claimjobs_keys": list(keys), "claimjobs_me": me})
 
 
-class SideCarLockOnly:
+class SideCarLockOnly(ClaimStrategy):
     """Claims by the locks of an open transaction: find, lock the rows, and look again whether they are free.
 
     Nothing is inserted until there is something to say of a job. The second look is needed: what the locking
@@ -131,17 +131,17 @@ class SideCarLockOnly:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._apart = SideCarPhases(backend, selection, now)
-        self.walk = self._apart.walk
+        self.keyset_order = self._apart.keyset_order
         self._free = CompiledStatement(statements.free(self._apart.pair, self._apart.rows.columns))
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest) -> ClaimResult:
-        rows = self._apart.candidates(connection, look)
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        rows = self._apart.candidates(connection, request)
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, look.size)
+        candidates, size = alike(rows, request.size)
         keys = self._apart.locked(connection, candidates, size)
         jobs = self._apart.jobs(connection, self._free, keys) if keys else []
-        return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), me, suspects=bool(rows[0][-1]))
+        return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
 
 
 def anti_join(

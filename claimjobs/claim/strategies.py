@@ -6,10 +6,11 @@ transaction holds the jobs. Where candidates are read before they are locked, `c
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, Final, Literal, Protocol, get_args
+from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
@@ -20,7 +21,7 @@ from claimjobs.claim.find_and_lock import (
     CursorStatement,
     at_most,
     check_keys,
-    phases,
+    lock_strategy,
 )
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -59,24 +60,28 @@ class Unmarked(OwnerDead):
         self.keys = tuple(job.key for job in locked)
 
 
-class ClaimStrategy(Protocol):
-    """A way to claim jobs for owner `me`, in the caller's transaction.
+class ClaimStrategy(ABC):
+    """A way to claim jobs, in the caller's transaction.
 
     Suspects, jobs that were in hand when something went wrong that names none of them, are taken with their like
-    alone, and half as many at most as they were, until the one that spoils its batch is alone. Raises OwnerDead.
+    alone, and half as many at most as they were, until the one that spoils its batch is alone.
     """
 
-    walk: KeysetOrder | None
+    keyset_order: KeysetOrder | None
     """The order, if a claim can begin anywhere in it."""
     is_one_statement: bool
     """Whether it needs no transaction around it."""
     is_lazy: bool
     """Whether candidates that are not needed are not read, and may be as many as ever."""
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest) -> ClaimResult: ...
+    @abstractmethod
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        """Claim for the owner of this id. Raises OwnerDead, KeyNotUnique or KeyUnreadable; the transaction must be
+        rolled back then.
+        """
 
 
-class TwoPhases:
+class TwoPhases(ClaimStrategy):
     """Find and lock, then mark: for any database with SKIP LOCKED."""
 
     is_one_statement = False
@@ -84,40 +89,40 @@ class TwoPhases:
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         roles, dialect = backend.roles, backend.dialect
         self._as_claimed = as_claimed(roles)
-        self._phases = phases(backend, selection, known=list(self._as_claimed(0)))
+        self._phases = lock_strategy(backend, selection, known=list(self._as_claimed(0)))
         self._roles = roles
         self._mark = CompiledStatement(mark(roles, dialect, now, backend.owners))
-        self.walk, self.is_lazy = self._phases.walk, self._phases.is_lazy
+        self.keyset_order, self.is_lazy = self._phases.keyset_order, self._phases.is_lazy
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest) -> ClaimResult:
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         # As they will be once they are marked; `owner_date` is the server's to say.
-        claimed = self._phases(connection, look, self._as_claimed(me))
+        claimed = self._phases.lock(connection, request, self._as_claimed(owner))
         if claimed.jobs:
-            self._mark_all(connection, me, claimed.jobs)
-        return claimed._replace(owner=me)
+            self._mark_all(connection, owner, claimed.jobs)
+        return claimed._replace(owner=owner)
 
-    def _mark_all(self, connection: sa.Connection, me: int, jobs: list[Job]) -> None:
-        marked = self._mark.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": me})
+    def _mark_all(self, connection: sa.Connection, owner: int, jobs: list[Job]) -> None:
+        marked = self._mark.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": owner})
         if marked > len(jobs):
             raise KeyNotUnique(self._roles.name)
         if marked < len(jobs):
             raise Unmarked(marked, jobs)
 
 
-class LockOnly:
+class LockOnly(ClaimStrategy):
     """Find and lock, and nothing is written: the locks are the claim, for as long as the transaction is open."""
 
     is_one_statement = False
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
-        self._phases = phases(backend, selection)
-        self.walk, self.is_lazy = self._phases.walk, self._phases.is_lazy
+        self._phases = lock_strategy(backend, selection)
+        self.keyset_order, self.is_lazy = self._phases.keyset_order, self._phases.is_lazy
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest) -> ClaimResult:
-        return self._phases(connection, look)._replace(owner=me)
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        return self._phases.lock(connection, request)._replace(owner=owner)
 
 
-class OneStatement:
+class OneStatement(ClaimStrategy):
     """Find, lock and mark in a single statement, for a database that can return what it updates."""
 
     is_lazy = True
@@ -131,52 +136,63 @@ class OneStatement:
         self._backend, self._selection, self._now = backend, selection, now
         self._as_claimed = as_claimed(backend.roles)
         self.key_columns = len(backend.roles.key)
-        self._taking = self.taking(TOLD)
+        self._statement = self.statement(TOLD)
         self._count = CandidateCount(backend, selection)
-        self.walk = self._taking.looks.walk
+        self.keyset_order = self._statement.keyset_order
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest) -> ClaimResult:
-        rows = self._taking(connection, me, look)
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        rows = self._statement.rows(connection, owner, request)
         if rows[0][0] < 0:
             raise OwnerDead
-        return self.claimed(connection, self._taking, rows, me=me, look=look)
+        return self.result(connection, self._statement, rows, owner=owner, request=request)
 
-    def taking(self, told: int, settle: sa.Delete | sa.Update | None = None) -> ClaimStatement:
+    def statement(self, told: int, settle: sa.Delete | sa.Update | None = None) -> ClaimStatement:
         """The statement, of whose columns so many are not about a job; after one that settles the batch before."""
         roles, dialect, owners = self._backend.roles, self._backend.dialect, self._backend.owners
-        rows = RowReader(roles, dialect, list(self._as_claimed(0)), before=told)
+        reader = RowReader(roles, dialect, list(self._as_claimed(0)), before=told)
         settled = None if settle is None else settle.cte("claimjobs_before")
-        build = partial(claim, roles, dialect, now=self._now, owners=owners, read=rows.read, settled=settled)
+        build = partial(claim, roles, dialect, now=self._now, owners=owners, read=reader.read, settled=settled)
         return ClaimStatement(
-            CursorStatement(lambda some: CompiledStatement(build(some)), self._selection, dialect), rows
+            CursorStatement(lambda some: CompiledStatement(build(some)), self._selection, dialect), reader
         )
 
-    def claimed(
-        self, connection: sa.Connection, taking: ClaimStatement, rows: Sequence[Any], *, me: int, look: ClaimRequest
+    def result(
+        self,
+        connection: sa.Connection,
+        statement: ClaimStatement,
+        rows: Sequence[Any],
+        *,
+        owner: int,
+        request: ClaimRequest,
     ) -> ClaimResult:
-        """What the rows of a statement tell of the jobs."""
-        taken = [] if taking.rows.is_none(rows[0]) else rows
-        jobs = taking.rows.jobs(taken, self._as_claimed(me))
+        """The result of a claim, out of the rows that its statement returned."""
+        claimed = [] if statement.reader.is_none(rows[0]) else rows
+        jobs = statement.reader.jobs(claimed, self._as_claimed(owner))
         check_keys(self._roles, jobs)
-        company = taking.rows.suspicions(taken[:1])[0] if taken else 0
-        is_full = len(taken) == at_most(look.size, company)
-        # Those that are ours now are candidates no more.
-        reach = len(taken) if is_full else len(taken) + self._count(connection, look)
-        return ClaimResult(jobs, reach, reach, me, suspects=bool(company))
+        group_size = statement.reader.suspicions(claimed[:1])[0] if claimed else 0
+        is_full = len(claimed) == at_most(request.size, group_size)
+        # Jobs that are claimed now are candidates no more.
+        reach = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
+        return ClaimResult(jobs, reach, reach, owner, suspects=bool(group_size))
 
 
 @dataclass(frozen=True)
 class ClaimStatement:
     """A statement that claims, and what reads the jobs in the rows that it returns."""
 
-    looks: CursorStatement[CompiledStatement]
-    rows: RowReader
+    forms: CursorStatement[CompiledStatement]
+    reader: RowReader
 
-    def __call__(self, connection: sa.Connection, me: int, look: ClaimRequest, **settled: Any) -> Sequence[Any]:
-        """Its rows. `settled`: parameters of the settle before."""
-        after = look.after or {}
-        given = {"claimjobs_size": look.size, "claimjobs_me": me, **after, **settled}
-        return self.rows.all(connection, self.looks.begun(look), given)
+    @property
+    def keyset_order(self) -> KeysetOrder | None:
+        """The order, if a claim can begin anywhere in it."""
+        return self.forms.keyset_order
+
+    def rows(self, connection: sa.Connection, owner: int, request: ClaimRequest, **settled: Any) -> Sequence[Any]:
+        """The rows that the statement returns. `settled`: parameters of the settle of the batch before."""
+        after = request.after or {}
+        parameters = {"claimjobs_size": request.size, "claimjobs_me": owner, **after, **settled}
+        return self.reader.all(connection, self.forms.of(request), parameters)
 
 
 def algorithm(

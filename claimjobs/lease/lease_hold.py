@@ -86,7 +86,7 @@ class LeaseHold:
     def claim(self, size: int, algorithm: ClaimStrategy) -> tuple[ClaimResult, Grip]:
         """Up to `size` jobs, committed as this owner's, and what they are settled through."""
         with self._alone:
-            claimed = self._search(size, algorithm, partial(self._take, algorithm))
+            claimed = self._searched(size, algorithm)
             self._hold(claimed)
         self.progress()
         return claimed, self.grip(claimed)
@@ -99,16 +99,24 @@ class LeaseHold:
         self._in_hand[claimed.owner].update(keys_of(claimed))
         self._dispel_doubts()
 
-    def _take(self, algorithm: ClaimStrategy, look: ClaimRequest) -> ClaimResult:
+    def _searched(self, size: int, strategy: ClaimStrategy) -> ClaimResult:
+        while True:
+            request = self._search.next_request(size, strategy)
+            result = self._claim_once(strategy, request)
+            self._search.learn(request, result)
+            if self._search.is_over(request, result):
+                return result
+
+    def _claim_once(self, strategy: ClaimStrategy, request: ClaimRequest) -> ClaimResult:
         for _ in range(LIVES):
             tried = [self.owner.id]
 
             def take(connection: sa.Connection, tried: list[int] = tried) -> ClaimResult:
                 tried[0] = self.owner.id  # at each try: on a new connection it may be a new one
-                return algorithm(connection, tried[0], look)
+                return strategy.claim(connection, tried[0], request)
 
             try:
-                return self._connector.transaction(take, unless=self.unwanted, alone=algorithm.is_one_statement)
+                return self._connector.transaction(take, unless=self.unwanted, alone=strategy.is_one_statement)
             except OwnerDead as dead:
                 self.owner.beat()
                 if self.owner.id == tried[0]:  # it was alive all the time
@@ -174,9 +182,9 @@ class LeaseHold:
     ) -> tuple[Unsettled, ClaimResult]:
         if not outcomes.all_done:
             self._search.look_back()
-        look = self._search.look(size, turn.algorithm)
+        request = self._search.next_request(size, turn.algorithm)
         # The id is read at each try: on a new connection it may be a new one.
-        work = lambda c: turn(c, self.owner.id, look, owner=owner, outcomes=outcomes)  # noqa: E731
+        work = lambda c: turn(c, self.owner.id, request, owner=owner, outcomes=outcomes)  # noqa: E731
         try:
             alone = turn.is_one_statement(outcomes)
             refused, claimed = self._connector.transaction(work, unconfirmed=doubts, alone=alone)
@@ -187,7 +195,7 @@ class LeaseHold:
                 raise
             # If that was about the claim, whoever asks for the next batch is told.
             return self._refusals_of(outcomes, owner, doubts), NOTHING
-        self._search.learn(look, claimed)
+        self._search.learn(request, claimed)
         keys = keys_of(claimed)
         return self._refusals.follow(owner, outcomes, refused, refused={}, doubts=doubts, claimed=keys), claimed
 

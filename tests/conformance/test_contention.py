@@ -140,7 +140,7 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     phases = FindThenLock(queue._works.backend, Selection(ready, roles.default_order))
     with at_dialects_isolation(backend) as connection:
         candidates = [
-            row[0] for row in connection.execute(phases._find.begun(ClaimRequest(10, 10)), {"claimjobs_limit": 10})
+            row[0] for row in connection.execute(phases._find.of(ClaimRequest(10, 10)), {"claimjobs_limit": 10})
         ]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
         assert names(phases._locked(connection, candidates, 10, {})) == ["0000", "0002"]
@@ -245,7 +245,7 @@ def in_the_middle_of_claims(backend: Backend, queues: list[Queue], held: list[li
             connections.append(connection)
             connection.begin()
             algorithm = queue._works.algorithm(None)
-            claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(5, 100))
+            claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(5, 100))
             assert len(claimed.jobs) == 5
             held.append(names(claimed.jobs))
         yield
@@ -274,7 +274,7 @@ def test_the_first_of_more_candidates_are_taken_however_the_rows_lie(backend: Ba
         if backend.has("planner switches"):
             connection.exec_driver_sql("SET LOCAL enable_nestloop = off").close()
             connection.exec_driver_sql("SET LOCAL enable_mergejoin = off").close()
-        claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(1, count))
+        claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(1, count))
         assert claimed.found == (count if counts_all(backend) else claimed.reach)
         assert names(claimed.jobs) == [f"{count - 1:04}"]
         connection.rollback()
@@ -303,7 +303,7 @@ def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> 
     queue.enqueue(jobs(20))
     algorithm = queue._works.algorithm(None)
     with lock_held(backend, "0000", "0001", "0003", "0015"), at_dialects_isolation(backend) as connection:
-        claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(size, 12))
+        claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(size, 12))
         assert claimed.found == (12 if counts_all(backend) else claimed.reach)
         assert claimed.reach == {1: 3, 4: 7}[size]
         assert claimed.collisions == {1: 2, 4: 3}[size]
@@ -315,7 +315,7 @@ def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None
     queue.enqueue(jobs(5))
     algorithm = queue._works.algorithm(None)
     with lock_held(backend, "0001", "0004"), at_dialects_isolation(backend) as connection:
-        claimed = algorithm(connection, me=queue.owner_id, look=ClaimRequest(5, 10))
+        claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(5, 10))
         assert names(claimed.jobs) == ["0000", "0002", "0003"]
         assert (claimed.found, claimed.reach, claimed.collisions) == (5, 5, 2)
         connection.rollback()

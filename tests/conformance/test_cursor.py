@@ -22,14 +22,14 @@ def begins(queue: Queue) -> list[bool]:
     """Whether each claim from now on begins at the head."""
     seen: list[bool] = []
     search = hand_of(queue)._search
-    looks = search.look
+    next_request = search.next_request
 
-    def look(size: int, algorithm: ClaimStrategy) -> ClaimRequest:
-        found = looks(size, algorithm)
+    def watched(size: int, strategy: ClaimStrategy) -> ClaimRequest:
+        found = next_request(size, strategy)
         seen.append(found.after is None)
         return found
 
-    search.look = look  # type: ignore[method-assign]
+    search.next_request = watched  # type: ignore[method-assign]
     return seen
 
 

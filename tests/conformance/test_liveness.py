@@ -292,12 +292,12 @@ def test_an_owner_declared_dead_goes_on_under_a_new_id(
 def test_a_claim_in_the_name_of_a_dead_owner_takes_nothing(backend: Backend) -> None:
     queue = still(backend.queue())
     queue.enqueue(jobs(3))
-    me, claim = queue.owner_id, queue._works.algorithm(None)
+    me, strategy = queue.owner_id, queue._works.algorithm(None)
     declare_dead(backend, me)
     with backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation) as connection:
         for owner_id in (me, me + 1_000):
             with pytest.raises(OwnerDead), connection.begin():
-                claim(connection, owner_id, ClaimRequest(2, 2))
+                strategy.claim(connection, owner_id, ClaimRequest(2, 2))
     assert states(backend) == ["unclaimed"] * 3
     assert backend.locked() == 0
     queue.reclaim()

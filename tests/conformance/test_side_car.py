@@ -280,7 +280,7 @@ def by_hand(backend: Backend) -> Iterator[sa.Connection]:
 
 def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int) -> list[Any]:
     algorithm = queue._works.algorithm(None)
-    return keys(algorithm(connection, me=queue.owner_id, look=ClaimRequest(size, limit)).jobs)
+    return keys(algorithm.claim(connection, queue.owner_id, ClaimRequest(size, limit)).jobs)
 
 
 def test_a_claim_goes_around_what_is_being_claimed(backend: Backend) -> None:

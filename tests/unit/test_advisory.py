@@ -33,7 +33,7 @@ def here(request: pytest.FixtureRequest) -> sa.Dialect:
 def text(here: sa.Dialect, key: Any, *types: Any) -> str:
     columns = [sa.Column(f"k{place}", kind) for place, kind in enumerate(types)]
     table = sa.Table("t", sa.MetaData(), *columns)
-    return KeyText(roles_of(table, Columns(key=[column.name for column in columns])), here)(key)
+    return KeyText(roles_of(table, Columns(key=[column.name for column in columns])), here).text(key)
 
 
 @pytest.mark.parametrize(
