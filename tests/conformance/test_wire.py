@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
+from claimjobs.errors import SettleFailed
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
@@ -160,7 +161,7 @@ def test_values_of_a_predicate_are_sent_as_its_types_have_them(backend: Backend)
     assert found == [("0", -1), ("3", 3), ("4", 4), ("5", 5), ("6", 6)]
 
 
-def test_an_error_is_sqlalchemys(backend: Backend) -> None:
+def test_the_cause_of_an_error_is_sqlalchemys(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(9))
     batches = queue.batches(1)
@@ -170,7 +171,8 @@ def test_an_error_is_sqlalchemys(backend: Backend) -> None:
     batch = next(batches)
     backend.run("ALTER TABLE jobs RENAME COLUMN owner_id TO gone")
     batch.done()
-    with pytest.raises(sa.exc.DBAPIError) as raised:
+    with pytest.raises(SettleFailed) as raised:
         batch.settle()
-    assert "jobs" in str(raised.value.statement)
+    assert isinstance(raised.value.__cause__, sa.exc.DBAPIError)
+    assert "jobs" in str(raised.value.__cause__.statement)
     backend.run("ALTER TABLE jobs RENAME COLUMN gone TO owner_id")
