@@ -1,4 +1,4 @@
-"""Stopping: first politely, then at once, but never in the middle of a transaction."""
+"""Signals: the first one stops, the second one cancels, but never within a transaction."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
-TAKE_BACK: Final = signal.SIGUSR1
-"""The signal by which a process raises `Cancelled` in its own main thread."""
+CANCEL_SIGNAL: Final = signal.SIGUSR1
+"""The signal by which another thread raises `Cancelled` in the main thread of its process."""
 
 THREADS_GRACE: Final = 5.0
-"""Seconds that threads of a handler may run on when their process has done its work."""
+"""Seconds that threads of a handler may go on when their process has done its work."""
 
 log = logging.getLogger("claimjobs.signals")
 
 
 class Cancelled(BaseException):
-    """Work is taken out of the hands that hold it. No Exception: a handler's `except Exception` must not eat it."""
+    """The process is to release its jobs now. No Exception: a handler's `except Exception` must not catch it."""
 
 
 class _Shield(threading.local):
-    """Up for as many `with` blocks as one is within. It stands before each transaction, and costs nearly nothing."""
+    """Counts the `with` blocks that the thread is in. Each transaction enters one, so it must be cheap."""
 
     depth = 0
     pending = False
@@ -42,7 +42,7 @@ _shield = _Shield()
 
 
 def shielded() -> _Shield:
-    """Put off `Cancelled` for a `with` block: a commit is finished, or was never begun."""
+    """Delay `Cancelled` to the end of a `with` block: a commit is not interrupted."""
     return _shield
 
 
@@ -52,23 +52,23 @@ def _raise_if_pending() -> None:
         raise Cancelled
 
 
-def can_be_taken_back() -> None:
-    """From here on `take_back` raises `Cancelled` in the main thread of this process. Call it there."""
-    signal.signal(TAKE_BACK, lambda _number, _frame: take_back_here())
+def allow_cancel() -> None:
+    """Let `cancel` raise `Cancelled` in the main thread of this process from now on. Call it in the main thread."""
+    signal.signal(CANCEL_SIGNAL, lambda _number, _frame: cancel_here())
 
 
-def take_back() -> None:
+def cancel() -> None:
     """Raise `Cancelled` in the main thread, from any thread."""
     main = threading.main_thread().ident
     if main is not None:
-        signal.pthread_kill(main, TAKE_BACK)
+        signal.pthread_kill(main, CANCEL_SIGNAL)
 
 
-def leave_threads_behind(code: int, *, but: Iterable[threading.Thread] = ()) -> None:
-    """End this process with this code soon, also where threads run on that a user's function has started.
+def exit_despite_threads(code: int, *, but: Iterable[threading.Thread] = ()) -> None:
+    """End this process with this code soon, even if threads that a handler started do not end.
 
-    `but` are threads that were there before. For a process that has done its work and is about to exit: Python waits
-    for every thread that is no daemon, however long it runs.
+    `but` are threads that existed before. Call it when the work is done: at its exit Python waits for every thread that
+    is no daemon, however long it runs.
     """
     known = {threading.current_thread(), threading.main_thread(), *but}
     if [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]:
@@ -76,7 +76,7 @@ def leave_threads_behind(code: int, *, but: Iterable[threading.Thread] = ()) -> 
 
 
 def after(seconds: float, act: Callable[[int], object], code: int) -> threading.Timer:
-    """Call `act(code)` in so many seconds, unless this process has ended by then, or it was cancelled."""
+    """Call `act(code)` after so many seconds, unless the process ends before or the timer is cancelled."""
     timer = threading.Timer(seconds, act, args=(code,))
     timer.daemon = True
     timer.start()
@@ -90,7 +90,7 @@ def _end(code: int) -> None:
 
 @contextmanager
 def on_signals(react: Callable[[int], None], *numbers: int) -> Iterator[None]:
-    """Call `react(number)` when one of the signals arrives, and restore what was there before."""
+    """Call `react(number)` for these signals in a `with` block; restore the former handlers at its end."""
     before = {number: signal.signal(number, lambda n, _frame: react(n)) for number in numbers}
     try:
         yield
@@ -104,9 +104,9 @@ STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interrupted_at_once() -> Iterator[None]:
-    """For a block in which nothing has begun: the first SIGINT or SIGTERM raises KeyboardInterrupt, the second kills.
+    """For a `with` block before the work: the first SIGINT or SIGTERM raises KeyboardInterrupt, the second kills.
 
-    What is imported in the block may catch the first, and go on; then KeyboardInterrupt is raised at its end.
+    If imported code catches the KeyboardInterrupt, it is raised again at the end of the block.
     """
     seen: list[int] = []
 
@@ -123,10 +123,10 @@ def interrupted_at_once() -> Iterator[None]:
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until the block is left; in a process that is started in it, until `let_through`.
+def signals_blocked() -> Iterator[None]:
+    """Delay SIGINT and SIGTERM to the end of the block; in a process started in it, until `unblock_signals`.
 
-    So one that still imports what it is to run is not ended by a signal that was sent to the whole group.
+    So a process that still imports its handler is not killed by a signal to the whole group.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
@@ -135,20 +135,20 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def let_through() -> None:
-    """Signals that were held back mean from here on what they were said to mean."""
+def unblock_signals() -> None:
+    """Deliver SIGINT and SIGTERM from now on."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
 
 
-def take_back_here() -> None:
-    """Raise `Cancelled`, now or when the shield is lifted. For a signal handler in the main thread."""
+def cancel_here() -> None:
+    """Raise `Cancelled` now, or at the end of `shielded`. For a signal handler in the main thread."""
     _shield.pending = True
     _raise_if_pending()
 
 
 @contextmanager
-def graceful(stop: Callable[[], None], force: Callable[[], None] = take_back_here) -> Iterator[None]:
-    """First SIGINT or SIGTERM: `stop()`, which lets the batch in hand finish. Every further one: `force()`."""
+def graceful(stop: Callable[[], None], force: Callable[[], None] = cancel_here) -> Iterator[None]:
+    """The first SIGINT or SIGTERM calls `stop()`, which lets the batch finish. Every further one calls `force()`."""
     seen: list[int] = []
 
     def react(number: int) -> None:
@@ -166,16 +166,16 @@ class Stoppable(Protocol):
     """What can be told to stop: a Queue."""
 
     def stop(self) -> None:
-        """Finish what is in hand."""
+        """Finish the batch."""
 
 
 @contextmanager
 def stop_on_signals(*queues: Stoppable) -> Iterator[None]:
-    """Let SIGINT and SIGTERM stop these queues for the block: `with stop_on_signals(queue): for batch in ...`.
+    """Let SIGINT and SIGTERM stop these queues in a block: `with stop_on_signals(queue): for batch in ...`.
 
-    The first signal calls `queue.stop()`, which lets the batch in hand finish. The second ends the block wherever it
-    is, but not within a transaction: jobs without an outcome are handed back. What comes after the block is run in
-    either case, and there the signals mean again what they meant before. To be used in the main thread (ValueError).
+    The first signal calls `queue.stop()`, which lets the batch finish. The second ends the block wherever it is, but
+    not within a transaction: jobs without an outcome are released. The code after the block runs in either case, with
+    the former signal handlers. Use it in the main thread (else ValueError).
     """
 
     def stop() -> None:

@@ -176,7 +176,7 @@ def retry(context: click.Context, /, as_json: bool, url: str | None, shape: Shap
     choice.check()
     with queue_for(url, shape) as queue:
         given = choice.of(queue)
-        _told(context, queue.dead.retry(**given), given["keys"], "retried" if as_json else None)
+        _report(context, queue.dead.retry(**given), given["keys"], "retried" if as_json else None)
 
 
 @dead.command()
@@ -203,7 +203,7 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, s
         given = choice.of(queue)
         if not yes:
             _confirm(queue, **given)
-        _told(context, queue.dead.drop(**given), given["keys"], "dropped" if as_json else None)
+        _report(context, queue.dead.drop(**given), given["keys"], "dropped" if as_json else None)
 
 
 def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | None) -> None:
@@ -218,7 +218,7 @@ def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | 
     click.confirm(f"Drop {jobs} in {where_from}?", abort=True, err=True)
 
 
-def _told(context: click.Context, count: int, keys: list[Any] | None, as_json: str | None) -> None:
+def _report(context: click.Context, count: int, keys: list[Any] | None, as_json: str | None) -> None:
     click.echo(json.dumps({as_json: count}) if as_json else count)
     if keys is not None and count < len(keys):
         say(f"{count:,} of {number(len(keys), 'job')} were dead: `claimjobs dead list` shows which are")

@@ -1,11 +1,11 @@
-"""Exit codes: what a shell script or a service manager learns from a command."""
+"""The exit codes of the commands."""
 
 from __future__ import annotations
 
 from typing import Final
 
 OK: Final = 0
-"""The work is done, or was ended by a first Ctrl-C or SIGTERM with nothing left in hand."""
+"""The work is done, or the first Ctrl-C or SIGTERM ended it and no job is held."""
 FAILURE: Final = 1
 """Something failed that has no code of its own."""
 USAGE: Final = 2
@@ -17,20 +17,20 @@ TABLE: Final = 4
 INPUT: Final = 5
 """A row, a predicate, a map, a handler or an id that was given does not fit."""
 GAVE_UP: Final = 6
-"""`start-processing` ended before its work was done: every try came to the same error."""
+"""`start-processing` ended before its work was done: every try ended by the same error."""
 INTERRUPTED: Final = 130
-"""Ctrl-C ended a command before its work was done; nothing is left half done."""
-TAKEN_BACK: Final = 130
-"""A second Ctrl-C or SIGTERM took the batches in hand back."""
+"""Ctrl-C ended a command before its work was done; no transaction is half done."""
+CANCELLED: Final = 130
+"""A second Ctrl-C or SIGTERM released the batches of consumers."""
 
 MEANINGS: Final = {
-    OK: "the work is done, or one Ctrl-C or SIGTERM ended it after the batches in hand",
+    OK: "the work is done, or one Ctrl-C or SIGTERM ended it after its open batches",
     FAILURE: "something failed that has no code of its own",
     USAGE: "the command line is wrong",
     CONNECTION: "the database cannot be reached, refuses the user, or is too old to claim",
     TABLE: "the table is missing or is no queue: see `claimjobs setup-tables`",
     INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",
-    GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or nothing came of any batch",
+    GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or no job was done or failed",
     INTERRUPTED: "Ctrl-C ended the command before its work was done (start-processing: a second one)",
 }
 """For `claimjobs --help`."""

@@ -155,7 +155,7 @@ def summary_text(summary: Summary) -> str:
             "between a commit and its report"
         )
     if summary.replaced:
-        lines.append(f"processes that died, replaced: {summary.replaced}; jobs handed back: {summary.handed_back:,}")
+        lines.append(f"processes that died, replaced: {summary.replaced}; jobs reclaimed: {summary.handed_back:,}")
     if summary.retries:
         wait = f"{summary.retries:,} wait for their retry{_next(summary.next_retry)}"
         lines.append(f"{wait}; --drain-retries waits for them")

@@ -61,7 +61,7 @@ def setup_tables(
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
     """
-    wanted = _wanted(add)
+    wanted = _requested(add)
     if (recreate or wanted) and ledger:
         raise click.UsageError("--ledger makes the ledger and no more: it tells what was done, and is never dropped")
     if recreate and wanted:
@@ -86,7 +86,7 @@ def setup_tables(
             click.echo(ddl(engine, _tables(engine, shape)), nl=False)
 
 
-def _wanted(add: tuple[str, ...]) -> list[str]:
+def _requested(add: tuple[str, ...]) -> list[str]:
     named = [name.strip() for names in add for name in names.split(",") if name.strip()]
     for name in named:
         if name not in ADDABLE:

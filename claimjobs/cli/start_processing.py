@@ -17,24 +17,24 @@ from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summar
 from claimjobs.cli.shapes import claim_options
 from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
-from claimjobs.signals import after, graceful, interrupted_at_once, leave_threads_behind
+from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
 from claimjobs.workers.handlers import Per
 from claimjobs.workers.process_main import Plan, log_details
 from claimjobs.workers.progress import Summary
 from claimjobs.workers.supervisor import Run, Supervisor
 
 GENERATORS = 2
-"""Of the demonstration; with a handler of one's own there are none unless asked for."""
+"""Generators of the demonstration. With a handler there are none by default."""
 
 PATIENCE = 86_400.0
-"""Seconds that a consumer waits for a database that cannot be reached: until somebody stops it, or comes to look."""
+"""Seconds that a consumer waits for a database that cannot be reached: long enough for a person to notice."""
 
 LONGEST_END = 30.0
-"""Seconds after the second Ctrl-C until the command ends, whatever it waits for."""
+"""Seconds after the second Ctrl-C until the command ends in any case."""
 
 
 def _can_be_written(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
-    """Found out before the run, not after it."""
+    """Check before the run that the file can be written."""
     if file is not None and (file.is_file() or not file.exists()):
         is_new = not file.exists()
         try:
@@ -53,9 +53,9 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
 )
 @click.option("--consumers", type=Whole(1, MOST_PROCESSES), default=10, show_default=True, help="Processes that claim.")
 @click.option("--batch-size", type=Whole(1), default=100, show_default=True, help="Jobs of one claim.")
-@click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if its signature is silent.")
-@click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, all together.")
-@click.option("--jobs", type=Whole(0), help="Jobs to generate, all together.")
+@click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if that is unclear.")
+@click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, by all generators.")
+@click.option("--jobs", type=Whole(0), help="Jobs to generate, by all generators.")
 @click.option("--duration", type=Number(), metavar="SECONDS", help="Stop after this time.")
 @click.option(
     "--grace",
@@ -63,7 +63,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     default=Run.grace,
     show_default=True,
     metavar="SECONDS",
-    help="After --duration a batch in hand may go on for so long, and is given back then (exit code 6).",
+    help="A batch may go on for so long after --duration, then it is released (exit code 6).",
 )
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
@@ -81,7 +81,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     default=0,
     show_default=True,
     metavar="BATCHES",
-    help="Claim so many batches while one is worked on: for a function that takes long.",
+    help="Claim so many batches ahead while one is handled: for a slow function.",
 )
 @click.option(
     "--lease",
@@ -89,7 +89,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     default=Liveness.lease,
     show_default=True,
     metavar="SECONDS",
-    help="Without a sign of life for so long a consumer is dead, and its jobs go to others.",
+    help="A consumer without a heartbeat for so long is dead, and its jobs are reclaimed.",
 )
 @click.option(
     "--max-batch-time",
@@ -142,21 +142,20 @@ def start_processing(
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
 
-    MODULE:FUNCTION takes a batch, or a job at a time: its parameter's name or type tells. Without one this is a
-    demonstration: generators enqueue random jobs into a table of their own kind, consumers take 0.1 s for a batch.
+    MODULE:FUNCTION takes a batch or a single job: the name or the type of its parameter decides. Without it the command
+    is a demonstration: generators enqueue random jobs, and consumers take 0.1 s for a batch.
 
-    With --hold transaction the locks of an open transaction are the claim. What a function writes through it, which
-    is `batch.connection` or a second parameter called `connection`, is committed together with its jobs, or not at
-    all.
+    With --hold transaction an open transaction holds the jobs. A function writes through `batch.connection`, or through
+    a second parameter called `connection`: its writes are committed together with its jobs, or not at all.
 
-    The run gives up (exit code 6) when a consumer and those in its place end by the same error three times in a row,
-    or consumers end themselves, as by os._exit in the function; with --drain, when nothing comes of five batches in a
-    row, as where jobs fail in a table that holds no failure. `claimjobs --verbose start-processing` shows where a
-    function failed.
+    The run gives up (exit code 6) when a consumer and its replacements end by one error three times in a row, or when
+    consumers end themselves (os._exit in the function). With --drain it also gives up when no job of five batches in a
+    row is done or failed, for example because the table cannot store a failure. `claimjobs --verbose start-processing`
+    shows where a function failed.
 
-    The first Ctrl-C or SIGTERM lets every consumer finish the batch in hand, the second gives the batches back and
-    ends whatever still runs. A reader of the output who goes away (`| head -1`) is like the first. What would end the
-    run while the function is still imported ends it at once.
+    The first Ctrl-C or SIGTERM lets every consumer finish its batch. The second releases the batches and ends all
+    processes. If the output cannot be written any more (`| head -1`), the run stops as by the first. While the function
+    is still being imported, the first one ends the command at once.
 
     \b
     Examples:
@@ -195,33 +194,33 @@ def start_processing(
         screen = Remembered(screen_for(as_json))
         supervisor, threads = Supervisor(plan, run, screen), threading.enumerate()
         summary = _supervised(supervisor, screen)
-    _print(summary_json(summary) if as_json else summary_text(summary), supervisor.unseen)
+    _print(summary_json(summary) if as_json else summary_text(summary), supervisor.display_error)
     if file is not None and screen.last is not None:
         file.write_text(picture(screen.last), encoding="utf-8")
-    code = exits.TAKEN_BACK if supervisor.taken_back else exits.GAVE_UP if summary.gave_up else exits.OK
-    leave_threads_behind(code, but=threads)
+    code = exits.CANCELLED if supervisor.cancelled else exits.GAVE_UP if summary.gave_up else exits.OK
+    exit_despite_threads(code, but=threads)
     context.exit(code)
 
 
 def _supervised(supervisor: Supervisor, screen: Screen) -> Summary:
-    """The first signal lets consumers finish, the second does not; where nothing has begun it ends the command."""
+    """The first signal lets consumers finish, the second does not. Before the run has begun, the first ends it."""
 
-    def take_back() -> None:
-        supervisor.take_back()
-        after(LONGEST_END, os._exit, exits.TAKEN_BACK)
+    def cancel() -> None:
+        supervisor.cancel()
+        after(LONGEST_END, os._exit, exits.CANCELLED)
 
     with interrupted_at_once():
         supervisor.check()
-    with screen, graceful(supervisor.stop, take_back):
+    with screen, graceful(supervisor.stop, cancel):
         return supervisor.run()
 
 
-def _print(text: str, unseen: OSError | None) -> None:
-    """The closing lines. A reader who has gone has seen enough; any other failure to write is told."""
+def _print(text: str, display_error: OSError | None) -> None:
+    """Print the summary. A closed pipe is no error; any other failure to write is raised."""
     try:
         click.echo(text)
     except OSError as error:
-        unseen = unseen or error
+        display_error = display_error or error
         write_nowhere(sys.stdout)
-    if unseen is not None and not isinstance(unseen, BrokenPipeError):
-        raise unseen
+    if display_error is not None and not isinstance(display_error, BrokenPipeError):
+        raise display_error

@@ -1,4 +1,4 @@
-"""Producer: one loop that generates jobs and enqueues them."""
+"""The demonstration's producer: generates jobs and enqueues them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.queue.queue import Queue
 
 LENGTH = 64
-"""Characters of each payload column: what the article's columns hold."""
+"""Characters of each payload column, as many as the article's columns hold."""
 
 
 def article_rows() -> Iterator[Row]:
-    """Jobs as the article generates them: random lower-case letters in `d` and `e`, without end."""
+    """Endless jobs like the article's: random lower-case letters in `d` and `e`."""
     while True:
         yield {"d": _letters(), "e": _letters()}
 
@@ -29,7 +29,7 @@ def produce(
     rate: float | None = None,
     on_commit: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Enqueue rows, `commit_every` in a transaction, until they end or the queue is told to stop.
+    """Enqueue rows, `commit_every` in a transaction, until they end or the queue is stopped.
 
     `rate` is the most rows per second. `on_commit` is called with the number of rows of each commit.
     """
@@ -41,7 +41,7 @@ def produce(
 
 
 class Pace:
-    """Keeps a rate over time: what was late is caught up, within a second."""
+    """Keeps a rate over time. A delay of up to a second is caught up."""
 
     def __init__(self, rate: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate

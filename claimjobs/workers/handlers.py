@@ -1,4 +1,4 @@
-"""Handlers: a user's function, as a function of a batch."""
+"""Makes a handler of batches from a user's function."""
 
 from __future__ import annotations
 
@@ -21,24 +21,25 @@ log = logging.getLogger("claimjobs.handlers")
 
 
 def handler_of(function: Any, name: str, per: Per | None = None, *, in_transaction: bool = False) -> Handler:
-    """A handler of batches from a function of a Batch, or of one Job.
+    """A handler of batches, from a function of a Batch or of one Job.
 
-    `per` declares which; otherwise the type or the name of its first parameter tells. A function of a job may take
-    a parameter `connection` as well: the transaction that holds the job, where one does (`in_transaction`). Raises
-    BadHandler where the parameters do not tell or do not fit, where there is no transaction, where a call would run
-    nothing (`async def`, generators), or where this is no function.
+    `per` says which of them; without it, the type or the name of the first parameter decides. A function of a job may
+    have a parameter `connection`: with `in_transaction` it gets the open transaction. Raises BadHandler where the
+    parameters do not fit, there is no transaction, a call would run nothing (`async def`, generators), or it is no
+    function.
     """
     if not callable(function):
         raise BadHandler(f"handler {name!r} is no function but {type(function).__name__}: name a function")
-    _must_work_when_called(function, name)
-    if (per or _takes(_signature(function, name), name)) == "batch":
-        _must_take(function, name, "batch")
+    _check_runs_when_called(function, name)
+    if (per or _per_of(_signature(function, name), name)) == "batch":
+        _check_parameters(function, name, "batch")
         return _whole(function, name)
-    connected = _takes_connection(function, name)
-    _must_take(function, name, "job", *(["connection"] if connected else []))
+    connected = _has_connection_parameter(function, name)
+    _check_parameters(function, name, "job", *(["connection"] if connected else []))
     if connected and not in_transaction:
         raise BadHandler(
-            f"handler {name!r} takes a connection, and no transaction holds its jobs: give `--hold transaction`"
+            f"handler {name!r} has a parameter `connection`, and no transaction holds its jobs: "
+            "give `--hold transaction`"
         )
     return _each(function, name, connected=connected)
 
@@ -46,26 +47,26 @@ def handler_of(function: Any, name: str, per: Per | None = None, *, in_transacti
 # --- what cannot be a handler ----------------------------------------------------------------------------------
 
 
-def _must_work_when_called(function: Any, name: str) -> None:
+def _check_runs_when_called(function: Any, name: str) -> None:
     kind = deferred(function)
     if kind is not None:
         raise BadHandler(
-            f"handler {name!r} is {kind}, of which a call runs nothing: name a plain function "
+            f"handler {name!r} is {kind}, and calling it runs nothing: name a plain function "
             "(one that calls `asyncio.run(...)`, where the work is async)"
         )
 
 
 def _signature(function: Any, name: str, *, wrapped: bool = True) -> inspect.Signature:
-    """What a reader sees; `wrapped=False`: what a call must fit, where a decorator gives the function more."""
+    """The signature as it is written; with `wrapped=False` the one that a call must fit, of a decorated function."""
     try:
         return inspect.signature(function, follow_wrapped=wrapped)
     except (TypeError, ValueError):
         raise BadHandler(
-            f"handler {name!r} does not tell its parameters: name a function written in Python that calls it"
+            f"the parameters of handler {name!r} cannot be read: name a function written in Python that calls it"
         ) from None
 
 
-def _takes(signature: inspect.Signature, name: str) -> Per:
+def _per_of(signature: inspect.Signature, name: str) -> Per:
     parameters = list(signature.parameters.values())
     if parameters:
         hint = parameters[0].annotation
@@ -75,18 +76,19 @@ def _takes(signature: inspect.Signature, name: str) -> Per:
         if words & {Job.__name__, "job"}:
             return "job"
     raise BadHandler(
-        f"handler {name!r} does not say what it takes: call its parameter `batch` or `job`, or give `--per batch|job`"
+        f"handler {name!r} may be for batches or for jobs: call its parameter `batch` or `job`, "
+        "or give `--per batch|job`"
     )
 
 
-def _takes_connection(function: Any, name: str) -> bool:
+def _has_connection_parameter(function: Any, name: str) -> bool:
     called = _signature(function, name, wrapped=False).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in called.values())
     return "connection" in called or (takes_any and "connection" in _signature(function, name).parameters)
 
 
-def _must_take(function: Any, name: str, first: Per, *more: str) -> None:
-    """Every job would fail by a call that the signature does not allow."""
+def _check_parameters(function: Any, name: str, first: Per, *more: str) -> None:
+    """Raise BadHandler where the signature does not allow the call: every job would fail by it."""
     signature = _signature(function, name, wrapped=False)
     try:
         signature.bind(None, **dict.fromkeys(more))
@@ -103,7 +105,7 @@ def _must_take(function: Any, name: str, first: Per, *more: str) -> None:
 
 def _whole(function: Callable[[Batch], object], name: str) -> Handler:
     def handle(batch: Batch) -> None:
-        _must_have_worked(function(batch), name)
+        _check_finished(function(batch), name)
         if len(batch.undecided) == len(batch):
             raise NothingDecided(name)
 
@@ -116,12 +118,12 @@ def _each(function: Callable[..., object], name: str, *, connected: bool) -> Han
         for job in batch:
             given = {"connection": batch.connection} if connected else {}
             try:
-                _must_have_worked(function(job, **given), name)
+                _check_finished(function(job, **given), name)
             except Cancelled:
                 raise
             except BaseException as error:
                 failed += 1
-                _tell(job, error, is_first=failed == 1)
+                _log_failure(job, error, is_first=failed == 1)
                 batch.fail(job, error)
         if failed > 1:
             log.warning("%d of the %d jobs of this batch failed", failed, len(batch))
@@ -129,14 +131,14 @@ def _each(function: Callable[..., object], name: str, *, connected: bool) -> Han
     return handle
 
 
-def _must_have_worked(result: object, name: str) -> None:
+def _check_finished(result: object, name: str) -> None:
     kind = unfinished(result)
     if kind is not None:
         raise UnfinishedHandler(name, kind)
 
 
-def _tell(job: Job, error: BaseException, *, is_first: bool) -> None:
-    """Of the first of a batch at once: the others mostly fail by the same error. Tracebacks are for `--verbose`."""
+def _log_failure(job: Job, error: BaseException, *, is_first: bool) -> None:
+    """Warn of the first failure of a batch; the others mostly have the same cause. `--verbose` shows all of them."""
     level = logging.WARNING if is_first else logging.DEBUG
     log.log(level, "job %r failed: %s: %s", job.key, type(error).__name__, reason(error))
     log.debug("job %r failed here:", job.key, exc_info=error)

@@ -1,4 +1,4 @@
-"""Worker: what runs in a process of its own, a consumer or a generator."""
+"""The main functions of the supervisor's processes: a consumer, a generator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
-from claimjobs.signals import Cancelled, can_be_taken_back, leave_threads_behind, let_through
+from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, unblock_signals
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
@@ -39,13 +39,13 @@ from claimjobs.workers.supervisor_pipe import (
     SupervisorPipe,
 )
 
-log = logging.getLogger("claimjobs.worker")
+log = logging.getLogger("claimjobs.process_main")
 
 ARTICLE_PAYLOAD = {"d", "e"}
-"""The payload of the article's jobs: what generators make and the demonstration may consume."""
+"""The payload columns of the article's jobs, which generators make and the demonstration may consume."""
 
 HUNG = 75
-"""Exit code of a process whose handler hangs: it is ended like one that was killed, and replaced."""
+"""Exit code of a process whose handler hangs. The process is replaced like one that was killed."""
 
 DEMONSTRATION_PAUSE = 0.1
 """Seconds that the article's consumers spend on a batch."""
@@ -53,7 +53,7 @@ DEMONSTRATION_PAUSE = 0.1
 
 @dataclass(frozen=True)
 class Plan:
-    """What the processes are to do; plain values, to be handed to a new process."""
+    """What the processes are to do: plain values that are sent to a new process."""
 
     url: str = field(repr=False)  # holds a password
     shape: Shape = field(default_factory=Shape)
@@ -66,23 +66,23 @@ class Plan:
     retry: Retry = field(default_factory=Retry)
     commit_every: int = 10
     verbose: bool = False
-    """Whether every failure is told, with where it was raised."""
+    """Whether every failure is logged, with its traceback."""
 
     def queue(self) -> Queue:
-        """A Queue of this process's own."""
+        """A new Queue for this process."""
         return self.shape.queue(sa.make_url(self.url), liveness=self.liveness, retry=self.retry)
 
     def check(self, generators: int) -> None:
-        """Find out whether processes could work at all, before one is started. Raises ClaimjobsError."""
+        """Check the table and the handler before a process is started. Raises ClaimjobsError."""
         with self.queue() as queue, contextlib.ExitStack() as after:
             after.callback(queue.engine.dispose)
             queue.check()
             self.load_handler()
             payload = set(queue.payload)
-            thrown_away = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
+            is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
         if generators and not payload >= ARTICLE_PAYLOAD:
             raise BadTable(f"generators fill columns d and e, which table {self.shape.table!r} has not: --generators 0")
-        if self.handler is None and not thrown_away:
+        if self.handler is None and not is_demonstration:
             raise BadTable(
                 f"table {self.shape.table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "
                 "name the MODULE:FUNCTION that handles its jobs, or let `claimjobs setup-tables --table NAME` make "
@@ -102,78 +102,78 @@ def _is_demonstrations(queue: Queue) -> bool:
 
 
 def demonstrate(batch: Batch) -> None:
-    """The article's consumer: each batch takes a while, and then all of it is done."""
+    """The article's consumer: waits a moment, then marks the whole batch done."""
     time.sleep(DEMONSTRATION_PAUSE)
     batch.done()
 
 
-def run_consumer(plan: Plan, tells: bool, pipe: Connection) -> None:
-    """A consumer process, from its start to its end; whether it tells when it begins with a batch."""
-    with _working(plan, pipe) as (queue, lifeline):
-        with lifeline.nothing_in_hand():
+def run_consumer(plan: Plan, reports_begin: bool, pipe: Connection) -> None:
+    """Run a consumer process. With `reports_begin` it sends `Began` before each batch."""
+    with _working(plan, pipe) as (queue, supervisor):
+        with supervisor.ends_at_once():
             loaded = plan.load_handler()
-        handler = _telling(loaded, lifeline) if tells else loaded
-        lifeline.send(Registered(queue.owner_id or None))
+        handler = _reporting_begin(loaded, supervisor) if reports_begin else loaded
+        supervisor.send(Registered(queue.owner_id or None))
         consume(
             queue,
             handler,
             size=plan.size,
             poll=plan.poll,
             prefetch=plan.prefetch,
-            on_batch=lambda batch: lifeline.send(Progress(queue.report, len(batch), queue.owner_id)),
+            on_batch=lambda batch: supervisor.send(Progress(queue.report, len(batch), queue.owner_id)),
         )
 
 
-def _telling(handler: Handler, lifeline: SupervisorPipe) -> Handler:
+def _reporting_begin(handler: Handler, supervisor: SupervisorPipe) -> Handler:
     def begin(batch: Batch) -> None:
-        lifeline.send(Began())
+        supervisor.send(Began())
         handler(batch)
 
     return begin
 
 
 def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connection) -> None:
-    """A generator process: `jobs` rows, or rows until it is told to stop."""
-    with _working(plan, pipe) as (queue, lifeline):
+    """Run a generator process: `jobs` rows, or rows until it is stopped."""
+    with _working(plan, pipe) as (queue, supervisor):
         rows = article_rows() if jobs is None else islice(article_rows(), jobs)
         produce(
             queue,
             rows,
             commit_every=plan.commit_every,
             rate=rate,
-            on_commit=lambda _: lifeline.send(Progress(queue.report)),
+            on_commit=lambda _: supervisor.send(Progress(queue.report)),
         )
 
 
 @contextmanager
 def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPipe]]:
-    """A queue and a lifeline; at the end, however it comes, nothing is held and the last count is sent."""
+    """A queue and a pipe to the supervisor. At the end no job is held, and the last report is sent."""
     queue = plan.queue()
     queue.on_hang = lambda: os._exit(HUNG)
-    lifeline = _begin(pipe, queue, plan)
+    supervisor = _begin(pipe, queue, plan)
     code = 0
     try:
-        yield queue, lifeline
+        yield queue, supervisor
     except Cancelled:
-        log.warning("ended at once: a batch in hand is given back")
+        log.warning("cancelled: an open batch is released")
     except Exception as error:
         code = 1
-        _tell(error)
+        _log_end(error)
         kind = lasting(error, queue.engine)
         if kind is not None:
-            lifeline.send(GaveUp(kind, _words(error), at_once=isinstance(error, NothingDone)))
+            supervisor.send(GaveUp(kind, _words(error), at_once=isinstance(error, NothingDone)))
     finally:
         queue.close()
         queue.engine.dispose()
-        lifeline.send(Progress(queue.report))
-    lifeline.send(Ended())
-    leave_threads_behind(code)
+        supervisor.send(Progress(queue.report))
+    supervisor.send(Ended())
+    exit_despite_threads(code)
     if code:
         sys.exit(code)
 
 
-def _tell(error: Exception) -> None:
-    """One line for what has a name; the whole story for what has none."""
+def _log_end(error: Exception) -> None:
+    """Log one line for a known error, and the traceback of an unknown one."""
     known = isinstance(error, (ClaimjobsError, sa.exc.DBAPIError))
     log.error("ended by %s", _words(error), exc_info=not known)
 
@@ -183,20 +183,20 @@ def _words(error: Exception) -> str:
 
 
 def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
-    # Ctrl-C reaches the whole foreground group, and a service manager's SIGTERM every process of the service:
-    # the supervisor decides what that means, and says so through the lifeline.
+    # Ctrl-C reaches the whole foreground group, and a service manager's SIGTERM every process of the service.
+    # The supervisor decides what that means, and sends a command through the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: queue.stop())
-    let_through()
-    can_be_taken_back()
-    lifeline = SupervisorPipe(pipe, queue)
-    handler = LogToSupervisor(lifeline)
+    unblock_signals()
+    allow_cancel()
+    supervisor = SupervisorPipe(pipe, queue)
+    handler = LogToSupervisor(supervisor)
     handler.setFormatter(logging.Formatter("%(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     log_details(plan.verbose)
-    return lifeline
+    return supervisor
 
 
 def log_details(verbose: bool) -> None:
-    """Whether what is told for `--verbose` alone is told, too: not by other libraries, which have much to tell."""
+    """Show the debug messages of claimjobs, and not those of other libraries, if `verbose`."""
     logging.getLogger("claimjobs").setLevel(logging.DEBUG if verbose else logging.NOTSET)

@@ -1,4 +1,4 @@
-"""Child: one place for a process, and the processes that fill it one after the other."""
+"""A slot of the supervisor: one process, and after its death its replacement."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from claimjobs.backoff import Backoff
 from claimjobs.report import Report
-from claimjobs.signals import held_back
+from claimjobs.signals import signals_blocked
 from claimjobs.workers.progress import Line
-from claimjobs.workers.supervisor_pipe import Began, Ended, GaveUp, Message, Order, Progress, Registered
+from claimjobs.workers.supervisor_pipe import Began, Command, Ended, GaveUp, Message, Progress, Registered
 
 SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
 """A forked child would share its parent's database connections; a spawned one starts with none."""
@@ -26,39 +26,39 @@ FIRST_WAIT: Final = 0.2
 LONGEST_WAIT: Final = 10.0
 """Seconds before a process that died is replaced; doubled while its replacements die young."""
 YOUNG: Final = 10.0
-"""Seconds a process must live for its death to count as a new misfortune."""
+"""Seconds a process must live for its death not to count as a repeated one."""
 STRIKES: Final = 3
-"""How often processes may end here by the same lasting error, with no batch in between, until no other is tried."""
+"""How many processes may end by one lasting error, with no batch in between, until none is started any more."""
 WINDOW: Final = 3.0
 """Seconds that a rate is measured over."""
 
 
 class ProcessSlot:
-    """A numbered place in a supervisor, with a process in it or waiting for one."""
+    """A numbered slot of a supervisor, with a process in it or waiting for one."""
 
     def __init__(
         self, number: int, target: Callable[..., None], arguments: Callable[[Report], tuple[Any, ...]]
     ) -> None:
-        """`arguments` gives those of the next process here, after what was done here already."""
+        """`arguments` makes the arguments of the next process from the report of what was done in this slot."""
         self.number = number
         self.process: SpawnProcess | None = None
         self.pipe: Connection | None = None
         self.owner_id: int | None = None
         self.finished = False
-        """Ended of its own accord: no replacement is due."""
+        """Whether the process came to its end: no replacement is due."""
         self.was_ready = False
-        """Whether a process here has registered, or has ended."""
+        """Whether a process of this slot has registered or ended."""
         self.ending = False
-        """Told to stop: its end, however it comes, is the end."""
+        """Whether the process was told to stop: it is not replaced, however it ends."""
         self.gave_up: GaveUp | None = None
-        """The error by which processes end here again and again: no replacement would do better."""
+        """The error by which processes of this slot end each time: no replacement would do better."""
         self.restarts = 0
-        self.said_goodbye = False
-        """Whether the last process here came to its end: not so where a handler ended it, with whatever exit code."""
+        self.ended_normally = False
+        """Whether the last process sent `Ended`. A process that a handler ends sends none, whatever its exit code."""
         self.busy = False
-        """Whether it has a batch in hand, if it tells."""
+        """Whether the process holds a batch, if it reports that."""
         self.active = -math.inf
-        """When it last had one, by the machine's monotonic clock."""
+        """When it last held one, by the machine's monotonic clock."""
         self._target = target
         self._arguments = arguments
         self._before = Report()
@@ -70,34 +70,34 @@ class ProcessSlot:
         self._born = 0.0
         self._rate = Rate()
 
-    # --- life and death --------------------------------------------------------------------------------
+    # --- the process -----------------------------------------------------------------------------------
 
     @property
     def due(self) -> bool:
-        """Whether a process should be started here now."""
+        """Whether a process is to be started now."""
         return self.process is None and not self.finished and time.monotonic() >= self._due
 
     def start(self) -> None:
-        """Put a new process here."""
+        """Start a new process."""
         self.pipe, theirs = SPAWN.Pipe(duplex=True)
-        # No daemon: the parent's exit would terminate it with the batch in hand; its lifeline ends it in order.
+        # No daemon: the parent's exit would kill it with its batch. When the pipe breaks it ends in order.
         self.process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
-        resource_tracker.ensure_running()  # its own start, which is part of the first child's, lets signals through
-        with held_back():
+        resource_tracker.ensure_running()  # else the first child starts it, and that unblocks signals
+        with signals_blocked():
             self.process.start()
         theirs.close()
         self._born = time.monotonic()
-        self.said_goodbye = False
+        self.ended_normally = False
 
     def reap(self) -> int:
-        """Take leave of a process that has ended, and of which all messages were read; its exit code."""
-        code = self._bury()
+        """Close a process that has ended and whose messages were read; return its exit code."""
+        code = self._end()
         self.was_ready = True
         self.busy = False
         self._before, self._now = self._before + self._now, Report()
         return code
 
-    def _bury(self) -> int:
+    def _end(self) -> int:
         code = 0
         if self.process is not None:
             self.process.join()
@@ -109,7 +109,7 @@ class ProcessSlot:
         return code
 
     def replace_later(self) -> float:
-        """Plan a replacement; seconds until then."""
+        """Plan a replacement; return the seconds until then."""
         self._young_deaths = 0 if time.monotonic() - self._born > YOUNG else self._young_deaths + 1
         pause = Backoff(FIRST_WAIT, LONGEST_WAIT, least=1.0).after(self._young_deaths)
         self._due = time.monotonic() + pause
@@ -121,29 +121,29 @@ class ProcessSlot:
         if self.process is not None:
             self.process.kill()
 
-    # --- talking ---------------------------------------------------------------------------------------
+    # --- messages --------------------------------------------------------------------------------------
 
-    def order(self, order: Order) -> None:
-        """Tell the process what to do; one that is just dying does not hear it."""
+    def send(self, command: Command) -> None:
+        """Send a command to the process. A process that is dying does not receive it."""
         with contextlib.suppress(OSError):
             if self.pipe is not None:
-                self.pipe.send(order)
+                self.pipe.send(command)
 
     def messages(self) -> Iterator[Message]:
-        """What the process has said since the last time."""
+        """The messages that the process has sent since the last call."""
         with contextlib.suppress(EOFError, OSError):
             while self.pipe is not None and self.pipe.poll():
                 yield self.pipe.recv()
 
-    def take(self, message: Message) -> None:
-        """Remember what the process said of itself."""
+    def note(self, message: Message) -> None:
+        """Store what a message says about the process."""
         if isinstance(message, Registered):
             self.owner_id = message.owner_id
             self.was_ready = True
         elif isinstance(message, Began):
             self.busy = True
         elif isinstance(message, Ended):
-            self.said_goodbye = True
+            self.ended_normally = True
         elif isinstance(message, Progress):
             self.busy, self.active = False, time.monotonic()
             self._now = message.report
@@ -155,22 +155,22 @@ class ProcessSlot:
             if message.at_once or len(self._errors) >= STRIKES:
                 self.gave_up = message
 
-    # --- looking ---------------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------------
 
     @property
     def report(self) -> Report:
-        """What was done here, all processes together."""
+        """What all processes of this slot have done."""
         return self._before + self._now
 
     def line(self) -> Line:
-        """This place at this moment."""
+        """The state of this slot now."""
         pid = self.process.pid if self.process is not None else None
         jobs = self.report.done + self.report.enqueued
         return Line(self.number, pid, self._batch, jobs, self._rate.at(jobs), self.restarts)
 
 
 class Rate:
-    """How fast a count has grown lately."""
+    """The rate at which a count has grown lately."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

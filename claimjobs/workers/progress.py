@@ -1,4 +1,4 @@
-"""Snapshot: what a supervised run looks like at one moment, and what it came to. Plain data, for any display."""
+"""The state of a run at one moment, and its summary: plain data, for any display."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Line:
     batch: int
     """Jobs of its last batch."""
     jobs: int
-    """Jobs done, all incarnations together."""
+    """Jobs done, by all processes of the slot."""
     rate: float
     """Jobs per second, lately."""
     restarts: int
@@ -28,7 +28,7 @@ class Snapshot:
     """A run at one moment."""
 
     phase: str
-    """`starting`, `running`, `draining`, `stopping`, `taking back` or `ended`."""
+    """`starting`, `running`, `draining`, `stopping`, `cancelling` or `ended`."""
     elapsed: float
     """Seconds since the start."""
     consumers: tuple[Line, ...]
@@ -36,18 +36,18 @@ class Snapshot:
     total: Report
     """All processes together."""
     waiting: int | None
-    """Jobs unclaimed or claimed at the last count; None before the first."""
+    """Jobs unclaimed or claimed at the last count; None before the first count."""
     rate: float
     """Jobs done per second, lately."""
     ready: int = 0
-    """Consumers that have begun."""
+    """Consumers that are ready."""
     to_come: int | None = None
-    """Jobs that are still to be done, those included that are still to be generated; None where that has no end."""
+    """Jobs still to be done, with those still to be generated; None where the run has no end."""
 
 
 @dataclass(frozen=True)
 class Summary:
-    """What a run came to: generated + before = done + failed + left + unaccounted."""
+    """The result of a run: generated + before = done + failed + left + unaccounted."""
 
     before: int
     """Jobs unclaimed or claimed when the run began."""
@@ -56,16 +56,16 @@ class Summary:
     failed: int
     """Jobs that became dead."""
     left: int | None
-    """Jobs unclaimed or claimed when the run ended; None where the database could not be asked."""
+    """Jobs unclaimed or claimed when the run ended; None where they could not be counted."""
     seconds: float
     """From when all consumers were ready until the end."""
     total: Report
     replaced: int
     """Processes that died and were replaced."""
     handed_back: int
-    """Jobs handed back for processes that died."""
+    """Jobs reclaimed from processes that died."""
     retries: int = 0
-    """Of the jobs left: those that failed and wait for their next attempt."""
+    """Of the jobs left: those that failed and wait for another attempt."""
     next_retry: float | None = None
     """Seconds until the first of them is due."""
     gave_up: str | None = None
@@ -73,8 +73,8 @@ class Summary:
 
     @property
     def unaccounted(self) -> int | None:
-        """What the equation is off by. Not 0 where others worked on the same table at the same time, or where a
-        process was killed between a commit and its report of it.
+        """The difference of the two sides. Not 0 where another program worked on the table at that time, or where a
+        process was killed between a commit and its report.
         """
         if self.left is None:
             return None

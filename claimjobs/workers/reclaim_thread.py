@@ -1,4 +1,4 @@
-"""Undertaker: hands back what dead processes held, by a thread, so that the living need not wait for a database."""
+"""A thread that reclaims the jobs of processes that died, so that the supervisor does not wait for the database."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.queue.queue import Queue
 
 AGAIN: Final = 1.0
-"""Seconds until what failed is tried again."""
+"""Seconds until a reclaim that failed is tried again."""
 PATIENCE: Final = 5.0
-"""Seconds to wait at the end for what is still to be handed back; later any consumer's heart does it."""
+"""Seconds to wait at the end for owners that are still to be reclaimed. Later any consumer reclaims them."""
 
-log = logging.getLogger("claimjobs.undertaker")
+log = logging.getLogger("claimjobs.reclaim_thread")
 
 
 class ReclaimThread:
-    """Takes owners whose process has ended; a context manager, at whose end all are taken care of, or time is up."""
+    """Reclaims the owners whose process has ended. A context manager: leaving it waits for those that are left."""
 
     def __init__(self, queue: Queue) -> None:
         self.handed_back = 0
-        """Jobs handed back so far."""
+        """Jobs reclaimed so far."""
         self._queue = queue
         self._owners: queues.SimpleQueue[int | None] = queues.SimpleQueue()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="undertaker", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="reclaim", daemon=True)
 
     def __enter__(self) -> ReclaimThread:
         self._thread.start()
@@ -43,19 +43,19 @@ class ReclaimThread:
         self._ended.set()
         self._thread.join(max(0.0, deadline + AGAIN - time.monotonic()))
 
-    def take(self, owner: int) -> None:
-        """Hand back what this owner held, as soon as it can be done."""
+    def add(self, owner: int) -> None:
+        """Reclaim the jobs of this owner as soon as possible."""
         self._owners.put(owner)
 
     def _run(self) -> None:
         while (owner := self._owners.get()) is not None:
-            while not self._bury(owner) and not self._ended.wait(AGAIN):
+            while not self._reclaim(owner) and not self._ended.wait(AGAIN):
                 pass
 
-    def _bury(self, owner: int) -> bool:
+    def _reclaim(self, owner: int) -> bool:
         try:
             self.handed_back += self._queue.give_back(owner)
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.warning("the jobs of owner %d could not be handed back yet: %s", owner, error)
+            log.warning("the jobs of owner %d could not be reclaimed yet: %s", owner, error)
             return False
         return True

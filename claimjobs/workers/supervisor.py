@@ -1,4 +1,4 @@
-"""Supervisor: generators and consumers as processes; none of them lost, none left behind."""
+"""The supervisor: starts generators and consumers as processes, replaces those that die, and leaves none behind."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ import sqlalchemy as sa
 from claimjobs.admin.stats import Retries
 from claimjobs.errors import ClaimjobsError
 from claimjobs.report import Report
-from claimjobs.workers.backlog_gauge import BacklogGauge
+from claimjobs.workers.backlog_counter import BacklogCounter
 from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generator
 from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate
 from claimjobs.workers.progress import Snapshot, Summary
 from claimjobs.workers.reclaim_thread import ReclaimThread
-from claimjobs.workers.supervisor_pipe import LAST_GRACE, GaveUp, Message, Order, Progress, Said
+from claimjobs.workers.supervisor_pipe import LAST_GRACE, Command, GaveUp, LogLine, Message, Progress
 
 TICK: Final = 0.1
-"""Seconds between two looks at the clock; everything else wakes the supervisor at once."""
+"""Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
 
-PHASES: Final[dict[Order, tuple[str, str]]] = {
+PHASES: Final[dict[Command, tuple[str, str]]] = {
     "drain": ("draining", "the generators have ended; consumers go on while a job is due"),
     "drain retries": ("draining", "the generators have ended; consumers go on while a job is due, or to be retried"),
-    "stop": ("stopping", "consumers finish the batch in hand; another Ctrl-C or SIGTERM gives it back"),
-    "take back": ("taking back", "consumers give back the batch in hand"),
+    "stop": ("stopping", "consumers finish their batches; another Ctrl-C or SIGTERM releases them"),
+    "cancel": ("cancelling", "consumers release their batches"),
 }
-"""What each order means for the run, in the order they come."""
+"""The phase of the run that each command begins, and its log message, in the order of the phases."""
 
 log = logging.getLogger("claimjobs.supervisor")
 
@@ -49,24 +49,22 @@ class Run:
     rate: float | None = None
     """Jobs per second to generate, all generators together."""
     duration: float | None = None
-    """Seconds, from when all consumers are ready, until generators and consumers are told to stop (with `drain`: the
-    generators alone)."""
+    """Seconds from when all consumers are ready until generators and consumers stop (with `drain`: only generators)."""
     grace: float = 60.0
-    """Seconds that a batch in hand may go on after `duration`, until it is given back."""
+    """Seconds that a batch may go on after `duration` until it is released."""
     drain: bool = False
     """End when the generators have ended and no job is due."""
     drain_retries: bool = False
-    """With `drain`: and no job that failed waits for its next attempt."""
+    """With `drain`: also wait for failed jobs until they are done or dead."""
     idle: float | None = None
-    """End when no consumer had a job in hand for so many seconds."""
+    """End when no consumer held a job for so many seconds."""
 
 
 class Supervisor:
-    """Runs the processes of a plan until they are done, or told to stop; then says what it came to.
+    """Runs the processes of a plan until they are done or stopped, and returns a summary.
 
-    A process that dies is replaced, after a pause that grows while replacements die young, and what it held is
-    handed back. `stop` and `take_back` may be called from a signal handler. Where `watch` raises an OSError nobody sees
-    the run: that is a `stop`.
+    A process that dies is replaced, and its jobs are reclaimed. The pause before a replacement grows while replacements
+    die young. `stop` and `cancel` may be called from a signal handler. If `watch` raises an OSError, the run stops.
     """
 
     def __init__(self, plan: Plan, run: Run, watch: Callable[[Snapshot], None] = lambda _: None) -> None:
@@ -74,24 +72,27 @@ class Supervisor:
         self._run = run
         self._watch = watch
         self._queue = plan.queue()
-        tells = run.idle is not None
-        self._consumers = [ProcessSlot(n, run_consumer, lambda _: (plan, tells)) for n in range(1, run.consumers + 1)]
+        self._consumers = [self._consumer(n) for n in range(1, run.consumers + 1)]
         self._generators = [self._generator(n) for n in range(1, run.generators + 1)]
         self._phase = "starting"
-        self._told: set[Order] = set()
-        self._wanted: set[Order] = set()
+        self._sent: set[Command] = set()
+        self._requested: set[Command] = set()
         self._rate = Rate()
         self._kill_at: float | None = None
-        self._began = self._looked = 0.0
+        self._began = self._displayed_at = 0.0
         self._before = 0
-        self.taken_back = False
-        """Whether `take_back` was called: work was taken back rather than finished."""
-        self.unseen: OSError | None = None
-        """Why what the run looks like could not be shown any more."""
+        self.cancelled = False
+        """Whether `cancel` was called: batches were released before they were finished."""
+        self.display_error: OSError | None = None
+        """The error by which the output could not be written any more."""
         self._ready_at: float | None = None
         self._gave_up: GaveUp | None = None
         self._exits: list[int] = []
-        """Exit codes of the last processes that ended by themselves, with no batch in between."""
+        """Exit codes of the last processes that ended themselves, with no batch in between."""
+
+    def _consumer(self, number: int) -> ProcessSlot:
+        reports_begin = self._run.idle is not None
+        return ProcessSlot(number, run_consumer, lambda _: (self._plan, reports_begin))
 
     def _generator(self, number: int) -> ProcessSlot:
         count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
@@ -103,19 +104,19 @@ class Supervisor:
 
         return ProcessSlot(number, run_generator, arguments)
 
-    # --- from outside ----------------------------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Let every process finish the batch in hand."""
-        self._wanted.add("stop")
+        """Let every process finish its batch and end."""
+        self._requested.add("stop")
 
-    def take_back(self) -> None:
-        """Let every process give back the batch in hand."""
-        self.taken_back = True
-        self._wanted |= {"stop", "take back"}
+    def cancel(self) -> None:
+        """Let every process release its batch and end."""
+        self.cancelled = True
+        self._requested |= {"stop", "cancel"}
 
     def check(self) -> None:
-        """Find out whether the run could work, and what there is to do. Raises ClaimjobsError."""
+        """Check the plan and count the jobs. Raises ClaimjobsError."""
         try:
             self._plan.check(self._run.generators)
             self._before = self._queue.stats().left
@@ -132,23 +133,23 @@ class Supervisor:
     def _run_to_the_end(self) -> Summary:
         log.info("%s", self._queue.done_jobs)
         self._began = time.monotonic()
-        with BacklogGauge(self._queue) as self._gauge:
-            with ReclaimThread(self._queue) as self._undertaker, self._never_an_orphan():
+        with BacklogCounter(self._queue) as self._backlog:
+            with ReclaimThread(self._queue) as self._reclaim_thread, self._no_process_left():
                 while self._alive():
                     self._tick()
             return self._summary()
 
-    # --- one turn --------------------------------------------------------------------------------------
+    # --- one tick --------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         self._start_due()
-        for message in self._hear():
-            self._heed(message)
+        for message in self._receive():
+            self._note(message)
         self._reap()
         self._notice_readiness()
         self._decide()
-        self._pass_on()
-        self._look()
+        self._send_requested()
+        self._update_display()
 
     def _children(self) -> list[ProcessSlot]:
         return [*self._generators, *self._consumers]
@@ -160,18 +161,18 @@ class Supervisor:
         for child in self._children():
             if child.due:
                 child.start()
-                self._tell([child], *self._told)
+                self._send([child], *self._sent)
 
-    def _hear(self) -> Iterator[Message]:
-        """Wait for the first who speaks or ends, then read what everyone has said."""
+    def _receive(self) -> Iterator[Message]:
+        """Wait until a process sends a message or ends, then read the messages of all."""
         living = [child for child in self._children() if child.process is not None]
         ready = wait([*_pipes(living), *(c.process.sentinel for c in living if c.process)], TICK)
         for child in living:
             if child.pipe in ready:
-                yield from _said_by(child)
+                yield from _messages_of(child)
 
-    def _heed(self, message: Message) -> None:
-        if isinstance(message, Said):
+    def _note(self, message: Message) -> None:
+        if isinstance(message, LogLine):
             log.log(message.level, "%s", message.text)
         elif isinstance(message, Progress) and message.batch:
             self._exits = []
@@ -179,18 +180,18 @@ class Supervisor:
     def _reap(self) -> None:
         for child in self._children():
             if child.process is not None and child.process.exitcode is not None:
-                self._take_leave(child)
+                self._collect(child)
 
-    def _take_leave(self, child: ProcessSlot) -> None:
-        for message in _said_by(child):
-            self._heed(message)
+    def _collect(self, child: ProcessSlot) -> None:
+        for message in _messages_of(child):
+            self._note(message)
         code = child.reap()
         owner, child.owner_id = child.owner_id, None
-        if code == 0 and child.said_goodbye:
+        if code == 0 and child.ended_normally:
             child.finished = True
             return
         if owner is not None:
-            self._undertaker.take(owner)
+            self._reclaim_thread.add(owner)
         if child.gave_up is not None:
             self._give_up(child, child.gave_up)
             return
@@ -205,17 +206,17 @@ class Supervisor:
             log.warning("a process ended %s; replaced in %.1f s", _how(code), pause)
 
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
-        """Whether so many processes have ended by themselves, with the same exit code and no batch in between.
+        """Whether STRIKES processes ended themselves with one exit code, and no batch in between.
 
-        A signal and a hang are no choice of theirs: there the jobs are found out that processes die of.
+        A signal and a hang do not count: there the jobs that kill processes are found as suspects.
         """
-        if child.said_goodbye or code < 0 or code == HUNG:
+        if child.ended_normally or code < 0 or code == HUNG:
             return False
         self._exits = [before for before in self._exits if before == code] + [code]
         return len(self._exits) >= STRIKES
 
     def _give_up(self, child: ProcessSlot, word: GaveUp) -> None:
-        """Another process in its place would end like it. So would all others, unless it was about the jobs it had."""
+        """Start no replacement. Stop the run too, unless the error was about the jobs of this process only."""
         child.finished = True
         self._gave_up = word
         if not word.at_once:
@@ -223,7 +224,7 @@ class Supervisor:
             self.stop()
 
     def _notice_readiness(self) -> None:
-        """All consumers have registered once, or died trying: the run's clock begins."""
+        """Start the clock of the run when every consumer has registered or ended once."""
         if self._ready_at is None and all(child.was_ready for child in self._consumers):
             self._ready_at = time.monotonic()
             self._phase = "running" if self._phase == "starting" else self._phase
@@ -241,8 +242,8 @@ class Supervisor:
             if late >= run.grace:
                 self._cut_short()
         if run.drain and generated:
-            self._wanted.add("drain retries" if run.drain_retries else "drain")
-        if run.idle is not None and "stop" not in self._wanted and self._quiet() >= run.idle:
+            self._requested.add("drain retries" if run.drain_retries else "drain")
+        if run.idle is not None and "stop" not in self._requested and self._idle_seconds() >= run.idle:
             log.info("no consumer had a job for %g s", run.idle)
             self.stop()
 
@@ -253,14 +254,14 @@ class Supervisor:
         return time.monotonic() - self._ready_at - self._run.duration
 
     def _cut_short(self) -> None:
-        """A handler that does not come to its end would keep the run open for ever."""
-        if "take back" not in self._wanted:
-            words = f"a batch was still in hand {self._run.grace:g} s after the duration, and was given back"
+        """Cancel, because a handler that does not end would keep the run open for ever."""
+        if "cancel" not in self._requested:
+            words = f"a batch was not finished {self._run.grace:g} s after the duration, and was released"
             self._gave_up = GaveUp("duration", words)
-            self._wanted.add("take back")
+            self._requested.add("cancel")
 
-    def _quiet(self) -> float:
-        """Seconds since a consumer last had a job in hand, or all were ready."""
+    def _idle_seconds(self) -> float:
+        """Seconds since a consumer last held a job, or since all were ready."""
         if self._ready_at is None or any(child.busy for child in self._consumers):
             return 0.0
         return time.monotonic() - max(self._ready_at, *(child.active for child in self._consumers))
@@ -268,26 +269,26 @@ class Supervisor:
     def _end(self, children: list[ProcessSlot]) -> None:
         for child in children:
             if not child.ending:
-                self._tell([child], "stop")
+                self._send([child], "stop")
 
-    def _pass_on(self) -> None:
-        for order, (phase, words) in PHASES.items():
-            if order in self._wanted and order not in self._told:
-                self._told.add(order)
+    def _send_requested(self) -> None:
+        for command, (phase, words) in PHASES.items():
+            if command in self._requested and command not in self._sent:
+                self._sent.add(command)
                 self._phase = phase
-                self._tell(self._children(), order)
+                self._send(self._children(), command)
                 log.info("%s: %s", phase, words)
-        if "take back" in self._told:
+        if "cancel" in self._sent:
             self._kill_late()
 
-    def _tell(self, children: list[ProcessSlot], *orders: Order) -> None:
-        for child, order in product(children, orders):
-            child.order(order)
-            child.ending = child.ending or order in ("stop", "take back")
+    def _send(self, children: list[ProcessSlot], *commands: Command) -> None:
+        for child, command in product(children, commands):
+            child.send(command)
+            child.ending = child.ending or command in ("stop", "cancel")
             child.finished = child.finished or (child.ending and child.process is None)
 
     def _kill_late(self) -> None:
-        """A handler that does not even let go when its work is taken back is ended with its process."""
+        """Kill the processes that still run some seconds after `cancel`: their handler does not end."""
         now = time.monotonic()
         self._kill_at = self._kill_at or now + LAST_GRACE + 1.0
         if now >= self._kill_at:
@@ -295,8 +296,8 @@ class Supervisor:
                 child.kill()
 
     @contextmanager
-    def _never_an_orphan(self) -> Iterator[None]:
-        """Whatever goes wrong in here: no process outlives it, and what they held is handed back."""
+    def _no_process_left(self) -> Iterator[None]:
+        """For a `with` block: at its end every process is killed, and its jobs are reclaimed."""
         try:
             yield
         finally:
@@ -305,24 +306,24 @@ class Supervisor:
             for child in self._children():
                 if child.process is not None:
                     child.process.join()
-                    self._take_leave(child)
+                    self._collect(child)
             self._queue.close()
 
-    # --- looking ---------------------------------------------------------------------------------------
+    # --- display ---------------------------------------------------------------------------------------
 
-    def _look(self) -> None:
-        """Show how things stand, now and then: messages may come in thousands a second."""
-        if time.monotonic() - self._looked >= TICK:
-            self._looked = time.monotonic()
+    def _update_display(self) -> None:
+        """Show the state of the run, once a TICK at most: thousands of messages may come in a second."""
+        if time.monotonic() - self._displayed_at >= TICK:
+            self._displayed_at = time.monotonic()
             self._show()
 
     def _show(self) -> None:
-        if self.unseen is not None:
+        if self.display_error is not None:
             return
         try:
             self._watch(self._snapshot())
         except OSError as error:
-            self.unseen = error
+            self.display_error = error
             log.warning("the output cannot be written any more (%s): the run ends", error)
             self.stop()
 
@@ -334,14 +335,14 @@ class Supervisor:
             consumers=tuple(child.line() for child in self._consumers),
             generators=tuple(child.line() for child in self._generators),
             total=total,
-            waiting=self._gauge.left,
+            waiting=self._backlog.left,
             rate=self._rate.at(total.done),
             ready=sum(child.was_ready for child in self._consumers),
             to_come=self._to_come(total),
         )
 
     def _to_come(self, total: Report) -> int | None:
-        run, waiting = self._run, self._gauge.left
+        run, waiting = self._run, self._backlog.left
         if waiting is None or (run.jobs is None and (run.generators or not run.drain)):
             return None
         return waiting + max(0, (run.jobs or 0) - total.enqueued if run.generators else 0)
@@ -357,11 +358,11 @@ class Supervisor:
 
     def _summary(self) -> Summary:
         seconds = time.monotonic() - (self._ready_at or self._began)
-        total, left, word = self._total(), self._gauge.once_more(), self._gave_up
+        total, left, word = self._total(), self._backlog.count_once_more(), self._gave_up
         retries = self._retries() if left else Retries(0, None)
         self._phase = "ended"
         self._show()
-        in_vain = word is not None and not (word.at_once and left == 0)  # others may have done what it could not
+        gave_up = word is not None and not (word.at_once and left == 0)  # other consumers may have done these jobs
         return Summary(
             before=self._before,
             generated=total.enqueued,
@@ -371,16 +372,16 @@ class Supervisor:
             seconds=seconds,
             total=total,
             replaced=sum(child.restarts for child in self._children()),
-            handed_back=self._undertaker.handed_back,
+            handed_back=self._reclaim_thread.handed_back,
             retries=retries.jobs,
             next_retry=retries.next_in,
-            gave_up=word.error if word is not None and in_vain else None,
+            gave_up=word.error if word is not None and gave_up else None,
         )
 
 
-def _said_by(child: ProcessSlot) -> Iterator[Message]:
+def _messages_of(child: ProcessSlot) -> Iterator[Message]:
     for message in child.messages():
-        child.take(message)
+        child.note(message)
         yield message
 
 

@@ -1,4 +1,4 @@
-"""Lifeline: the child's end of the pipe to its supervisor. Orders come in, reports go out; if it breaks, we stop."""
+"""The child's end of the pipe to its supervisor: receives commands, sends reports. If it breaks, the child stops."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
 from claimjobs.report import Report
-from claimjobs.signals import after, shielded, take_back
+from claimjobs.signals import after, cancel, shielded
 
-Order = Literal["stop", "drain", "drain retries", "take back"]
+Command = Literal["stop", "drain", "drain retries", "cancel"]
 
 GRACE: Final = 10.0
-"""Seconds a process may go on with the batch in hand after its supervisor died."""
+"""Seconds a process may go on with its batch after its supervisor died."""
 LAST_GRACE: Final = 5.0
-"""Seconds from taking work back until the process ends itself, settled or not: its handler does not let go."""
+"""Seconds from `cancel` until the process ends itself, settled or not: its handler does not end."""
 
 
 @dataclass(frozen=True)
 class Registered:
-    """The first message of a consumer, before its first claim: the owner to hand back for, should it die.
+    """The first message of a consumer, before its first claim: the owner whose jobs are reclaimed if it dies.
 
-    None where nobody is registered: the server rolls back what a dead process held.
+    None with `hold='transaction'`: the server rolls back what a dead process held.
     """
 
     owner_id: int | None
@@ -35,7 +35,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Began:
-    """A consumer has a batch in hand, until its next report. Sent to a supervisor that wants to know who is idle."""
+    """A consumer begins with a batch, and holds it until its next report. Sent only with `--idle`."""
 
 
 @dataclass(frozen=True)
@@ -46,106 +46,106 @@ class Progress:
     batch: int = 0
     """Jobs of the last batch."""
     owner_id: int | None = None
-    """Under which id it works now: declared dead, a consumer goes on under a new one."""
+    """The owner id of the process now. A consumer that was declared dead goes on with a new id."""
 
 
 @dataclass(frozen=True)
 class GaveUp:
-    """The last word of a consumer that ends by what the next one would meet, too."""
+    """The last message of a consumer that ends by an error which its replacement would meet, too."""
 
     kind: str
-    """The same for the same error, whatever the values in it."""
+    """The kind of error, whatever the values in its message."""
     error: str
     at_once: bool = False
-    """Whether there is no need for a next one to find that out."""
+    """Whether no replacement is to be tried."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The last message of a process that came to its end. One that a handler ends, with whatever code, sends none."""
+    """The last message of a process that came to its end. A process that its handler ends sends none."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """A log record, for the supervisor to show."""
+class LogLine:
+    """A log record that the supervisor shows."""
 
     level: int
     text: str
 
 
-Message = Registered | Began | Progress | GaveUp | Ended | Said
+Message = Registered | Began | Progress | GaveUp | Ended | LogLine
 
 
 class SupervisorPipe:
-    """Reports to the supervisor, and obeys it from a thread of its own."""
+    """Sends reports to the supervisor. A thread receives its commands and runs them."""
 
     def __init__(self, pipe: Connection, worker: Any) -> None:
-        """`worker` has `stop()` and `drain()`, callable from any thread, and tells whether it is `stopping`."""
+        """`worker` has `stop()`, `drain()` and `stopping`, for any thread."""
         self._pipe = pipe
         self._worker = worker
         self._sending = threading.Lock()
-        self._may_end_at_once = False
-        self._orders = {
+        self._may_cancel = False
+        self._commands = {
             "stop": self._stop,
             "drain": worker.drain,
             "drain retries": self._drain_retries,
-            "take back": self._take_back,
+            "cancel": self._cancel,
         }
-        threading.Thread(target=self._listen, name="lifeline", daemon=True).start()
+        threading.Thread(target=self._listen, name="supervisor pipe", daemon=True).start()
 
     def send(self, message: Message) -> None:
-        """Report. Without a supervisor there is nobody to report to: `_listen` ends this process then."""
+        """Send a message. Errors are ignored: where the supervisor is gone `_listen` ends this process."""
         with contextlib.suppress(OSError), shielded(), self._sending:
             self._pipe.send(message)
 
     @contextmanager
-    def nothing_in_hand(self) -> Iterator[None]:
-        """To be stopped in this block is to end at once, by `Cancelled`: there is no batch to be finished."""
-        self._may_end_at_once = True
+    def ends_at_once(self) -> Iterator[None]:
+        """For a `with` block without a batch: `stop` raises `Cancelled` in it."""
+        self._may_cancel = True
         if self._worker.stopping:
-            self._end_at_once()
+            self._cancel_if_idle()
         try:
             yield
         finally:
-            self._may_end_at_once = False
+            self._may_cancel = False
 
     def _drain_retries(self) -> None:
         self._worker.drain(retries=True)
 
     def _stop(self) -> None:
         self._worker.stop()
-        self._end_at_once()
+        self._cancel_if_idle()
 
-    def _end_at_once(self) -> None:
-        """Once: what is raised a second time would break off the end."""
-        if self._may_end_at_once:
-            self._may_end_at_once = False
-            take_back()
+    def _cancel_if_idle(self) -> None:
+        """Cancel once: a second `Cancelled` would interrupt the end of the process."""
+        if self._may_cancel:
+            self._may_cancel = False
+            cancel()
 
     def _listen(self) -> None:
         try:
             while True:
-                self._orders[self._pipe.recv()]()
+                self._commands[self._pipe.recv()]()
         except (EOFError, OSError):
             self._orphaned()
 
     def _orphaned(self) -> None:
         self._worker.stop()
         threading.Event().wait(GRACE)
-        self._take_back()
+        self._cancel()
 
-    def _take_back(self) -> None:
+    def _cancel(self) -> None:
         self._worker.stop()
-        take_back()
+        cancel()
         after(LAST_GRACE, os._exit, 1)
 
 
 class LogToSupervisor(logging.Handler):
-    """Sends log records up the lifeline: a child that writes to the terminal would tear the live table."""
+    """Sends log records to the supervisor: output of a child would break the live table on the terminal."""
 
-    def __init__(self, lifeline: SupervisorPipe) -> None:
+    def __init__(self, supervisor: SupervisorPipe) -> None:
         super().__init__()
-        self._lifeline = lifeline
+        self._supervisor = supervisor
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._lifeline.send(Said(record.levelno, self.format(record)))
+        self._supervisor.send(LogLine(record.levelno, self.format(record)))

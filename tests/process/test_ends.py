@@ -122,7 +122,7 @@ def test_two_signals_end_consumers_whose_handler_hangs_and_catches_all(
         command.send(signal.SIGINT)
         code, _, _ = command.end(40)
         command.wait_until_all_is_gone()
-    assert code == exits.TAKEN_BACK
+    assert code == exits.CANCELLED
 
 
 def test_an_endless_handler_is_ended_after_the_duration_and_its_grace(database: Backend, tmp_path: Path) -> None:
@@ -133,6 +133,6 @@ def test_an_endless_handler_is_ended_after_the_duration_and_its_grace(database: 
         command.wait_until_all_is_gone()
     found = summary(out)
     assert code == exits.GAVE_UP, err
-    assert found["gave_up"] == "a batch was still in hand 0.5 s after the duration, and was given back"
+    assert found["gave_up"] == "a batch was not finished 0.5 s after the duration, and was released"
     assert adds_up(found)
     assert [(row["status"], row["attempts"]) for row in database.rows()] == [("unclaimed", 0)] * 10

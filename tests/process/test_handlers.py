@@ -18,8 +18,8 @@ ONE = ("--consumers", "1", "--json")
 @pytest.mark.parametrize(
     ("handler", "words"),
     [
-        ("send_later", "is an async def function, of which a call runs nothing: name a plain function"),
-        ("stream", "is a generator function, of which a call runs nothing"),
+        ("send_later", "is an async def function, and calling it runs nothing: name a plain function"),
+        ("stream", "is a generator function, and calling it runs nothing"),
         ("two", "and is called with (job): missing a required argument: 'other'"),
         ("only_named", "and is called with (job): too many positional arguments"),
     ],

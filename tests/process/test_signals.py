@@ -68,7 +68,7 @@ def test_the_second_signal_gives_the_batch_back(database: Backend, tmp_path: Pat
         command.wait_until_all_is_gone()
     assert code == 130
     assert summary(out)["total"]["released"] == 20
-    assert "given back" in err
+    assert "is released" in err
     assert Counter(statuses(database)) == {"unclaimed": 100}
     assert noted(database, "done") == []
 

@@ -97,7 +97,7 @@ def test_the_second_signal_undoes_what_was_written(anywhere: Backend, tmp_path: 
         command.wait_until_it_says("stopping")
         command.process.terminate()
         code, out, _ = command.end()
-    assert code == exits.TAKEN_BACK
+    assert code == exits.CANCELLED
     assert summary(out)["total"]["released"] == 10
     assert (left(anywhere), effects(anywhere)) == (30, Counter())
 
@@ -116,4 +116,4 @@ def test_a_handler_that_wants_a_connection_is_told_at_the_start_where_there_is_n
     anywhere.make()
     ended = claimjobs("start-processing", f"{HANDLERS}:write_effect", "--drain", "--url", anywhere.url)
     assert ended.code == exits.INPUT
-    assert "takes a connection, and no transaction holds its jobs: give `--hold transaction`" in ended.err
+    assert "and no transaction holds its jobs: give `--hold transaction`" in ended.err

@@ -14,7 +14,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from claimjobs import Batch, Job
-from claimjobs.workers import supervisor_pipe as lifeline
+from claimjobs.workers import supervisor_pipe
 
 AUDIT = sa.Table(
     "audit",
@@ -92,7 +92,7 @@ def hold_on(batch: Batch) -> None:
 
 def hold_on_as_an_orphan(batch: Batch) -> None:
     """The same, in a process that is given little time once its supervisor is gone."""
-    lifeline.GRACE = lifeline.LAST_GRACE = 0.2  # type: ignore[misc]
+    supervisor_pipe.GRACE = supervisor_pipe.LAST_GRACE = 0.2  # type: ignore[misc]
     hold_on(batch)
 
 

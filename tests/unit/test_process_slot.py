@@ -49,9 +49,9 @@ def test_a_death_after_a_long_life_is_a_new_misfortune(monkeypatch: pytest.Monke
 def test_the_same_error_again_and_again_ends_a_place() -> None:
     child = place()
     for _ in range(STRIKES - 1):
-        child.take(LIKE_THIS)
+        child.note(LIKE_THIS)
         assert child.gave_up is None
-    child.take(LIKE_THIS)
+    child.note(LIKE_THIS)
     assert child.gave_up == LIKE_THIS
 
 
@@ -59,12 +59,12 @@ def test_a_batch_in_between_makes_an_error_the_first_again() -> None:
     child = place()
     for _ in range(STRIKES):
         for _ in range(STRIKES - 1):
-            child.take(LIKE_THIS)
-        child.take(Progress(Report(), batch=1))
+            child.note(LIKE_THIS)
+        child.note(Progress(Report(), batch=1))
     assert child.gave_up is None
     for _ in range(STRIKES):
-        child.take(Progress(Report()))  # the last word of each process: it had no batch
-        child.take(LIKE_THIS)
+        child.note(Progress(Report()))  # the last word of each process: it had no batch
+        child.note(LIKE_THIS)
     assert child.gave_up == LIKE_THIS
 
 
@@ -72,11 +72,11 @@ def test_another_error_in_between_makes_an_error_the_first_again() -> None:
     child = place()
     for _ in range(STRIKES):
         for error in (*[LIKE_THIS] * (STRIKES - 1), LIKE_THAT):
-            child.take(error)
+            child.note(error)
     assert child.gave_up is None
 
 
 def test_an_error_that_no_other_process_need_meet_ends_a_place_at_once() -> None:
     child = place()
-    child.take(GaveUp("nothing done", "nothing came of it", at_once=True))
+    child.note(GaveUp("nothing done", "nothing came of it", at_once=True))
     assert child.gave_up is not None

@@ -1,4 +1,4 @@
-"""Gauge: how many jobs there are, counted now and then by a thread, so that nobody waits for the count."""
+"""A thread that counts the jobs of a queue now and then, so that the supervisor does not wait for the count."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.queue.queue import Queue
 
 SHARE = 20
-"""Counting takes at most one part in so many of the time: on a large table it is a scan of an index."""
+"""Counting takes at most this fraction (one in so many) of the time: on a large table it scans an index."""
 PATIENCE = 10.0
 """Seconds to wait for the last count."""
 
-log = logging.getLogger("claimjobs.gauge")
+log = logging.getLogger("claimjobs.backlog_counter")
 
 
-class BacklogGauge:
-    """Keeps `left` up to date; a context manager, so that its thread ends."""
+class BacklogCounter:
+    """Keeps `left` up to date. A context manager: leaving the block ends the thread."""
 
     def __init__(self, queue: Queue, every: float = 1.0) -> None:
         self.left: int | None = None
@@ -29,17 +29,17 @@ class BacklogGauge:
         self._every = every
         self._ended = threading.Event()
         self._wake = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gauge", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="backlog counter", daemon=True)
 
-    def __enter__(self) -> BacklogGauge:
+    def __enter__(self) -> BacklogCounter:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def once_more(self) -> int | None:
-        """A last count; None where it cannot be had in time."""
+    def count_once_more(self) -> int | None:
+        """A last count, after which the thread ends; None where the count fails or takes too long."""
         self.left = None
         self._end()
         return self.left
@@ -55,7 +55,7 @@ class BacklogGauge:
         self._count()
 
     def _count(self) -> float:
-        """Count; seconds until the next time."""
+        """Count; return the seconds until the next count."""
         began = time.monotonic()
         try:
             self.left = self._queue.stats().left
