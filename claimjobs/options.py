@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from claimjobs.backoff import Backoff
+
+HoldKind = Literal["lease", "transaction"]
+"""What keeps a claim while its jobs are worked on: the lease of a living owner, or the locks of an open transaction."""
+HOLDS: Final = get_args(HoldKind)
+LockKind = Literal["rows", "advisory"]
+"""What keeps others from claiming the same job: the lock of its row, or an advisory lock on its key."""
+LOCKS: Final = get_args(LockKind)
 
 LOOK: Final = 0.4
 """Seconds between two looks of the one process that has the janitor's lock."""

@@ -21,8 +21,8 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.strategies import as_claimed
 from claimjobs.database.connection import IdleConnection
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
@@ -33,7 +33,7 @@ from claimjobs.statements import idle as sleepers
 from claimjobs.statements import insert as produce
 from claimjobs.statements import owners, purge, settle
 from claimjobs.statements.claim import claim
-from claimjobs.statements.find import Selection, find, how_many, walk_of
+from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.lock import find_and_lock, lock
 from claimjobs.statements.mark import mark
 from claimjobs.table.create import tables_for
@@ -278,10 +278,10 @@ def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
 
 
 def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
-    walk = walk_of(selection)
+    walk = keyset_order_of(selection)
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
-    beyond = walk.begun(selection, dialect)
-    read = RowReader(roles, dialect, known=list(as_claimed(roles)(0))).read
+    beyond = walk.after(selection, dialect)
+    read = RowReader(roles, dialect, known=ClaimedValues(roles).names).parts
     counts = {"count": how_many(roles, selection), "count beyond": how_many(roles, beyond)}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)

@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.find_and_lock import ClaimRequest, lock_strategy
+from claimjobs.claim.find_and_lock import lock_strategy
 from claimjobs.claim.row_reader import JobReader
+from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 
 from claimjobs.batch.settle import MANY, Outcomes, Settler
-from claimjobs.claim.find_and_lock import NOTHING, ClaimRequest, ClaimResult
-from claimjobs.claim.strategies import TOLD, ClaimStrategy, OneStatement
+from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.dialects import Key
 from claimjobs.statements.claim import settled_by_the_dead
 
@@ -58,7 +58,7 @@ class SettleAndClaimInOne(SettleThenClaim):
         """`settle` is the settler's for done jobs, whose keys have so many columns."""
         super().__init__(settler, algorithm)
         self._one = algorithm
-        self._told = TOLD + keys
+        self._told = SETTLED_COLUMNS + keys
         self._turn = algorithm.statement(self._told, settle)
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
@@ -78,7 +78,7 @@ class SettleAndClaimInOne(SettleThenClaim):
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if count < 0:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
-        return lost, self._one.result(connection, self._turn, rows, owner=me, request=request)
+        return lost, self._one.result(connection, self._turn.reader, rows, owner=me, request=request)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:

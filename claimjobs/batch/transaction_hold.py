@@ -17,9 +17,8 @@ from sqlalchemy.orm import Session
 
 from claimjobs.batch.batch import Grip
 from claimjobs.batch.settle import Outcomes, Settler
-from claimjobs.claim.find_and_lock import ClaimRequest, ClaimResult
 from claimjobs.claim.search import Search
-from claimjobs.claim.strategies import ClaimStrategy
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key

@@ -1,7 +1,7 @@
-"""Claims by advisory locks: candidates first, then try locks on their keys, and another look under the lock.
+"""Claims by advisory locks: find candidates, try to lock their keys, check the rows again under the lock.
 
-Row locks are not used. A lock belongs to the session, so that one whose recheck fails is let go of at once, and it is
-kept until after the end of the transaction, so that whoever gets it next sees what the transaction wrote.
+Rows are not locked. An advisory lock belongs to the session. So it can be released at once if the recheck fails; and it
+is kept until the transaction has ended, so that its next holder sees what the transaction wrote.
 """
 
 from __future__ import annotations
@@ -11,57 +11,49 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
 
-from claimjobs.claim.find_and_lock import (
-    NOTHING,
-    ClaimRequest,
-    ClaimResult,
-    CursorStatement,
-    alike,
-    check_keys,
-    reach_of,
-)
+from claimjobs.claim.candidates import CandidateFinder, check_keys, first_group, reach_of
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.strategies import ClaimStrategy, Hold, OwnerDead
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import AFTERWARDS
 from claimjobs.dialects import Dialect, Key, Lock
 from claimjobs.errors import SessionsNotOurs
 from claimjobs.job import Job
+from claimjobs.options import HoldKind
 from claimjobs.statements import advisory as statements
-from claimjobs.statements.find import Selection, find
+from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import Roles
 
 LOCKS: Final = "claimjobs_locks"
-"""Where the `info` of a connection holds the locks of its session; gone with the session."""
+"""The key in the `info` of a connection that holds the locks of its session. It goes with the session."""
 
 
 class AdvisoryLocks:
-    """What one session holds of the locks on a table's keys.
+    """The advisory locks of one session on the keys of one table.
 
-    Session locks are counted, and one taken twice would have to be let go of twice: so none is.
+    The database counts how often a session locked the same key, and wants as many unlocks. So none is locked twice.
     """
 
-    def __init__(self, dialect: Dialect, lock_of: Callable[[Key], Lock]) -> None:
-        self._dialect = dialect
-        self._lock_of = lock_of
-        self._take, self._let_go = statements.take(dialect), statements.let_go(dialect)
+    def __init__(self, dialect: Dialect, table: str, texts: KeyText) -> None:
+        """`table`: its name with the database that it is in, as a part of each lock's name."""
+        self._dialect, self._table, self._texts = dialect, table, texts
+        self._try_locks, self._unlock = statements.try_locks(dialect), statements.unlock(dialect)
         self.held: set[Lock] = set()
-        """Also those of which nobody knows yet whether they were had: a statement that fails may have taken some."""
+        """Also locks of a statement that failed: it may have got some."""
 
-    def take(self, connection: sa.Connection, keys: Sequence[Key]) -> list[Key]:
-        """Those of the keys whose lock could be had."""
+    def try_keys(self, connection: sa.Connection, keys: Sequence[Key]) -> list[Key]:
+        """Try to lock each key; the keys whose lock was got."""
         wanted = self._new(keys)
         self.held.update(wanted)
-        for lock, taken in self._send(connection, self._take, wanted):
-            if not taken:
+        for lock, is_locked in self._send(connection, self._try_locks, wanted):
+            if not is_locked:
                 self.held.discard(lock)
         return [key for lock, key in wanted.items() if lock in self.held]
 
@@ -70,18 +62,21 @@ class AdvisoryLocks:
         locks = {self._lock_of(key): key for key in reversed(keys)}
         return {lock: locks[lock] for lock in reversed(locks) if lock not in self.held}
 
-    def let_go(self, connection: sa.Connection, keys: Iterable[Key]) -> None:
-        """Let go of the locks on these keys."""
-        self._free(connection, {self._lock_of(key) for key in keys})
+    def _lock_of(self, key: Key) -> Lock:
+        return self._dialect.lock_of(self._table, self._texts.text(key))
+
+    def unlock(self, connection: sa.Connection, keys: Iterable[Key]) -> None:
+        """Release the locks on these keys."""
+        self._unlock_all(connection, {self._lock_of(key) for key in keys})
 
     def clear(self, connection: sa.Connection) -> None:
-        """Let go of all that are held, in a transaction of its own."""
+        """Release all locks, in a transaction of its own."""
         if self.held:
             with connection.begin():
-                self._free(connection, set(self.held))
+                self._unlock_all(connection, set(self.held))
 
-    def _free(self, connection: sa.Connection, locks: set[Lock]) -> None:
-        self._send(connection, self._let_go, locks)
+    def _unlock_all(self, connection: sa.Connection, locks: set[Lock]) -> None:
+        self._send(connection, self._unlock, locks)
         self.held -= locks
 
     def _send(self, connection: sa.Connection, statement: sa.Select[Any], locks: Iterable[Lock]) -> Sequence[Any]:
@@ -90,11 +85,11 @@ class AdvisoryLocks:
 
 
 class Recheck(ABC):
-    """Which of the jobs whose locks are had are ours: they are still ready, and were not taken meanwhile."""
+    """Checks which of the locked jobs are claimed now: another owner may have claimed or settled some in between."""
 
     @abstractmethod
     def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
-        """The jobs that are claimed. Raises OwnerDead."""
+        """The jobs that are claimed by this owner. Raises OwnerDead."""
 
 
 class RecheckOnly(Recheck):
@@ -111,7 +106,7 @@ class RecheckOnly(Recheck):
 
 
 class RecheckAndMark(Recheck):
-    """A guarded UPDATE: what it reaches is claimed by the owner, and stays so when the locks are gone."""
+    """A guarded UPDATE: the jobs that it writes belong to the owner, also when the locks are released."""
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         roles, dialect, owners = backend.roles, backend.dialect, backend.owners
@@ -128,43 +123,46 @@ class RecheckAndMark(Recheck):
             raise OwnerDead
         return self._reader.jobs(rows)
 
-    def _rows(self, connection: sa.Connection, given: dict[str, Any]) -> Sequence[Any]:
+    def _rows(self, connection: sa.Connection, parameters: dict[str, Any]) -> Sequence[Any]:
         if self._returns:
-            return self._reader.all(connection, self._mark, given)
-        return self._reader.all(connection, self._marked, given) if self._mark.count(connection, given) else ()
+            return self._reader.all(connection, self._mark, parameters)
+        return (
+            self._reader.all(connection, self._marked, parameters) if self._mark.count(connection, parameters) else ()
+        )
 
 
 class AdvisoryStrategy(ClaimStrategy):
-    """Find candidates, try their locks in rounds of as many as are wanted, keep those whose recheck succeeds."""
+    """Finds candidates, tries to lock as many as are wanted, checks them again, and goes on until it has enough."""
 
     is_one_statement = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, recheck: Recheck, *, declared: bool | None) -> None:
         self._roles, self._dialect = backend.roles, backend.dialect
-        self._find = CursorStatement(partial(find, self._roles), selection, backend.dialect)
-        self.keyset_order = self._find.keyset_order
+        self._finder = CandidateFinder(backend, selection)
+        self.keyset_order = self._finder.keyset_order
         self._recheck = recheck
         self._declared = declared
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         locks = self._locks(connection)
-        rows = connection.execute(self._find.of(request), request.candidates).all()
+        rows = self._finder.rows(connection, request)
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, request.size)
+        candidates, size = first_group(rows, request.size)
         places = {key: place for place, key in enumerate(candidates)}
         jobs: list[Job] = []
         rest = deque(candidates)
         while rest and len(jobs) < size:
-            jobs += self._some(connection, locks, owner, _had(connection, locks, rest, size - len(jobs)))
+            locked = _lock_some(connection, locks, rest, size - len(jobs))
+            jobs += self._rechecked(connection, locks, owner, locked)
         jobs.sort(key=lambda job: places[job.key])
         return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
 
-    def _some(self, connection: sa.Connection, locks: AdvisoryLocks, owner: int, keys: list[Key]) -> list[Job]:
-        """The jobs that are ours of those whose locks are had; the other locks are let go of at once."""
+    def _rechecked(self, connection: sa.Connection, locks: AdvisoryLocks, owner: int, keys: list[Key]) -> list[Job]:
+        """The locked jobs that are claimed; the locks of the others are released."""
         jobs = self._recheck.jobs(connection, owner, keys) if keys else []
         check_keys(self._roles, jobs)
-        locks.let_go(connection, set(keys) - {job.key for job in jobs})
+        locks.unlock(connection, set(keys) - {job.key for job in jobs})
         return jobs
 
     def _locks(self, connection: sa.Connection) -> AdvisoryLocks:
@@ -180,21 +178,21 @@ class AdvisoryStrategy(ClaimStrategy):
         if not ours:
             raise SessionsNotOurs
         home = connection.execute(self._dialect.home(self._roles.table)).scalar_one()
-        texts, table = KeyText(self._roles, connection.dialect), f"{home}.{self._roles.table.name}"
-        return AdvisoryLocks(self._dialect, lambda key: self._dialect.lock_of(table, texts.text(key)))
+        table = f"{home}.{self._roles.table.name}"
+        return AdvisoryLocks(self._dialect, table, KeyText(self._roles, connection.dialect))
 
 
-def _had(connection: sa.Connection, locks: AdvisoryLocks, rest: deque[Key], wanted: int) -> list[Key]:
-    """The first keys of the rest whose locks can be had, as many as are wanted."""
-    had: list[Key] = []
-    while rest and len(had) < wanted:
-        some = [rest.popleft() for _ in range(min(wanted - len(had), len(rest)))]
-        had += locks.take(connection, some)
-    return had
+def _lock_some(connection: sa.Connection, locks: AdvisoryLocks, rest: deque[Key], wanted: int) -> list[Key]:
+    """Lock as many of the remaining keys as are wanted, and remove from `rest` those that were tried."""
+    locked: list[Key] = []
+    while rest and len(locked) < wanted:
+        some = [rest.popleft() for _ in range(min(wanted - len(locked), len(rest)))]
+        locked += locks.try_keys(connection, some)
+    return locked
 
 
 class KeyText:
-    """A key as text: the same for every driver, and every description of the table."""
+    """Writes a key as text, equally for every driver and every description of the table."""
 
     def __init__(self, roles: Roles, dialect: sa.Dialect) -> None:
         self._as_stored = [_as_stored(column, dialect) for column in roles.key]
@@ -207,7 +205,7 @@ class KeyText:
 
 
 def _as_stored(column: Column, dialect: sa.Dialect) -> Callable[[Any], Any]:
-    """What the database has for a value: a type of the user's may make anything of it."""
+    """What converts a value to the one that the database stores: a user's own type may change it."""
     if isinstance(column.type, sa.Uuid):  # a UUID, or a text with dashes or without
         return lambda part: UUID(str(part)).hex
     return column.type.dialect_impl(dialect).bind_processor(dialect) or (lambda part: part)
@@ -223,20 +221,25 @@ def _text(part: Any) -> str:
     return str(int(part) if isinstance(part, bool) else part)
 
 
-def algorithm(
-    backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold, *, session_lock: bool | None = None
+def advisory_strategy(
+    backend: Backend,
+    selection: Selection,
+    now: sa.ColumnElement[Any],
+    hold: HoldKind,
+    *,
+    session_lock: bool | None = None,
 ) -> ClaimStrategy:
-    """The claim by advisory locks, for what is to hold it.
+    """The claim by advisory locks.
 
-    `session_lock` declares whether sessions are ours (see `Liveness`); None: each new one is asked. A claim raises
-    SessionsNotOurs where they are not.
+    `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: each new
+    session is asked. A claim raises SessionsNotOurs if it does not, as behind a pooler.
     """
     recheck = RecheckOnly(backend, selection) if hold == "transaction" else RecheckAndMark(backend, selection, now)
     return AdvisoryStrategy(backend, selection, recheck, declared=session_lock)
 
 
 def _guard(pool: sa.Pool) -> None:
-    """A handler that closes `batch.connection` must not leave the locks to whoever has that session next."""
+    """If a handler closes `batch.connection`, the next user of that session must not inherit its locks."""
     if not sa.event.contains(pool, "checkin", _end_if_locked):
         sa.event.listen(pool, "checkin", _end_if_locked)
 

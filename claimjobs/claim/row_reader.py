@@ -17,7 +17,7 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Dialect
 from claimjobs.errors import KeyUnreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, Unread
-from claimjobs.statements.column_encoding import lean, parts
+from claimjobs.statements.column_encoding import lean, parts_of
 from claimjobs.table.roles import Roles
 
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
@@ -35,14 +35,14 @@ class RowReader:
         self._dialect = dialect
         self._before = before
         columns = [column for column in roles.table.columns if column.name not in known]
-        self.read = parts(columns, dialect, roles)
+        self.parts = parts_of(columns, dialect, roles)
         self._places: Places = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
 
     @property
     def columns(self) -> list[sa.ColumnElement[Any]]:
         """What is read of a table."""
-        return lean(self.read, self._dialect)
+        return lean(self.parts, self._dialect)
 
     def all(self, connection: sa.Connection, statement: CompiledStatement, given: Mapping[str, Any]) -> Sequence[Any]:
         """All rows that a statement returns, as the driver gives them."""
@@ -80,12 +80,12 @@ class RowReader:
     def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
         """Whether there are any. What is packed first can be looked at without being unpacked."""
         suspect = self._roles.suspect
-        if suspect is not None and any(len(part) > 1 and part[0] is suspect for part in self.read):
+        if suspect is not None and any(len(part) > 1 and part[0] is suspect for part in self.parts):
             place = self._places[suspect.name][0]
-            return any(row[place][:2] != "0," for row in rows) and any(self.suspicions(rows))
-        return any(self.suspicions(rows))
+            return any(row[place][:2] != "0," for row in rows) and any(self.group_sizes(rows))
+        return any(self.group_sizes(rows))
 
-    def suspicions(self, rows: Iterable[Sequence[Any]]) -> list[int]:
+    def group_sizes(self, rows: Iterable[Sequence[Any]]) -> list[int]:
         """How suspect the jobs are."""
         suspect = self._roles.suspect
         if suspect is None:
@@ -97,7 +97,7 @@ class RowReader:
         if self._places:
             return
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
-        for place, part in enumerate(self.read, self._before):
+        for place, part in enumerate(self.parts, self._before):
             for number, column in enumerate(part):
                 lean = self._dialect.decoder(column) if len(part) == 1 else self._unpacked(column, number)
                 columns[column.name] = place, _maker(column, here, described[place][1], lean)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from claimjobs.claim.find_and_lock import After, ClaimRequest, ClaimResult
-from claimjobs.claim.strategies import ClaimStrategy
+from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.errors import Unreadable
 from claimjobs.job import Job
 from claimjobs.report import Report

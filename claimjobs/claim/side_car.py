@@ -1,7 +1,7 @@
-"""The claim on a table that must not be altered: what is taken is inserted into a table of claims beside it.
+"""Claims on a table that must not be altered: they are inserted into a second table, the side-car.
 
-Phase 1 reads the rows that no claim is in the way of. Phase 2 locks some of them, inserts their keys, and takes those
-that are its own then: two inserts of one key cannot both succeed, whatever else is read, or locked, or not.
+Phase 1 reads the rows that nobody has claimed. Phase 2 locks some of them, inserts their keys into the side-car, and
+reads which claims are its own. Two inserts of one key cannot both succeed: that alone keeps a job from two owners.
 """
 
 from __future__ import annotations
@@ -9,25 +9,17 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.find_and_lock import (
-    NOTHING,
-    ClaimRequest,
-    ClaimResult,
-    CursorStatement,
-    alike,
-    check_keys,
-    reach_of,
-)
+from claimjobs.claim.candidates import CursorStatement, check_keys, first_group, reach_of
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.strategies import ClaimStrategy, Hold, OwnerDead
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of
+from claimjobs.options import HoldKind
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import alive
@@ -36,19 +28,30 @@ from claimjobs.statements.side_car import SideCarJoin
 from claimjobs.table.backend import Backend
 
 
+class SideCarFinder(CursorStatement[sa.Select[Any]]):
+    """Phase 1: it reads the keys of rows that nobody has claimed, and locks nothing."""
+
+    def __init__(self, pair: SideCarJoin, selection: Selection) -> None:
+        super().__init__(selection, pair.dialect)
+        self._pair = pair
+
+    def build(self, selection: Selection) -> sa.Select[Any]:
+        return statements.find(self._pair, selection)
+
+    def rows(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
+        """The keys of the candidates in order, each with the size of its group of suspects."""
+        return connection.execute(self.of(request), request.find_parameters).all()
+
+
 class SideCarPhases:
-    """What all ways have in common: a table, its claims, and who of the candidates are reached for."""
+    """What both strategies share: the two tables, and the statements that find, lock and read."""
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self.pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
-        self._find = CursorStatement(partial(statements.find, self.pair), selection, backend.dialect)
+        self.finder = SideCarFinder(self.pair, selection)
         self._lock = statements.lock(self.pair, selection)
-        self.rows = RowReader(self.pair.source, backend.dialect)
-        self.keyset_order = self._find.keyset_order
-
-    def candidates(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
-        """Phase 1: keys, and how suspect each is."""
-        return connection.execute(self._find.of(request), request.candidates).all()
+        self.reader = RowReader(self.pair.source, backend.dialect)
+        self.keyset_order = self.finder.keyset_order
 
     def locked(self, connection: sa.Connection, candidates: list[Key], size: int) -> list[Key]:
         """The first `size` of the candidates that nobody else has locked, in their order."""
@@ -58,94 +61,94 @@ class SideCarPhases:
     def jobs(
         self, connection: sa.Connection, statement: CompiledStatement, keys: list[Key], **values: Any
     ) -> list[Job]:
-        """What a statement about these keys returns, in the order of the keys."""
-        rows = self.rows.all(connection, statement, {"claimjobs_keys": keys, **values})
+        """The jobs that a statement returns for these keys, in the order of the keys."""
+        rows = self.reader.all(connection, statement, {"claimjobs_keys": keys, **values})
         place = {key: number for number, key in enumerate(keys)}
         jobs = [self._with_attempts(row) for row in rows]
         check_keys(self.pair.source, jobs)
         return sorted(jobs, key=lambda job: place[job.key])
 
     def _with_attempts(self, row: Any) -> Job:
-        return self.rows.job(row, {self.pair.attempts.name: row[-1]})
+        return self.reader.job(row, {self.pair.attempts.name: row[-1]})
 
 
 class SideCarStrategy(ClaimStrategy):
-    """Claims by lease: find, lock the rows, insert their keys, read what is ours."""
+    """Claims by lease: find, lock the rows, insert their keys, read which claims are ours."""
 
     is_one_statement = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
-        self._apart = SideCarPhases(backend, selection, now)
-        self.keyset_order = self._apart.keyset_order
+        self._phases = SideCarPhases(backend, selection, now)
+        self.keyset_order = self._phases.keyset_order
         self._locks = backend.lock_source
-        pair = self._apart.pair
-        # A row that is locked stays as it was found; a predicate that depends on the moment is asked once.
-        still = replace(selection, ready=sa.true()) if self._locks else selection
-        self._take = statements.take(pair, backend.owners)
-        self._taken = CompiledStatement(statements.taken(pair, still, self._apart.rows.columns))
+        pair = self._phases.pair
+        # Nobody changes a row that is locked: then the predicate is not asked again when the claims are read.
+        recheck = replace(selection, ready=sa.true()) if self._locks else selection
+        self._claim = statements.claim_keys(pair, backend.owners)
+        self._claimed = CompiledStatement(statements.claimed(pair, recheck, self._phases.reader.columns))
         self._release = release(SettleTarget(pair.claims, pair.dialect, pair.claims.mine))
         self._alive = sa.select(alive(backend.owners))
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        rows = self._apart.candidates(connection, request)
+        rows = self._phases.finder.rows(connection, request)
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, request.size)
+        candidates, size = first_group(rows, request.size)
         keys = self._chosen(connection, candidates, size, suspects=bool(rows[0][-1]))
-        jobs = self._claimed(connection, keys, owner) if keys else []
+        jobs = self._insert(connection, keys, owner) if keys else []
         reach = reach_of(candidates, jobs, size) if self._locks else len(keys)
         return ClaimResult(jobs, len(rows), reach, owner, suspects=bool(rows[0][-1]))
 
     def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int, *, suspects: bool) -> list[Key]:
-        """Those whose keys are to be inserted. Without locks nothing tells which of them others are about to take:
-        then a run of them from anywhere, so that not everybody waits for the same ones.
+        """The keys to insert. Without locks nobody knows which candidates others are about to claim: then a run of
+        candidates from a random place, so that not every consumer waits for the same ones.
         """
         if self._locks:
-            return self._apart.locked(connection, candidates, size)
+            return self._phases.locked(connection, candidates, size)
         spare = 0 if suspects else max(0, len(candidates) - size)
         start = random.randint(0, spare)  # noqa: S311
         return candidates[start : start + size]
 
-    def _claimed(self, connection: sa.Connection, keys: list[Key], me: int) -> list[Job]:
-        connection.execute(self._take, {"claimjobs_keys": keys, "claimjobs_me": me})
-        jobs = self._apart.jobs(connection, self._taken, keys, claimjobs_me=me)
+    def _insert(self, connection: sa.Connection, keys: list[Key], owner: int) -> list[Job]:
+        connection.execute(self._claim, {"claimjobs_keys": keys, "claimjobs_me": owner})
+        jobs = self._phases.jobs(connection, self._claimed, keys, claimjobs_me=owner)
         if len(jobs) < len(keys):
-            self._give_back(connection, me, set(keys) - {job.key for job in jobs})
+            self._release_rest(connection, owner, set(keys) - {job.key for job in jobs})
         return jobs
 
-    def _give_back(self, connection: sa.Connection, me: int, keys: set[Key]) -> None:
-        """Some are others', or are gone or changed since they were found. None are ours if we were declared dead."""
-        if not connection.scalar(self._alive, {"claimjobs_me": me}):
+    def _release_rest(self, connection: sa.Connection, owner: int, keys: set[Key]) -> None:
+        """Release keys of which no job came: another owner has it, or its row was deleted or changed since phase 1."""
+        if not connection.scalar(self._alive, {"claimjobs_me": owner}):
             raise OwnerDead
-        connection.execute(self._release, {"claimjobs_keys": list(keys), "claimjobs_me": me})
+        connection.execute(self._release, {"claimjobs_keys": list(keys), "claimjobs_me": owner})
 
 
 class SideCarLockOnly(ClaimStrategy):
-    """Claims by the locks of an open transaction: find, lock the rows, and look again whether they are free.
+    """Claims by the row locks of an open transaction: find, lock the rows, check again that nobody has claimed them.
 
-    Nothing is inserted until there is something to say of a job. The second look is needed: what the locking
-    statement knew of the claims may be older than its locks, and a row that was locked and done meanwhile is the same.
+    The side-car gets a row only when a job fails. The check is needed: what the locking statement read of the side-car
+    may be older than its locks, and another transaction may have settled the job in between.
     """
 
     is_one_statement = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
-        self._apart = SideCarPhases(backend, selection, now)
-        self.keyset_order = self._apart.keyset_order
-        self._free = CompiledStatement(statements.free(self._apart.pair, self._apart.rows.columns))
+        self._phases = SideCarPhases(backend, selection, now)
+        self.keyset_order = self._phases.keyset_order
+        self._free = CompiledStatement(statements.free(self._phases.pair, self._phases.reader.columns))
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        rows = self._apart.candidates(connection, request)
+        rows = self._phases.finder.rows(connection, request)
         if not rows:
             return NOTHING
-        candidates, size = alike(rows, request.size)
-        keys = self._apart.locked(connection, candidates, size)
-        jobs = self._apart.jobs(connection, self._free, keys) if keys else []
+        candidates, size = first_group(rows, request.size)
+        keys = self._phases.locked(connection, candidates, size)
+        jobs = self._phases.jobs(connection, self._free, keys) if keys else []
         return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
 
 
-def anti_join(
-    backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: Hold = "lease"
+def side_car_strategy(
+    backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: HoldKind
 ) -> ClaimStrategy:
-    """The way to claim from a table with a side-car, for what is to hold the claim."""
+    """The strategy for a table with a side-car."""
     return (SideCarLockOnly if hold == "transaction" else SideCarStrategy)(backend, selection, now)

@@ -18,9 +18,8 @@ from claimjobs.batch.batch import Grip
 from claimjobs.batch.refusals import Refusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
 from claimjobs.batch.settle_and_claim import SettleAndClaim
-from claimjobs.claim.find_and_lock import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.claim.search import Search
-from claimjobs.claim.strategies import ClaimStrategy, OwnerDead, Unmarked
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Unmarked
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from claimjobs.batch.batch import Batch, Grip
 from claimjobs.batch.settle import Outcomes
 from claimjobs.batch.transaction_hold import TransactionHold
-from claimjobs.claim.find_and_lock import NOTHING, ClaimResult
+from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchNotSettled, ServerUnreachable
 from claimjobs.lease.idle_checks import WakeCondition

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 import sqlalchemy as sa
 
-from claimjobs.claim.strategies import Hold
 from claimjobs.errors import BadMap
+from claimjobs.options import HoldKind
 from claimjobs.queue import config_file as shapefile
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import is_reference, load
@@ -30,7 +30,7 @@ class Shape:
     table: str = DEFAULT_TABLE
     """A name, or MODULE:ATTRIBUTE of a Table or a mapped class."""
     columns: Columns | None = None
-    hold: Hold = "lease"
+    hold: HoldKind = "lease"
     lock: Literal["rows", "advisory"] = "rows"
     side_car: bool = False
     order_by: tuple[str, ...] | None = None

@@ -18,12 +18,11 @@ from claimjobs.batch.leftovers import Leftovers
 from claimjobs.batch.settle import OnDone, Settler
 from claimjobs.batch.settle_and_claim import SettleAndClaim, turn
 from claimjobs.batch.transaction_hold import TransactionHold
-from claimjobs.claim import advisory_locks as advisory
-from claimjobs.claim.find_and_lock import ClaimResult
+from claimjobs.claim.choose import strategy_for
 from claimjobs.claim.probe import Probe
 from claimjobs.claim.selector import Selector
-from claimjobs.claim.side_car import anti_join
-from claimjobs.claim.strategies import ClaimStrategy, TwoPhases, algorithm
+from claimjobs.claim.strategy import ClaimResult, ClaimStrategy
+from claimjobs.claim.two_phases import TwoPhases
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -239,11 +238,8 @@ class QueueParts:
 
     def _build(self, where: Where) -> ClaimStrategy:
         backend, selection, chosen = self.backend, self.selector.selection(where), self._choices
-        if chosen.lock == "advisory":
-            declared = chosen.liveness.session_lock
-            return advisory.algorithm(backend, selection, chosen.now, chosen.hold, session_lock=declared)
-        choose = algorithm if backend.apart is None else anti_join
-        return choose(backend, selection, chosen.now, chosen.hold)
+        declared = chosen.liveness.session_lock
+        return strategy_for(backend, selection, chosen.now, hold=chosen.hold, lock=chosen.lock, session_lock=declared)
 
     @property
     def selector(self) -> Selector:

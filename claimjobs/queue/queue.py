@@ -17,7 +17,6 @@ from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.settle import OnDone
-from claimjobs.claim.strategies import Hold, Lock
 from claimjobs.database.connect import connected, engine_of
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
@@ -28,7 +27,7 @@ from claimjobs.enqueue.insert import Insert, OnBad, enqueue
 from claimjobs.enqueue.unique_insert import RetryConflicts, UniqueInsert, UniqueKeys
 from claimjobs.errors import BadSize
 from claimjobs.instants import age_of
-from claimjobs.options import Liveness, Retry, SideCar
+from claimjobs.options import HoldKind, Liveness, LockKind, Retry, SideCar
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource, listen
 from claimjobs.queue.control import Control
 from claimjobs.queue.parts import QueueParts
@@ -81,8 +80,8 @@ class Queue:
         columns: Columns | None = None,
         where: Where = None,
         order_by: OrderBy = None,
-        lock: Lock = "rows",
-        hold: Hold = "lease",
+        lock: LockKind = "rows",
+        hold: HoldKind = "lease",
         side_car: SideCar | bool = False,
         retry: Retry | None = None,
         liveness: Liveness | None = None,
@@ -237,7 +236,7 @@ class Queue:
         return self._works.hand.owner_id
 
     @property
-    def hold(self) -> Hold:
+    def hold(self) -> HoldKind:
         """What holds a claim while the work is done."""
         return self._chosen.hold
 

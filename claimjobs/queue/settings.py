@@ -11,10 +11,9 @@ import sqlalchemy as sa
 
 from claimjobs.batch.settle import OnDone
 from claimjobs.callables import deferred
-from claimjobs.claim.strategies import HOLDS, LOCKS, Hold, Lock
 from claimjobs.dialects import Dialect
 from claimjobs.job import Job
-from claimjobs.options import Liveness, Retry, SideCar
+from claimjobs.options import HOLDS, LOCKS, HoldKind, Liveness, LockKind, Retry, SideCar
 from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.on_done import FINISHES, LEAVE, Finish
@@ -31,8 +30,8 @@ class Settings:
     columns: Columns | None
     where: Where
     order_by: OrderBy
-    lock: Lock
-    hold: Hold
+    lock: LockKind
+    hold: HoldKind
     side_car: SideCar | None
     retry: Retry
     liveness: Liveness

@@ -14,7 +14,7 @@ from claimjobs.statements.owners import alive
 from claimjobs.table.roles import Roles
 
 
-def take(dialect: Dialect) -> sa.Select[Any]:
+def try_locks(dialect: Dialect) -> sa.Select[Any]:
     """Try each of `locks`: the lock, and whether this session has it now.
 
     Nothing else stands in this statement. A lock taken in the WHERE of one that reads the jobs would be taken for
@@ -24,7 +24,7 @@ def take(dialect: Dialect) -> sa.Select[Any]:
     return sa.select(lock, dialect.try_lock(lock))
 
 
-def let_go(dialect: Dialect) -> sa.Select[Any]:
+def unlock(dialect: Dialect) -> sa.Select[Any]:
     """Let go of each of `locks`, once."""
     return sa.select(dialect.unlock(dialect.each_lock()))
 

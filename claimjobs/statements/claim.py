@@ -14,10 +14,10 @@ from claimjobs.statements.find import (
     PLACE,
     SUSPECT,
     Selection,
-    begun,
+    in_order,
+    keyset_order_of,
     same_key,
     suspicion,
-    walk_of,
 )
 from claimjobs.statements.lock import free_ones
 from claimjobs.statements.mark import ownership
@@ -85,7 +85,7 @@ def _locked(roles: Roles, selection: Selection, told: sa.CTE) -> sa.CTE:
     if roles.suspect is not None:
         jobs = jobs.add_columns(suspicion(roles).label(SUSPECT))
     is_to_be = sa.select(told.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
-    return _once(free_ones(begun(jobs.where(is_to_be), selection).limit(_SIZE), roles), "claimjobs_locked")
+    return _once(free_ones(in_order(jobs.where(is_to_be), selection).limit(_SIZE), roles), "claimjobs_locked")
 
 
 def _alike(roles: Roles, locked: sa.CTE) -> sa.CTE:
@@ -119,7 +119,7 @@ def _claimed(
     """
     written = ownership(roles, now)
     update = sa.update(roles.table).values(written)
-    walk = walk_of(selection)
+    walk = keyset_order_of(selection)
     if walk is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(walk.columns):
         places = dialect.numbered(taken, PLACE)
         claimed = update.where(same_key(roles, places)).returning(*columns, places.c[PLACE]).cte("claimjobs_claimed")

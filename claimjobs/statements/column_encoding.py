@@ -14,7 +14,7 @@ Parts = Sequence[Sequence[sa.Column[Any]]]
 """Columns of a table, as they are read: each by itself, or several packed into one."""
 
 
-def parts(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: Roles) -> Parts:
+def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: Roles) -> Parts:
     """How these columns are read. What is looked at in every job is not packed, or can be unpacked first."""
     packed = [column for column in columns if dialect.joins_columns(column) and column not in set(roles.key)]
     packed.sort(key=lambda column: column is not roles.suspect)

@@ -34,7 +34,7 @@ class Selection:
 
     ready: sa.ColumnElement[bool]
     order: Sequence[sa.ColumnElement[Any]]
-    beyond: sa.ColumnElement[bool] | None = None
+    after: sa.ColumnElement[bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class KeysetOrder:
     columns: Sequence[sa.Column[Any]]
     falling: bool
 
-    def begun(self, selection: Selection, dialect: Dialect) -> Selection:
+    def after(self, selection: Selection, dialect: Dialect) -> Selection:
         """The same beyond a place, which is given by parameters."""
         place = [sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)]
-        return replace(selection, beyond=dialect.after_values(self.columns, place, falling=self.falling))
+        return replace(selection, after=dialect.after_values(self.columns, place, falling=self.falling))
 
     def place(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the place where this row stands."""
@@ -59,7 +59,7 @@ class KeysetOrder:
         return [column.desc() if self.falling else column for column in columns]
 
 
-def walk_of(selection: Selection) -> KeysetOrder | None:
+def keyset_order_of(selection: Selection) -> KeysetOrder | None:
     """The order as a way that can be entered anywhere; None where it is none."""
     steps = [_step(term) for term in selection.order]
     falls = {falling for _, falling in steps}
@@ -89,12 +89,12 @@ def suspicion(roles: Roles) -> sa.ColumnElement[int]:
 
 def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
     """The first `limit` rows of a selection, from where it begins."""
-    return begun(rows, selection).limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
+    return in_order(rows, selection).limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
 
 
-def begun(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
+def in_order(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
     """The rows of a selection, in order, from where it begins."""
-    ready = rows.where(selection.ready) if selection.beyond is None else rows.where(selection.ready, selection.beyond)
+    ready = rows.where(selection.ready) if selection.after is None else rows.where(selection.ready, selection.after)
     return ready.order_by(*selection.order)
 
 

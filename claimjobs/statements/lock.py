@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.column_encoding import Parts, lean, with_last
-from claimjobs.statements.find import PLACE, Selection, begun, numbered, same_key
+from claimjobs.statements.find import PLACE, Selection, in_order, numbered, same_key
 from claimjobs.table.roles import Roles
 
 
@@ -41,7 +41,7 @@ def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts
 
     What it passes over, because others have it, is not counted: the place of each is 0.
     """
-    rows = begun(sa.select(*with_last(read, dialect, sa.literal(0).label(PLACE))), selection)
+    rows = in_order(sa.select(*with_last(read, dialect, sa.literal(0).label(PLACE))), selection)
     return free_ones(rows.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)), roles)
 
 

@@ -73,7 +73,7 @@ def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
     )
 
 
-def take(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
+def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
     """Make those of `keys` that no claim is in the way of claimed by `me`; none if `me` was declared dead.
 
     New keys are inserted. A key that somebody else inserts at the same moment is waited for, and left to them. All
@@ -94,7 +94,7 @@ def take(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
     )
 
 
-def taken(pair: SideCarJoin, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
+def claimed(pair: SideCarJoin, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of the rows of `keys` that `me` has claimed and that are there and still ready; and how often each
     failed."""
     # Not as a condition: an index that leads to all that is ours would be walked for each row.

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from claimjobs import Columns, Shape
-from claimjobs.claim.strategies import HOLDS
 from claimjobs.cli import exits, shapes
 from claimjobs.errors import BadMap
+from claimjobs.options import HOLDS
 from claimjobs.queue.config_file import HOLDS as HOLDS_OF_A_FILE
 from claimjobs.workers.process_main import Plan
 from tests.backends import Backend

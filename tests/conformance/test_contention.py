@@ -10,8 +10,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim.find_and_lock import ClaimRequest, FindThenLock
+from claimjobs.claim.find_and_lock import FindThenLock
 from claimjobs.claim.search import TRIES, Overfetch
+from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.dialects import Key
 from claimjobs.statements.find import Selection, find
 from claimjobs.statements.lock import lock
@@ -140,7 +141,7 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     phases = FindThenLock(queue._works.backend, Selection(ready, roles.default_order))
     with at_dialects_isolation(backend) as connection:
         candidates = [
-            row[0] for row in connection.execute(phases._find.of(ClaimRequest(10, 10)), {"claimjobs_limit": 10})
+            row[0] for row in connection.execute(phases._finder.of(ClaimRequest(10, 10)), {"claimjobs_limit": 10})
         ]
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0001'")
         assert names(phases._locked(connection, candidates, 10, {})) == ["0000", "0002"]

@@ -9,10 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim.find_and_lock import ClaimRequest, ClaimResult
 from claimjobs.claim.search import LONGEST, SHARE, Cursor
-from claimjobs.claim.strategies import ClaimStrategy
-from claimjobs.statements.find import Selection, walk_of
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
+from claimjobs.statements.find import Selection, keyset_order_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import JOBS, hand_of, still
@@ -178,15 +177,15 @@ def test_floats_and_enums_are_no_places() -> None:
     table = sa.Table(
         "t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("f", sa.Float, nullable=False)
     )
-    assert walk_of(Selection(sa.true(), [table.c.id])) is not None
-    assert walk_of(Selection(sa.true(), [table.c.f, table.c.id])) is None
+    assert keyset_order_of(Selection(sa.true(), [table.c.id])) is not None
+    assert keyset_order_of(Selection(sa.true(), [table.c.f, table.c.id])) is None
 
 
 def test_the_share_and_the_bound_of_looks_from_the_head(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1_000.0
     monkeypatch.setattr("time.monotonic", lambda: now)
     table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
-    cursor = Cursor(walk_of(Selection(sa.true(), [table.c.id])))
+    cursor = Cursor(keyset_order_of(Selection(sa.true(), [table.c.id])))
     job: Any = {"id": 7}
     for took, pause in ((0.01, SHARE * 0.01), (5.0, LONGEST)):
         cursor.learn(ClaimResult([job], 1, 1), ClaimRequest(1, 1), took)
@@ -200,7 +199,7 @@ def test_the_share_and_the_bound_of_looks_from_the_head(monkeypatch: pytest.Monk
 def test_a_claim_whose_candidates_others_had_goes_on_where_it_began(monkeypatch: pytest.MonkeyPatch) -> None:
     never_back(monkeypatch)
     table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
-    cursor = Cursor(walk_of(Selection(sa.true(), [table.c.id])))
+    cursor = Cursor(keyset_order_of(Selection(sa.true(), [table.c.id])))
     job: Any = {"id": 7}
     here = {"claimjobs_after_0": 7}
     cursor.learn(ClaimResult([job] * 2, 2, 2), ClaimRequest(2, 2), 0.1)

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Queue
 from claimjobs.batch.leftovers import MOST
-from claimjobs.claim.strategies import HOLDS
 from claimjobs.errors import StillDue
+from claimjobs.options import HOLDS
 from tests.backends import Backend
 
 META = sa.MetaData()

@@ -20,8 +20,7 @@ import sqlalchemy as sa
 
 import claimjobs
 from claimjobs import Queue, Retry
-from claimjobs.claim.find_and_lock import ClaimRequest
-from claimjobs.claim.strategies import OwnerDead
+from claimjobs.claim.strategy import ClaimRequest, OwnerDead
 from claimjobs.dialects.types import database_now
 from claimjobs.lease.reaper import Reaper
 from claimjobs.options import Liveness

@@ -10,11 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.claim.find_and_lock import ClaimRequest, FindAndLock
-from claimjobs.claim.strategies import ClaimStrategy
+from claimjobs.claim.find_and_lock import FindAndLock
+from claimjobs.claim.strategy import ClaimRequest, ClaimStrategy
 from claimjobs.dialects.types import database_now
 from claimjobs.statements import owners, settle
-from claimjobs.statements.find import Selection, find, walk_of
+from claimjobs.statements.find import Selection, find, keyset_order_of
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
 from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
@@ -202,9 +202,9 @@ def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, 
     backend.requires("one statement")
     algorithm: Any = queue._works.algorithm(None)
     request = ClaimRequest(SIZE, SIZE, looks(queue, backend)[begin])
-    given = {**request.candidates, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
+    given = {**request.find_parameters, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
     with by_hand(backend) as connection:
-        plan = backend.plan(connection, algorithm._statement.forms.of(request).statement, given)
+        plan = backend.plan(connection, algorithm._statement.of(request).statement, given)
     assert set(plan.indexes) <= {"jobs_claim", "jobs_pkey", f"{OWNER_TABLE}_pkey"}, plan.text
     assert not plan.scans, plan.text
 
@@ -219,7 +219,7 @@ def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
     algorithm: Any = FindAndLock(queue._works.backend, selection)
     with by_hand(backend) as connection:
         plan = backend.plan(
-            connection, algorithm._statement.of(request).statement, {**request.candidates, "claimjobs_size": SIZE}
+            connection, algorithm._statement.of(request).statement, {**request.find_parameters, "claimjobs_size": SIZE}
         )
     by_key = set() if backend.has("lock in order") else {backend.primary_key_of("jobs")}
     assert {index for index in plan.indexes if index} == {"jobs_claim", *by_key}, plan.text
@@ -230,9 +230,9 @@ def test_a_look_from_beyond_a_place_reads_nothing_before_it(backend: Backend, qu
     roles = roles_of(JOBS)
     order = [column.desc() if falling else column for column in roles.default_order]
     selection = Selection(roles.due(database_now()), order)
-    walk = walk_of(selection)
+    walk = keyset_order_of(selection)
     assert walk is not None
-    begun = walk.begun(selection, backend.dialect)
+    begun = walk.after(selection, backend.dialect)
     last = {"priority": 0, "id": 1} if falling else {"priority": 2, "id": WAITING}
     given = {"claimjobs_limit": SIZE, **walk.place(last)}
     with by_hand(backend) as connection:

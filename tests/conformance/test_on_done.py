@@ -9,8 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Job
-from claimjobs.claim.strategies import HOLDS
 from claimjobs.errors import BadOnDone, DoneUndecided
+from claimjobs.options import HOLDS
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Job, Queue, Retry, SideCar, make, side_car_tables
-from claimjobs.claim.find_and_lock import ClaimRequest
+from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.errors import ClaimsMissing, KeyNotIndexed, NoPrimaryKey
 from claimjobs.statements import settle
 from claimjobs.statements import side_car as statements
@@ -316,14 +316,14 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
     with orders(backend).claim(2) as batch:
         batch.done()
     algorithm: Any = queue._works.algorithm(None)
-    apart = algorithm._apart
+    phases = algorithm._phases
     naive = sa.select(ORDERS.c.id)
     ours, dialect = queue._works.backend.source, queue._works.backend.dialect
     everything = dialect.only_candidates(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
         skip_locked=True, of=ours.table
     )
-    apart._lock = everything
-    apart._find._from_head = naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
+    phases._lock = everything
+    phases.finder._from_head = naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
     assert keys(queue.claim(4)) == [3, 4]
 
 
@@ -331,7 +331,7 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
 def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend, lock_source: bool) -> None:
     queue = orders(backend, 3, lock_source=lock_source, where=sa.text("status = 'new'"))
     algorithm: Any = queue._works.algorithm(None)
-    algorithm._apart._find._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
+    algorithm._phases.finder._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
     backend.run("UPDATE orders SET status = 'old' WHERE id = 2")
     assert keys(queue.claim(3)) == [1, 3]
     assert claims(backend).get(2, "unclaimed") == "unclaimed"
@@ -719,7 +719,7 @@ def pair_of(queue: Queue) -> statements.SideCarJoin:
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
     algorithm: Any = busy._works.algorithm(None)
-    plan = plan_of(backend, busy, algorithm._apart._find._from_head, {"claimjobs_limit": SIZE})
+    plan = plan_of(backend, busy, algorithm._phases.finder._from_head, {"claimjobs_limit": SIZE})
     wanted = {backend.primary_key_of("orders"), backend.primary_key_of("orders_claims")}
     assert set(plan.indexes) == wanted, plan.text
     assert not plan.sorts, plan.text
@@ -731,9 +731,9 @@ def test_the_rest_of_a_claim_goes_through_the_primary_keys(backend: Backend, bus
     chosen = list(range(801, 801 + SIZE))
     me = busy.owner_id
     each = {
-        "lock": (algorithm._apart._lock, {"claimjobs_candidates": chosen, "claimjobs_size": SIZE}),
-        "take": (algorithm._take.select, {"claimjobs_keys": chosen, "claimjobs_me": me}),
-        "taken": (algorithm._taken, {"claimjobs_keys": chosen, "claimjobs_me": me}),
+        "lock": (algorithm._phases._lock, {"claimjobs_candidates": chosen, "claimjobs_size": SIZE}),
+        "claim": (algorithm._claim.select, {"claimjobs_keys": chosen, "claimjobs_me": me}),
+        "claimed": (algorithm._claimed.statement, {"claimjobs_keys": chosen, "claimjobs_me": me}),
     }
     fit = {backend.primary_key_of(table) for table in ("orders", "orders_claims", "claimjobs_owners")} | {""}
     for name, (statement, values) in each.items():

@@ -11,9 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
-from claimjobs.claim.strategies import Hold
 from claimjobs.errors import BadPredicate
-from claimjobs.options import Liveness
+from claimjobs.options import HoldKind, Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
@@ -309,7 +308,7 @@ HOLDS = pytest.mark.parametrize("hold", ["lease", "transaction"])
 
 
 @HOLDS
-def test_the_next_batch_is_claimed_while_one_is_worked_on(backend: Backend, hold: Hold) -> None:
+def test_the_next_batch_is_claimed_while_one_is_worked_on(backend: Backend, hold: HoldKind) -> None:
     queue = backend.queue(hold=hold)
     queue.enqueue(jobs(7))
     seen: list[list[str]] = []
@@ -325,7 +324,9 @@ def test_the_next_batch_is_claimed_while_one_is_worked_on(backend: Backend, hold
 
 @HOLDS
 @pytest.mark.parametrize("end", [stops, ends])
-def test_what_was_claimed_meanwhile_and_is_not_asked_for_is_released(backend: Backend, hold: Hold, end: object) -> None:
+def test_what_was_claimed_meanwhile_and_is_not_asked_for_is_released(
+    backend: Backend, hold: HoldKind, end: object
+) -> None:
     queue = backend.queue(hold=hold)
     queue.enqueue(jobs(9))
     batches = queue.batches(2, prefetch=2)

@@ -11,7 +11,7 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "company=(len(self.suspects)),",
     ): "Outcomes are narrowed once, and never again.",
     (
-        "claimjobs/claim/find_and_lock.py",
+        "claimjobs/claim/candidates.py",
         "if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):",
         "if (len({job.key for job in jobs}) < len(jobs)):",
     ): "A primary key names no two rows: looking for them there costs time, and finds none.",

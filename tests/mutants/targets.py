@@ -13,7 +13,8 @@ LEFT_ALONE: Final = "not server_that_is and not packet_holds and not innocent"
 
 TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
-        "claim/strategies claim/find_and_lock claim/search batch/settle_and_claim lease/lease_hold "
+        "claim/one_statement claim/two_phases claim/candidates claim/find_and_lock claim/search "
+        "batch/settle_and_claim lease/lease_hold "
         "queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
         "statements/claim statements/column_encoding",
         "unit/test_overfetch test_claim test_contention test_turn test_cursor test_cut_claims test_transaction "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claimjobs.claim.find_and_lock import ClaimResult
 from claimjobs.claim.search import Overfetch
+from claimjobs.claim.strategy import ClaimResult
 from claimjobs.job import Job
 
 

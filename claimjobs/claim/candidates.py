@@ -1,0 +1,106 @@
+"""Candidates: the statements that find and count them, and which of them a claim may have."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import sqlalchemy as sa
+
+from claimjobs.claim.strategy import ClaimRequest
+from claimjobs.dialects import Dialect, Key
+from claimjobs.errors import KeyNotUnique
+from claimjobs.job import Job
+from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
+from claimjobs.table.backend import Backend
+from claimjobs.table.roles import Roles
+
+Statement = TypeVar("Statement")
+
+
+class CursorStatement(ABC, Generic[Statement]):
+    """A statement in two forms: from the head of a selection, and after a place in its order.
+
+    Each form is built when a request needs it first.
+    """
+
+    def __init__(self, selection: Selection, dialect: Dialect) -> None:
+        self.keyset_order = keyset_order_of(selection)
+        """The order, if a claim can begin anywhere in it."""
+        self._selection, self._dialect = selection, dialect
+
+    @abstractmethod
+    def build(self, selection: Selection) -> Statement:
+        """The statement over this selection."""
+
+    def of(self, request: ClaimRequest) -> Statement:
+        """The form for this request."""
+        return self._from_head if request.after is None else self._after_place
+
+    @cached_property
+    def _from_head(self) -> Statement:
+        return self.build(self._selection)
+
+    @cached_property
+    def _after_place(self) -> Statement:
+        order = self.keyset_order
+        return self._from_head if order is None else self.build(order.after(self._selection, self._dialect))
+
+
+class CandidateFinder(CursorStatement[sa.Select[Any]]):
+    """Phase 1 as a statement of its own: it reads the keys of candidates, and locks nothing."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        super().__init__(selection, backend.dialect)
+        self._roles = backend.roles
+
+    def build(self, selection: Selection) -> sa.Select[Any]:
+        return find(self._roles, selection)
+
+    def rows(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
+        """The keys of the candidates in order, each with the size of its group of suspects."""
+        return connection.execute(self.of(request), request.find_parameters).all()
+
+
+class CandidateCount(CursorStatement[sa.Select[Any]]):
+    """Counts candidates. Sent after a claim that got fewer jobs than it wanted: that one went through all of them."""
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        super().__init__(selection, backend.dialect)
+        self._roles = backend.roles
+
+    def build(self, selection: Selection) -> sa.Select[Any]:
+        return how_many(self._roles, selection)
+
+    def count(self, connection: sa.Connection, request: ClaimRequest, at_least: int = 0) -> int:
+        """How many candidates there are. `at_least`: so many are known; some may have gone since."""
+        count: int = connection.execute(self.of(request), request.find_parameters).scalar_one()
+        return max(count, at_least)
+
+
+def check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
+    """Raises KeyNotUnique if two jobs have one key. Only a key that is no primary key can name two rows."""
+    if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
+        raise KeyNotUnique(roles.name)
+
+
+def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
+    """The keys of the candidates whose group is as large as that of the first, and how many of them may be claimed."""
+    group_size = rows[0][-1]
+    keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == group_size]
+    return keys, at_most(size, group_size)
+
+
+def at_most(size: int, group_size: int) -> int:
+    """How many jobs of a group of suspects may be claimed at once. A `group_size` of 0: they are no suspects."""
+    return min(size, max(1, group_size // 2)) if group_size else size
+
+
+def reach_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
+    """How many candidates a claim of `size` jobs went through to get these."""
+    if len(jobs) < size:
+        return len(candidates)
+    places = {key: place for place, key in enumerate(candidates, 1)}
+    return max(places[job.key] for job in jobs)

@@ -1,0 +1,41 @@
+"""Which strategy claims: by what the user chose, and by what the table and the database can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.claim.one_statement import OneStatement
+from claimjobs.claim.strategy import ClaimStrategy
+from claimjobs.claim.two_phases import LockOnly, TwoPhases
+from claimjobs.options import HoldKind, LockKind
+from claimjobs.statements.find import Selection
+from claimjobs.table.backend import Backend
+
+
+def strategy_for(
+    backend: Backend,
+    selection: Selection,
+    now: sa.ColumnElement[Any],
+    *,
+    hold: HoldKind = "lease",
+    lock: LockKind = "rows",
+    session_lock: bool | None = None,
+) -> ClaimStrategy:
+    """The strategy for these choices. What most users do not need is imported when it is chosen.
+
+    `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: a claim
+    by advisory locks asks each new session.
+    """
+    if lock == "advisory":
+        from claimjobs.claim.advisory_locks import advisory_strategy  # noqa: PLC0415
+
+        return advisory_strategy(backend, selection, now, hold, session_lock=session_lock)
+    if backend.apart is not None:
+        from claimjobs.claim.side_car import side_car_strategy  # noqa: PLC0415
+
+        return side_car_strategy(backend, selection, now, hold)
+    if hold == "transaction":
+        return LockOnly(backend, selection)
+    return (OneStatement if backend.dialect.claims_in_one_statement else TwoPhases)(backend, selection, now)

@@ -1,0 +1,85 @@
+"""What every way to claim has in common: the request, the result, and the interface `ClaimStrategy`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import sqlalchemy as sa
+
+from claimjobs.job import Job
+from claimjobs.statements.find import KeysetOrder
+
+After = Mapping[str, Any] | None
+"""The cursor as parameters of a statement: a claim begins after this place in the order. None: at the head."""
+
+
+class ClaimRequest(NamedTuple):
+    """What one claim is to do: claim `size` jobs out of `limit` candidates, after a place in the order."""
+
+    size: int
+    limit: int
+    after: After = None
+
+    @property
+    def find_parameters(self) -> dict[str, Any]:
+        """The parameters of the statement that finds candidates."""
+        return {"claimjobs_limit": self.limit, **(self.after or {})}
+
+
+class ClaimResult(NamedTuple):
+    """What one claim did."""
+
+    jobs: list[Job]
+    found: int
+    """Candidates that were found. Of a claim that got all it wanted: at least those that it went through."""
+    reach: int
+    """How many candidates the claim went through to get these jobs."""
+    owner: int = 0
+    """The id of the owner that claimed them."""
+    suspects: bool = False
+    """Whether these are suspects. Then fewer may be claimed than were wanted."""
+
+    @property
+    def collisions(self) -> int:
+        """Candidates that others had locked or claimed before this claim reached them."""
+        return self.reach - len(self.jobs)
+
+
+NOTHING: Final = ClaimResult([], 0, 0)
+
+
+class OwnerDead(Exception):
+    """The owner for which this was to be claimed was declared dead. Nothing was claimed."""
+
+
+class Unmarked(OwnerDead):
+    """Fewer jobs were marked than were locked: the owner is dead, or the database swallows the write."""
+
+    def __init__(self, marked: int, locked: Sequence[Job]) -> None:
+        super().__init__(marked, len(locked))
+        self.marked, self.locked = marked, len(locked)
+        self.keys = tuple(job.key for job in locked)
+
+
+class ClaimStrategy(ABC):
+    """A way to claim jobs, in the caller's transaction.
+
+    Suspects are jobs of a batch that failed as a whole. They are claimed only together with suspects of a group of
+    the same size, and at most half as many at once. So the groups get smaller until the bad job is alone.
+    """
+
+    keyset_order: KeysetOrder | None
+    """The order, if a claim can begin anywhere in it."""
+    is_one_statement: bool
+    """Whether a claim needs no transaction around it."""
+    is_lazy: bool
+    """Whether the database reads no more candidates than are needed. Then the limit may be high."""
+
+    @abstractmethod
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        """Claim for the owner of this id.
+
+        Raises OwnerDead, KeyNotUnique or KeyUnreadable: roll the transaction back then.
+        """

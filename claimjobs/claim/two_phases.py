@@ -1,0 +1,54 @@
+"""Claims in two phases, for any database with SKIP LOCKED: find and lock, then mark."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from claimjobs.claim.claimed_values import ClaimedValues
+from claimjobs.claim.find_and_lock import lock_strategy
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Unmarked
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.errors import KeyNotUnique
+from claimjobs.job import Job
+from claimjobs.statements.find import Selection
+from claimjobs.statements.mark import mark
+from claimjobs.table.backend import Backend
+
+
+class TwoPhases(ClaimStrategy):
+    """Claims by lease: find and lock, then mark the jobs as owned."""
+
+    is_one_statement = False
+
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[object]) -> None:
+        self._name = backend.roles.name
+        self._values = ClaimedValues(backend.roles)
+        self._lock = lock_strategy(backend, selection, known=self._values.names)
+        self._mark = CompiledStatement(mark(backend.roles, backend.dialect, now, backend.owners))
+        self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
+
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        result = self._lock.lock(connection, request, self._values.of(owner))
+        if result.jobs:
+            self._mark_all(connection, owner, result.jobs)
+        return result._replace(owner=owner)
+
+    def _mark_all(self, connection: sa.Connection, owner: int, jobs: list[Job]) -> None:
+        marked = self._mark.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": owner})
+        if marked > len(jobs):
+            raise KeyNotUnique(self._name)
+        if marked < len(jobs):
+            raise Unmarked(marked, jobs)
+
+
+class LockOnly(ClaimStrategy):
+    """Claims by the row locks of an open transaction: find and lock, and write nothing."""
+
+    is_one_statement = False
+
+    def __init__(self, backend: Backend, selection: Selection) -> None:
+        self._lock = lock_strategy(backend, selection)
+        self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
+
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        return self._lock.lock(connection, request)._replace(owner=owner)
