@@ -22,8 +22,8 @@ README: Final = ROOT / "README.md"
 IMAGES: Final = ROOT / "docs" / "images"
 RESULTS: Final = ROOT / "benchmarks" / "results"
 
-SHOWN_FIRST: Final = ("drain", "held_snapshot")
-"""The pictures of the README."""
+SHOWN_FIRST: Final = ("drain",)
+"""The picture of the README."""
 NOTHING: Final = "*Not measured yet.*"
 GOALS: Final = ("point", "what", "bound", "here", "")
 

@@ -1,11 +1,15 @@
-"""Write docs/commands.md from the commands themselves. Run `python -m docs.make_commands` in the repository."""
+"""Fill docs/commands.md with what the commands say of themselves. Run `python -m docs.make_commands` in the repository.
+
+What stands between a pair of marks, `<!-- options: NAME -->` and `<!-- options: end -->`, is made: how the command is
+called, its help and its own options. The rest of the page is written by hand.
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,49 +19,54 @@ from claimjobs.cli.exits import MEANINGS
 from claimjobs.cli.main import COMMANDS, main
 
 PAGE: Final = Path(__file__).with_name("commands.md")
-
-HEAD: Final = """\
-# The commands
-
-Made by `python -m docs.make_commands` from what `claimjobs COMMAND --help` says; do not edit. The tests fail when
-this page is stale.
-
-Standard output is data, standard error is everything else. Passwords are shown in neither.
-"""
+MARKS: Final = r"(?P<begin><!-- options: (?P<name>[\w -]+) -->)\n.*?(?P<end><!-- options: end -->)"
+BEFORE, EVERYWHERE, EXITS = "before a command", "every command", "exit codes"
+"""Names of parts that belong to no single command."""
 PLACEHOLDERS: Final = {"integer range": "N", "float range": "N", "path": "FILE", "text": "TEXT"}
 
 
 def page() -> str:
-    """The page."""
-    lines = [HEAD, *_common(), *(line for name in COMMANDS for line in _section(name)), *_exits(), ""]
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
+    """The page as it should be."""
+    return filled(PAGE.read_text(encoding="utf-8"))
 
 
-def _common() -> Iterator[str]:
-    yield "\n## claimjobs\n"
-    yield "Options that stand before the command: `claimjobs --verbose status`.\n"
-    yield from _options(main)
+def filled(page: str) -> str:
+    """A page with what stands between its marks made anew. Raises LookupError for the name of no part."""
+    parts = dict(_parts())
+
+    def made(match: re.Match[str]) -> str:
+        text = re.sub(r"\n{3,}", "\n\n", "\n".join(parts[match["name"]]))
+        return f"{match['begin']}\n\n{text.strip()}\n\n{match['end']}"
+
+    return re.sub(MARKS, made, page, flags=re.DOTALL)
 
 
-def _section(name: str) -> Iterator[str]:
-    command = main.get_command(click.Context(main), name)
-    if command is None:
-        raise LookupError(name)
+def _parts() -> Iterator[tuple[str, list[str]]]:
+    commands = dict(_commands())
+    shared = set.intersection(*({*map(_row, _options(c))} for c in commands.values() if not isinstance(c, click.Group)))
+    yield BEFORE, _table(map(_row, _options(main)))
+    yield EVERYWHERE, _table(row for row in map(_row, _options(commands["status"])) if row in shared)
+    yield EXITS, ["| code | meaning |\n| --- | --- |", *(f"| {code} | {text} |" for code, text in MEANINGS.items())]
+    for name, command in commands.items():
+        yield name, [*_usage(name, command), *_help(command), *_own_options(command, shared)]
+
+
+def _commands() -> Iterator[tuple[str, click.Command]]:
+    """Each by the words after `claimjobs`; of a group itself and its own."""
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        if command is None:
+            raise LookupError(name)
+        yield name, command
+        for own, part in command.commands.items() if isinstance(command, click.Group) else ():
+            yield f"{name} {own}", part
+
+
+def _usage(name: str, command: click.Command) -> Iterator[str]:
     if not isinstance(command, click.Group):
-        yield from _command(name, command)
-        return
-    yield f"\n## claimjobs {name}\n"
-    yield from _help(command)
-    for own, part in command.commands.items():
-        yield from _command(f"{name} {own}", part)
-
-
-def _command(name: str, command: click.Command) -> Iterator[str]:
-    arguments = "".join(f" {p.make_metavar(click.Context(command))}" for p in command.params if _is_argument(p))
-    yield f"\n## claimjobs {name}\n"
-    yield f"```text\nclaimjobs {name} [OPTIONS]{arguments}\n```\n"
-    yield from _help(command)
-    yield from _options(command)
+        arguments = (p for p in command.params if isinstance(p, click.Argument))
+        words = "".join(f" {p.make_metavar(click.Context(command))}" for p in arguments)
+        yield f"```text\nclaimjobs {name} [OPTIONS]{words}\n```\n"
 
 
 def _help(command: click.Command) -> Iterator[str]:
@@ -70,12 +79,21 @@ def _help(command: click.Command) -> Iterator[str]:
             yield paragraph + "\n"
 
 
-def _options(command: click.Command) -> Iterator[str]:
-    yield "| option | |\n| --- | --- |"
-    for option in command.params:
-        if isinstance(option, click.Option):
-            yield f"| {_names(option)} | {_cell(option.help or '')}{_default(option)} |"
-    yield ""
+def _own_options(command: click.Command, shared: set[str]) -> list[str]:
+    rows = [row for row in map(_row, _options(command)) if row not in shared]
+    return _table(rows) if rows and not isinstance(command, click.Group) else []
+
+
+def _table(rows: Iterable[str]) -> list[str]:
+    return ["| option | |\n| --- | --- |", *rows]
+
+
+def _options(command: click.Command) -> Iterator[click.Option]:
+    return (option for option in command.params if isinstance(option, click.Option))
+
+
+def _row(option: click.Option) -> str:
+    return f"| {_names(option)} | {_cell(option.help or '')}{_default(option)} |"
 
 
 def _names(option: click.Option) -> str:
@@ -94,17 +112,6 @@ def _default(option: click.Option) -> str:
 
 def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", r"\|")
-
-
-def _is_argument(parameter: click.Parameter) -> bool:
-    return isinstance(parameter, click.Argument)
-
-
-def _exits() -> Iterator[str]:
-    yield "\n## Exit codes\n"
-    yield "| code | meaning |\n| --- | --- |"
-    for code, meaning in MEANINGS.items():
-        yield f"| {code} | {meaning} |"
 
 
 if __name__ == "__main__":

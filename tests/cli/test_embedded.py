@@ -22,6 +22,7 @@ from claimjobs.embedded import keeper
 from claimjobs.embedded import server as embedded
 from tests.backends import wait_for
 from tests.cli.command import claimjobs
+from tests.docs.markdown import README, blocks
 
 HOLD = """
 import sys
@@ -97,6 +98,7 @@ def test_commands_without_a_url_use_it_and_say_so(data: Path) -> None:
     assert first.err == (
         f"claimjobs: using the embedded Postgres 18, data in {data}/postgres; "
         "give --url or CLAIMJOBS_URL for a server of your own\n"
+        "claimjobs: Done jobs of jobs are deleted.\n"
     )
     assert not processes(data)
     assert claimjobs("enqueue", "-", stdin=b'{"d": "a", "e": "b"}').out == "1\n"
@@ -116,6 +118,15 @@ def test_a_program_gets_the_url_it_names_else_the_variables_else_the_embedded_se
     with database_url() as url, database_url("mysql://named/jobs") as named:
         assert (url, named) == ("mysql://variable/jobs", "mysql://named/jobs")
     assert capfd.readouterr().err == ""
+
+
+def test_the_readmes_program_needs_no_server(data: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "CLAIMJOBS_URL"}
+    [program], [output] = blocks(README, "python"), blocks(README, "text")
+    run = subprocess.run(
+        [sys.executable, "-c", program.text], env=environment, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout == output.text
 
 
 def test_commands_share_it_and_the_last_one_stops_it(data: Path) -> None:

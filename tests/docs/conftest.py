@@ -1,4 +1,4 @@
-"""The README's shop, on each database (`shop`) and on Postgres alone (`any_shop`)."""
+"""The guide's shop, on each database (`shop`) and on Postgres alone (`any_shop`)."""
 
 from __future__ import annotations
 

@@ -11,8 +11,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guide.md"
-MANUAL = (README, GUIDE)
+COMMANDS = ROOT / "docs" / "commands.md"
+DBA = ROOT / "docs" / "dba.md"
+MANUAL = (README, GUIDE, COMMANDS, DBA)
 """What users read, in this order."""
+
+MADE = r"<!-- (options|bench): [\w -]+ -->\n.*?<!-- \1: end -->"
 
 
 @dataclass(frozen=True)
@@ -36,18 +40,28 @@ class Block:
 
 def blocks(page: Path, language: str) -> list[Block]:
     """The fenced blocks of one language; `line` is that of the first line inside."""
-    return [block for block in _blocks(page) if block.language == language]
+    return [block for block in _blocks(page, page.read_text(encoding="utf-8")) if block.language == language]
 
 
-def _blocks(page: Path) -> Iterator[Block]:
+def written_blocks(page: Path, language: str) -> list[Block]:
+    """Those of them that are written by hand."""
+    return [block for block in _blocks(page, written(page)) if block.language == language]
+
+
+def written(page: Path) -> str:
+    """The page without the lines that a script has made between marks."""
     text = page.read_text(encoding="utf-8")
+    return re.sub(MADE, lambda made: "\n" * made[0].count("\n"), text, flags=re.DOTALL)
+
+
+def _blocks(page: Path, text: str) -> Iterator[Block]:
     for found in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         yield Block(page, text.count("\n", 0, found.start()) + 2, found[1], found[2])
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
-    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    """What is written by hand on the page, without its fenced blocks."""
+    return re.sub(r"^```.*?^```$", "", written(page), flags=re.DOTALL | re.MULTILINE)
 
 
 def links(page: Path) -> list[str]:

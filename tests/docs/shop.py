@@ -1,4 +1,4 @@
-"""The shop of the README: its files as they stand there, a stub for what it sends with, and jobs to work on."""
+"""The shop of the guide: its files as they stand there, a stub for what it sends with, and jobs to work on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue
+from claimjobs import Assignments, Queue
 from tests.backends import Backend
-from tests.docs.markdown import GUIDE, README, ROOT, blocks
+from tests.docs.markdown import COMMANDS, GUIDE, ROOT, blocks
 
 STUB = """\
 sent = []
@@ -28,7 +28,7 @@ SOME_MAIL = [{"address": f"{letter}{n}@example.org", "body": "hello"} for letter
 
 
 class Shop:
-    """A folder with the README's files in it, and its tables with twenty emails."""
+    """A folder with the files of the guide and of the page of commands in it, and its tables with twenty emails."""
 
     def __init__(self, backend: Backend, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.backend = backend
@@ -46,7 +46,7 @@ class Shop:
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "mail.py").write_text(STUB)
-        for block in (*blocks(GUIDE, "python"), *blocks(GUIDE, "toml"), *blocks(README, "python")):
+        for block in (*blocks(GUIDE, "python"), *blocks(GUIDE, "toml"), *blocks(COMMANDS, "python")):
             if block.file:
                 (self.folder / block.file).write_text(block.text)
         (self.folder / "jobs.jsonl").write_text('{"d": "a", "e": "b"}\n' * 3)
@@ -101,7 +101,7 @@ class Shop:
 
 
 def _close(left: Any) -> None:
-    if isinstance(left, Queue):
+    if isinstance(left, (Assignments, Queue)):
         left.close()
         left.engine.dispose()
     elif isinstance(left, sa.Engine):

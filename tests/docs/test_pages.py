@@ -14,7 +14,8 @@ from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
 from claimjobs.options import Liveness, Retry
 from docs import make_chaos, make_commands, make_mutants, make_sql
-from tests.docs.markdown import MANUAL, PAGES, README, ROOT, anchors, blocks, links, table
+from tests.docs.commands import every
+from tests.docs.markdown import COMMANDS, DBA, MANUAL, PAGES, ROOT, anchors, blocks, links, table
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -48,6 +49,11 @@ def test_the_page_of_commands_is_fresh() -> None:
     assert make_commands.PAGE.read_text(encoding="utf-8") == make_commands.page(), "run `python -m docs.make_commands`"
 
 
+def test_the_page_of_commands_has_a_place_for_each_command() -> None:
+    page = make_commands.PAGE.read_text(encoding="utf-8")
+    assert [words for words in map(" ".join, every()) if f"<!-- options: {words} -->" not in page] == []
+
+
 def test_the_page_of_mutants_is_fresh() -> None:
     assert make_mutants.PAGE.read_text(encoding="utf-8") == make_mutants.page(), "run `python -m docs.make_mutants`"
 
@@ -75,7 +81,7 @@ def test_the_page_of_sql_shows_no_claim_that_locks_more_than_it_takes() -> None:
 
 
 def test_the_exit_codes_are_those_of_the_code() -> None:
-    assert table(README, "code", "meaning") == [(str(code), meaning) for code, meaning in exits.MEANINGS.items()]
+    assert table(COMMANDS, "code", "meaning") == [(str(code), meaning) for code, meaning in exits.MEANINGS.items()]
 
 
 def test_the_exit_codes_are_all_there() -> None:
@@ -84,7 +90,7 @@ def test_the_exit_codes_are_all_there() -> None:
 
 
 def test_the_versions_are_those_that_the_dialects_ask_for() -> None:
-    said = {row[0]: row[1] for row in table(README, "database", "versions", "why not older", "drivers")}
+    said = {row[0]: row[1] for row in table(DBA, "database", "versions", "why not older", "drivers")}
     asked = {kind.title: f"{'.'.join(map(str, kind.oldest))} and later" for kind in DIALECTS.values()}
     assert said == asked
 

@@ -1,4 +1,4 @@
-"""What README and guarantees say of deaths and refusals, where no other test says it already."""
+"""What the pages say of deaths and refusals, where no other test says it already."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_the_demonstration_refuses_a_table_with_a_payload_of_its_own(any_shop: S
 
 @contextmanager
 def an_account(backend: Backend) -> Iterator[sa.Engine]:
-    """An engine for an account with the rights that the README names, and no others."""
+    """An engine for an account with the rights that docs/dba.md names, and no others."""
     name, database = f"cj_{secrets.token_hex(4)}", sa.make_url(backend.url).database
     postgres = backend.family == "postgres"
     where = "" if postgres else f"{database}."

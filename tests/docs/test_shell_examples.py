@@ -1,4 +1,4 @@
-"""Each command line that is shown can be typed; those of the README are, one after the other."""
+"""Each command line that is shown can be typed; those written for the manual are, one after the other."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.cli.main import COMMANDS
+from claimjobs.cli.main import COMMANDS as NAMES
 from tests.docs.commands import Shown, every, options, shown
-from tests.docs.markdown import GUIDE, MANUAL, PAGES, README, ROOT, blocks, prose
+from tests.docs.markdown import COMMANDS, GUIDE, MANUAL, PAGES, README, ROOT, blocks, prose, written, written_blocks
 from tests.docs.shop import Shop
 
 SHOWN = shown()
@@ -25,23 +25,27 @@ def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.Monkey
     for name in ("jobs.jsonl", "jobs.csv", "news.csv", "orders.toml"):
         Path(name).touch()
     rest = [word for word in line.words if word not in ("-v", "--verbose")]
+    while rest[0].startswith("--"):  # an option before the command's name, and its value
+        del rest[:2]
     [words] = [words for words in EVERY if tuple(rest[: len(words)]) == words]
     with EVERY[words].make_context(words[-1], rest[len(words) :]):
         pass
 
 
-def test_every_command_is_shown_in_the_readme_and_in_its_own_help() -> None:
-    told = README.read_text(encoding="utf-8")
+def test_every_command_is_told_of_and_shown_on_its_page_and_in_its_own_help() -> None:
+    told = written(COMMANDS)
+    lines = "\n".join(block.text for block in written_blocks(COMMANDS, "sh"))
     for words in map(" ".join, EVERY):
         assert words in told
         assert any(line.where == f"{words} --help" for line in SHOWN), words
-    for name in COMMANDS:
-        assert any(line.where.startswith("README") and name in line.words for line in SHOWN), name
+    for name in NAMES:
+        assert f"claimjobs {name} " in lines, name
+        assert name in README.read_text(encoding="utf-8"), name
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
 def test_every_option_is_told_of(words: tuple[str, ...]) -> None:
-    told = "".join(page.read_text(encoding="utf-8") for page in MANUAL)
+    told = "".join(map(written, MANUAL))
     missing = [option for option in options(words) if option not in told]
     assert missing == []
 
@@ -56,9 +60,9 @@ def test_no_option_is_named_that_is_not_there(page: Path) -> None:
 
 
 def test_the_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
-    """All of the guide's and then the README's, in one folder; a run without an end is made to have one."""
+    """All that are written by hand, page after page in one folder; a run without an end is made to have one."""
     any_shop.open_orders()
-    for block in (*blocks(GUIDE, "sh"), *blocks(README, "sh")):
+    for block in (block for page in (GUIDE, COMMANDS, README) for block in written_blocks(page, "sh")):
         for line in block.text.splitlines():
             if line.startswith("claimjobs "):
                 _run(any_shop, line.replace("--duration 20", "--duration 1 --consumers 2"))
