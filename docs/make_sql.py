@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 import sys
-import textwrap
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +39,8 @@ from claimjobs.table.create import tables_for
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
 from claimjobs.table.roles import Roles, roles_of
+from docs.sql_format import formatted
+from docs.sql_texts import TEXTS
 from tests.backends import Backend, Servers
 from tests.conformance.owners import declare_dead, hand_of, still
 
@@ -52,85 +53,6 @@ URLS: Final = {"postgres": "postgresql+psycopg://", "mysql": "mysql+pymysql://",
 
 EXPLAIN: Final = {"postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN FORMAT=TRADITIONAL", "mariadb": "EXPLAIN"}
 
-TITLES: Final = {
-    "claim": "Claim: find, lock and mark in one statement",
-    "claim beyond": "Claim: the same, beyond the last job of the claim before",
-    "turn": "From one batch to the next: settle what is done, and claim, in one statement",
-    "turn at head": "From one batch to the next: the same, from the head",
-    "find": "Claim, phase 1: find candidates",
-    "find beyond": "Claim, phase 1: the same, beyond the last job of the claim before",
-    "take": "Claim, both phases: find candidates, and lock those that are free",
-    "take beyond": "Claim, both phases: the same, beyond the last job of the claim before",
-    "count": "Claim: how many candidates there were, where a claim fell short",
-    "count beyond": "Claim: the same, beyond the last job of the claim before",
-    "lock": "Claim, phase 2: lock those that are free",
-    "mark": "Claim, phase 2: make them ours",
-    "done": "Settle: done",
-    "kept": 'Settle: done, with `on_done="keep"`',
-    "released": "Settle: released",
-    "retried": "Settle: failed, to be run again",
-    "dead": "Settle: failed for the last time",
-    "still mine": "Settle: which jobs are still ours, where a count fell short",
-    "suspects": "Settle: an error that names no job",
-    "enqueue": "Enqueue",
-    "settings": "An owner's new connection: its settings",
-    "isolation": "An owner's new connection: its isolation, also for a single statement",
-    "dates": "An owner's new connection: how the server writes instants",
-    "register": "An owner registers",
-    "hold": "An owner takes its session lock",
-    "locked": "An owner notes on which run of the server it holds that",
-    "beat": "An owner gives a sign of life",
-    "listen": "An owner falls asleep: its session hears when it is called",
-    "lie down": "An owner falls asleep: it tells so, and repeats it as a sign of life",
-    "glance": "An owner that sleeps looks: for work, and who else sleeps",
-    "careful": "An owner that sleeps looks: and whether another one seems dead",
-    "wait": "An owner sleeps",
-    "call": "Enqueue: some of those that sleep are called",
-    "interrupt": "Enqueue, after the commit: the sleep of one that was called is ended",
-    "held": "An owner leaves: what it still holds is released",
-    "leave": "An owner leaves: its row",
-    "lead": "Looking after the dead: who looks most",
-    "look": "Looking after the dead: all owners of the table",
-    "sweep": "Looking after the dead: jobs whose owner is in no table",
-    "end session": "Reclaim: the session of a dead owner is ended",
-    "seize": "Reclaim: the owner's row is locked, and its last sign of life read again",
-    "declare dead": "Reclaim: it is declared dead",
-    "left behind": "Reclaim: what it held, but for what others have locked",
-    "claims of": "Reclaim by hand, or by a supervisor: is it an owner of this table",
-    "holder": "Reclaim by hand, or by a supervisor: has its session ended",
-    "list": "Dead jobs: list",
-    "revive": "Dead jobs: retry",
-    "drop": "Dead jobs: drop",
-    "old": "Clean-up: kept jobs that are old",
-    "purge": "Clean-up: they leave the table",
-}
-NOTES: Final = {
-    "lock": "`:candidates` is what phase 1 found.",
-    "turn": "`:meant` is how many jobs are settled. If fewer were ours, it tells which.",
-    "take": "The derived table is a plain read. Only `jobs` is locked, and only until the batch is full.",
-    "retried": "One WHEN a failed job; here one job.",
-    "dead": "One WHEN a dead job; here one job.",
-    "suspects": "One WHEN a job; here two jobs. `:company` is how many they were.",
-    "lie down": "A beat ends the sleep.",
-    "glance": "It commits by itself. `work` is asked for less and less often, the rest every 3 s, 5.4 s in a crowd.",
-    "careful": "By the one that looks most, and by about three of all others that sleep.",
-    "wait": "For as long as until the next glance.",
-    "call": "After the commit; in a caller's transaction before it. It returns nothing while nobody sleeps.",
-    "interrupt": "`4711` stands for the session's number, which the call returned. It holds that lock while it sleeps.",
-    "held": "In a reclaim it tells whether jobs are left that somebody has locked.",
-    "beat": "It reaches no row when the owner was declared dead. The owner then registers anew.",
-    "look": "With every beat of every consumer, and every 0.4 s by the one that looks most.",
-    "sweep": "Every 5 s, by the one that looks most.",
-    "end session": "`4711` stands for the session's number.",
-    "left behind": "They are handed back by the statements of a settle; then the owner leaves.",
-    "old": "In pages of 1,000. From the second on it begins beyond the last job of the one before.",
-    "list": "In pages of 1,000, each from beyond the last key of the one before. `retry` and `drop` find theirs so.",
-}
-NOTES_FOR: Final = {
-    ("mysql", "lock"): "`:candidates` is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
-    ("mariadb", "lock"): "`:candidates` is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
-}
-
 OURS: Final = "claimjobs_"
 """What the names of parameters begin with that a column of the user's might have; left out here."""
 GIVEN: Final = (
@@ -139,10 +61,6 @@ GIVEN: Final = (
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
-CLAUSES: Final = (
-    r"(SELECT|FROM|WHERE|SET|ORDER BY|LIMIT|FOR UPDATE|FOR NO KEY UPDATE|RETURNING|VALUES|"
-    r"candidate AS|locked AS|claimed AS)\b"
-)
 
 HEAD: Final = f"""\
 # The SQL that claimjobs sends
@@ -323,18 +241,13 @@ def readable(statement: Any, family: str) -> str:
     for name, value in text.params.items():
         if name.removeprefix(OURS) not in GIVEN:
             sql = re.sub(rf"(?<!:):{name}\b({CAST})?", _literal(value), sql)
-    clauses = re.sub(rf"(?<!DELETE)\s+(?={CLAUSES})", "\n", " ".join(sql.split()))
-    return "\n".join(folded for line in clauses.splitlines() for folded in _folded(line))
+    return formatted(sql)
 
 
 def _literal(value: Any) -> str:
     if value is None:
         return "NULL"
     return f"'{value}'" if isinstance(value, str) else str(value)
-
-
-def _folded(line: str) -> list[str]:
-    return textwrap.wrap(line, 110, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
 
 
 # --- on a server ---------------------------------------------------------------------------------------------
@@ -538,10 +451,9 @@ def section(backend: Backend, sent: Sent) -> Iterator[str]:
     yield f"\n## {backend.dialect.title}\n"
     yield f"Seen on {backend.dialect.title} {version[0] if version else backend.server.version}."
     for name, sql in statements(backend.family).items():
-        yield f"\n### {TITLES[name]}\n"
+        title, purpose = TEXTS[name]
+        yield f"\n### {title}\n\n{purpose}\n"
         yield f"```sql\n{sql}\n```"
-        if note := NOTES_FOR.get((backend.family, name), NOTES.get(name)):
-            yield f"\n{note}"
         if plan := sent.plans.get(name):
             yield f"\n```text\n{plan}\n```"
         if locks := sent.locks.get(name):

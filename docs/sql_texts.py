@@ -1,0 +1,221 @@
+"""What each statement of docs/sql.md is called there, and what it is for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+TEXTS: Final[dict[str, tuple[str, str]]] = {
+    "claim": (
+        "Claim: find, lock and mark in one statement",
+        "It takes the first due jobs that nobody has locked, and writes the owner into them. A batch holds "
+        "suspects or fresh jobs, never both. It takes nothing if the owner was declared dead.",
+    ),
+    "claim beyond": (
+        "Claim: after the last job of the claim before",
+        "It is the same statement, and skips what stands before its last job in the order of the queue.",
+    ),
+    "turn": (
+        "Settle and claim in one statement",
+        "Between two batches of a loop it deletes the done jobs and claims the next ones. `:meant` is how "
+        "many jobs are to be settled. If fewer were reached, it returns which, and claims nothing.",
+    ),
+    "turn at head": (
+        "Settle and claim in one statement: from the head",
+        "It is the same statement, and begins its search at the head of the queue.",
+    ),
+    "find": (
+        "Claim, phase 1: find candidates",
+        "A plain read of the index gives the first due jobs. It locks nothing.",
+    ),
+    "find beyond": (
+        "Claim, phase 1: after the last job of the claim before",
+        "It is the same statement, and skips what stands before its last job in the order of the queue.",
+    ),
+    "take": (
+        "Claim, both phases: find candidates and lock those that are free",
+        "The derived table is a plain read of the index. Only `jobs` is locked, and only until the batch is full.",
+    ),
+    "take beyond": (
+        "Claim, both phases: after the last job of the claim before",
+        "It is the same statement, and skips what stands before its last job in the order of the queue.",
+    ),
+    "count": (
+        "Claim: how many candidates there were",
+        "It is sent where a claim got fewer jobs than it wanted: are there more, or has somebody else locked them?",
+    ),
+    "count beyond": (
+        "Claim: how many candidates there were after the last job of the claim before",
+        "It is sent where a claim that began there got fewer jobs than it wanted.",
+    ),
+    "lock": (
+        "Claim, phase 2: lock those that are free",
+        "It locks the candidates that nobody has locked, and checks the whole predicate again. `:candidates` "
+        "is a JSON array of what phase 1 found, such as `[[1], [2], [3]]`.",
+    ),
+    "mark": (
+        "Claim, phase 2: mark them",
+        "It writes the owner into the locked rows. It writes nothing if the owner was declared dead.",
+    ),
+    "done": (
+        "Settle: done",
+        "It deletes the done jobs of a batch that this owner still holds.",
+    ),
+    "kept": (
+        'Settle: done, with `on_done="keep"`',
+        "It writes the state of done jobs that stay in the table.",
+    ),
+    "released": (
+        "Settle: released",
+        "It makes jobs without an outcome free again; no attempt is counted.",
+    ),
+    "retried": (
+        "Settle: failed, to be run again",
+        "It counts an attempt and sets the time of the next one. There is one WHEN for each failed job; here one job.",
+    ),
+    "dead": (
+        "Settle: failed for the last time",
+        "It keeps the job and its last error for a person to look at. There is one WHEN for each such job; "
+        "here one job.",
+    ),
+    "still mine": (
+        "Settle: which jobs this owner still holds",
+        "It is sent where a settle reached fewer rows than were meant. It locks those that are left, which "
+        "are then settled.",
+    ),
+    "suspects": (
+        "Settle: an error that names no job",
+        "It makes the jobs free as suspects, which are claimed again in smaller batches. There is one WHEN "
+        "for each job; here two jobs.",
+    ),
+    "enqueue": (
+        "Enqueue",
+        "It inserts the payload; all other columns have defaults.",
+    ),
+    "settings": (
+        "An owner's new connection: its settings",
+        "They hold for this session alone.",
+    ),
+    "isolation": (
+        "An owner's new connection: its isolation",
+        "It also holds for a statement that is sent without BEGIN.",
+    ),
+    "dates": (
+        "An owner's new connection: how the server writes instants",
+        "The client reads instants of this form.",
+    ),
+    "register": (
+        "An owner registers",
+        "A consumer inserts its row when it first claims. The id is never used again.",
+    ),
+    "hold": (
+        "An owner takes its session lock",
+        "The server frees this lock when the process has died; so others learn of it at once.",
+    ),
+    "locked": (
+        "An owner notes since when its server runs",
+        "A free lock says nothing after a restart of the server, so the owner notes on which run it took the lock.",
+    ),
+    "beat": (
+        "An owner writes a heartbeat",
+        "It is sent every fifth of the lease. It reaches no row when the owner was declared dead; the owner "
+        "then registers anew.",
+    ),
+    "listen": (
+        "An idle owner listens",
+        "Its session hears when a producer wakes it.",
+    ),
+    "lie down": (
+        "An idle owner says that it sleeps",
+        "Producers wake the owners that have `asleep` set. It is a heartbeat too; the heartbeat above clears "
+        "the column.",
+    ),
+    "glance": (
+        "An idle owner checks for work",
+        "It asks whether a job is due, and how many other owners sleep. It is sent less and less often, up to "
+        "every 3 s, or every 5.4 s where many sleep.",
+    ),
+    "careful": (
+        "An idle owner checks for work, and for dead owners",
+        "It is sent in place of the one above by the owner that looks after the dead, and by about three "
+        "others in turn.",
+    ),
+    "wait": (
+        "An idle owner waits",
+        "It sleeps in the server until its next check; a producer can end that.",
+    ),
+    "call": (
+        "Enqueue: find sleeping owners and wake them",
+        "It is sent after the commit of an enqueue, or before the commit of a caller's transaction. It "
+        "returns nothing while nobody sleeps.",
+    ),
+    "interrupt": (
+        "Enqueue, after the commit: end the sleep of an owner",
+        "`4711` stands for the session's number, which the statement above returned. The lock says that this "
+        "session sleeps.",
+    ),
+    "held": (
+        "An owner leaves: what it still holds",
+        "These jobs are released. In a reclaim it says whether jobs are left that somebody has locked.",
+    ),
+    "leave": (
+        "An owner leaves: its row",
+        "It is deleted when the owner holds no job.",
+    ),
+    "lead": (
+        "Looking after the dead: who checks most often",
+        "The owner that gets this session lock reads the owners every 0.4 s, the others with each heartbeat.",
+    ),
+    "look": (
+        "Looking after the dead: all owners of the table",
+        "It reads heartbeats and session locks, and is sent with every heartbeat, and every 0.4 s by one owner.",
+    ),
+    "sweep": (
+        "Looking after the dead: jobs whose owner is in no table",
+        "One owner sends it every 5 s. The jobs that it finds are released.",
+    ),
+    "end session": (
+        "Reclaim: end the session of a dead owner",
+        "What that session still has under way is over before its jobs are released. `4711` stands for its number.",
+    ),
+    "seize": (
+        "Reclaim: lock the owner's row",
+        "Its last heartbeat is read again under the lock: if it is newer, the owner lives.",
+    ),
+    "declare dead": (
+        "Reclaim: declare the owner dead",
+        "It cannot claim or write a heartbeat after that.",
+    ),
+    "left behind": (
+        "Reclaim: what the dead owner held",
+        "Jobs that others have locked are left for later. The statements of a settle release the rest.",
+    ),
+    "claims of": (
+        "Reclaim by hand, or by a supervisor: is it an owner of this table",
+        "It reads from which table the owner claims.",
+    ),
+    "holder": (
+        "Reclaim by hand, or by a supervisor: has its session ended",
+        "It asks which session holds the owner's lock; none does when the process has ended.",
+    ),
+    "list": (
+        "Dead jobs: list",
+        "It reads dead jobs by their keys, 1,000 at a time. `retry` and `drop` find theirs in the same way.",
+    ),
+    "revive": (
+        "Dead jobs: retry",
+        "It gives dead jobs all their attempts again. It reaches no row in another state.",
+    ),
+    "drop": (
+        "Dead jobs: drop",
+        "It deletes dead jobs. It reaches no row in another state.",
+    ),
+    "old": (
+        "Purge: find old jobs",
+        "It reads the keys of kept jobs that are old, 1,000 at a time, each page after the last key of the one before.",
+    ),
+    "purge": (
+        "Purge: delete them",
+        "It asks again for status and age, and deletes one page in one transaction.",
+    ),
+}
+"""By the names of `docs.make_sql.statements`: a heading, and a sentence that stands before the statement."""
