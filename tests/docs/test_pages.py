@@ -155,6 +155,12 @@ def test_the_changelog_begins_with_this_version() -> None:
     assert f"## [{claimjobs.__version__}]" in log or "## [Unreleased]" in log
 
 
+def test_the_glossary_has_twenty_words_at_most() -> None:
+    design = (ROOT / "docs" / "design.md").read_text(encoding="utf-8")
+    words = re.findall(r"\*\*(.+?)\*\* - ", design.partition("\n## Words\n")[2].partition("\n## ")[0])
+    assert 10 < len(words) <= 20
+
+
 def test_layers_in_the_design_are_those_that_are_enforced() -> None:
     config = (ROOT / ".importlinter").read_text(encoding="utf-8")
     enforced = re.search(r"layers =\n((?:    .+\n)+)", config)
