@@ -12,7 +12,7 @@ CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
-MUTANTS_ARGS ?= --sample 60
+MUTANTS_ARGS ?= --sample 60 --reach .mutants
 DB ?=
 ORDINARY_USER ?= nobody
 LIBRARY := tests/unit tests/conformance tests/cli
@@ -93,7 +93,7 @@ servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list
 
 clean: ## remove the environment and every cache in this folder
-	rm -rf $(VENV) $(LOWEST) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .mutants
 	find claimjobs dialects servers tests benchmarks examples docs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip is upgraded first: dependency groups need 25.1.

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from claimjobs import Queue, side_car_tables
 from claimjobs.lease.sleeper import WakeReason
 from claimjobs.options import Liveness
+from claimjobs.queue.idle_backoff import IdleBackoff
 from claimjobs.table.create import make
 from tests.backends import Backend, poll, wait_for
 from tests.conformance.jobs import counted, jobs
@@ -338,6 +339,18 @@ def test_a_loop_that_drains_does_not_sleep(backend: Backend) -> None:
             backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
         backend.wait_for(lambda: consumer.is_over, "it ends")
     assert consumer.done == ["0000", "0001"]
+    assert not of(sent, "stirring")
+
+
+def test_who_was_called_for_nothing_looks_before_it_sleeps_again(
+    anywhere: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lying down and getting up are written: after short sleeps that costs more than to look."""
+    monkeypatch.setattr(IdleBackoff, "may_sleep", property(lambda _: False))
+    engine = anywhere.new_engine()
+    queue = anywhere.queue(bind=engine)
+    with counted(engine) as sent:
+        assert list(queue.batches(poll=0.05, idle=0.5)) == []
     assert not of(sent, "stirring")
 
 

@@ -72,6 +72,9 @@ def _changes(tree: ast.Module) -> Iterator[Change]:
 def _within(node: ast.AST) -> Iterator[Change]:
     if isinstance(node, ast.FunctionDef) or (isinstance(node, ast.Expr) and _is_spared(node)):
         return  # it is found by itself; or nothing would be seen
+    if isinstance(node, ast.Raise):
+        yield from _statement(node)
+        return  # the rest is the error's text
     if isinstance(node, ast.stmt):
         yield from _statement(node)
     if isinstance(node, ast.expr):

@@ -13,17 +13,17 @@ LEFT_ALONE: Final = "not server_that_is and not packet_holds and not innocent"
 
 TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
-        "claim/one_statement claim/two_phases claim/candidates claim/find_and_lock claim/search "
-        "batch/settle_and_claim lease/lease_hold "
+        "claim/one_statement claim/two_phases claim/candidates claim/find_and_lock claim/search claim/probe "
+        "table/acceptance batch/settle_and_claim lease/lease_hold "
         "queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
         "statements/claim statements/column_encoding",
         "unit/test_overfetch test_claim test_contention test_turn test_cursor test_cut_claims test_transaction "
-        "test_pickup test_columns test_locks test_liveness",
+        "test_pickup test_columns test_locks test_liveness test_unreadable test_fit test_tables",
     ),
     "settle": (
-        "batch/settle batch/batch options statements/settle",
+        "batch/settle batch/batch batch/refusals batch/leftovers options statements/settle",
         "unit/test_batch unit/test_retry test_settle test_retry test_batch test_on_done test_owners test_transaction "
-        "test_dead test_bulk test_turn test_side_car",
+        "test_dead test_bulk test_turn test_side_car test_refusals test_leave",
     ),
     "holds": (
         "lease/lease_hold batch/transaction_hold database/connection database/fair_lock",
@@ -32,7 +32,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     ),
     "owners": (
         "lease/owner lease/registry options lease/heartbeat statements/owners",
-        "test_owners test_outage test_two_databases test_liveness test_cut_claims test_sleep",
+        "unit/test_watch test_owners test_outage test_two_databases test_liveness test_cut_claims test_sleep",
     ),
     "reclaim": (
         "lease/reaper workers/reclaim_thread",
@@ -45,7 +45,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     "dialects": (
         "dialects/base dialects/mysql dialects/mariadb dialects/postgres",
         "unit/test_connect test_claim test_settle test_two_databases test_calls test_columns test_errors test_locks "
-        "test_transaction test_connections",
+        "test_transaction test_connections test_timeouts test_wire test_unreadable test_assign test_unique",
     ),
 }
 """For each part of the protocol: modules of the package, then files of tests (of tests/conformance, where no folder is
