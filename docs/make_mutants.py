@@ -22,20 +22,21 @@ HEAD: Final = """\
 # What the tests notice
 
 Made by `python -m docs.make_mutants` from what `make mutants` found. A line of the protocol is changed, one at a time,
-and tests are run, on Postgres and MySQL: at first the quickest that reach the line, then others that reach it, until
-{bound} s of tests have been run. A mutant is noticed where one of them fails, or hangs; else it survives. A survivor is
-equivalent, which means that nobody who uses the package could see the change; or a test is missing. Words for people
-(log, errors' texts, docstrings) and the tuning (constants of modules and classes) are not changed.
+and tests are run: at first the quickest that reach it, {near} s of them on Postgres and {near} s on MySQL, then, for
+a survivor, {far} s of others that reach it. It is noticed where one of them fails, or hangs; else it survives.
+A survivor is equivalent, which means that nobody who uses the package could see the change; or a test is missing.
+Words for people (log, errors' texts, docstrings) and the tuning (constants of modules and classes) are not changed.
 
 **The sample:** {count} of {there} mutants, drawn by lot (seed {seed}) from the code of commit {commit}. The tests
 noticed {noticed} at first. Of the {survived} survivors {explained} are equivalent, {closed} are noticed by tests
 that were written since, and {missing} are not explained.
 
-**What that says of the mutants that were not drawn:** the tests missed {missed} of {count} that are not equivalent,
-{share:.1f} %. With 95 % confidence the share among all {there} lies between {low:.1f} % and {high:.1f} %
+{note}
+
+**What that says of the mutants that were not drawn:** the tests missed {missed} of {count}, {share:.1f} %, not counting
+those that are equivalent. With 95 % confidence the share among all {there} lies between {low:.1f} % and {high:.1f} %
 (Wilson's score interval; E. B. Wilson, J. Am. Stat. Assoc. 22, 1927). The tests that were written since close the
-mutants of the sample, and what is like them; of the others nothing is known. A survivor of this bounded run might
-be noticed by the whole suite, which `make test` runs.
+mutants of the sample, and what is like them; of the others nothing is known.
 """
 SURE: Final = 0.95
 
@@ -53,7 +54,9 @@ def _head(told: dict[str, Any]) -> str:
     missing = sum(one["why"] is None and one["noticed_by"] is None for one in survived)
     low, high = interval(len(survived) - explained, len(tried))
     return HEAD.format(
-        bound=2 * NEAR + FAR,
+        near=NEAR,
+        far=FAR,
+        note=told.get("note", ""),
         count=len(tried),
         there=told["there"],
         seed=told["seed"],

@@ -59,6 +59,27 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
     assert janitor.reclaim(dead) == 2
 
 
+def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever holds it cannot be ended: the owner goes on, and its lease alone tells that it lives."""
+    monkeypatch.setattr("claimjobs.lease.owner.END_OF_SESSION", 0.1)
+    monkeypatch.setattr(type(backend.dialect), "end_session", lambda *_: sa.select(sa.literal(1)))
+    queue = still(backend.queue())
+    queue.enqueue(jobs(1))
+    me, batch, owner = queue.owner_id, queue.claim(1), hand_of(queue).owner
+    with backend.new_engine().connect() as stranger:
+        end = sa.text(f"SELECT pg_terminate_backend({session_of(backend, me)})")
+        stranger.execute(end if backend.family == "postgres" else sa.text(f"KILL {session_of(backend, me)}"))
+        backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
+        assert stranger.scalar(sa.select(backend.dialect.try_session_lock(sa.literal(me, sa.Integer))))
+        owner.beat(patience=None)
+        assert not owner.locked
+    with batch:
+        batch.done()
+    assert batch.lost == ()
+
+
 def janitor_of(queue: object) -> Reaper:
     """The one on the owner's own connection, whose losses it knows of."""
     return hand_of(queue).heart._janitor  # type: ignore[arg-type]

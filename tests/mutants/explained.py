@@ -16,6 +16,11 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "if (len({job.key for job in jobs}) < len(jobs)):",
     ): "A primary key names no two rows: looking for them there costs time, and finds none.",
     (
+        "claimjobs/batch/settle.py",
+        "return True # a claim in a table beside the user's that is there already, or was never written",
+        "return None # a claim in a table beside the user's that is there already, or was never written",
+    ): "Who locks does not read which rows were not reached; who leases asks which of them it still holds: none.",
+    (
         "claimjobs/lease/owner.py",
         "if not self.id or not self._is_alive(connection):",
         "if (not self._is_alive(connection)):",
@@ -25,6 +30,11 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)",
         "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=2)",
     ): "A second more for an owner that leaves without a server: the next janitor takes it out all the same.",
+    (
+        "claimjobs/lease/sleeper.py",
+        "for_work = times.is_due(longest / 2, rarer=self._rarer)",
+        "for_work = times.is_due(longest / 3, rarer=self._rarer)",
+    ): "How much too early a sleeper may look for work, so that two looks become one: a matter of cost.",
     (
         "claimjobs/lease/sleeper.py",
         "if busy and self._owner.asleep:",
@@ -42,8 +52,8 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "A session that could not be ended at once is asked again for a second; the owner's id fences anyway.",
     (
         "claimjobs/statements/settle.py",
-        "held = sa.select(*roles.key).where(reach.guard).order_by(*roles.key)",
-        "held = sa.select(*roles.key).where(reach.guard)",
+        "held = sa.select(*roles.key).where(reach.filter).order_by(*roles.key)",
+        "held = sa.select(*roles.key).where(reach.filter)",
     ): "Two that lock the same rows in the same order do not deadlock; those that do are tried again.",
     (
         "claimjobs/statements/idle.py",
