@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -27,9 +27,18 @@ class Lexis:
     """Whether a comment in /* */ may stand within another one."""
     runs_comments: bool = False
     """Whether what stands in some of them is executed all the same."""
+    quoted_without_escapes: str | None = None
+    """As `quoted`, where a setting of the server, which is not asked for, can take its meaning from the backslash."""
 
     def flaw(self, text: str) -> str | None:
-        """Why a text is not one whole expression, to be put in parentheses; None: it is."""
+        """Why a text is not one whole expression, to be put in parentheses, whatever the settings; None: it is."""
+        found = self._flaw(text)
+        if found is None and self.quoted_without_escapes is not None and "\\" in text:
+            found = replace(self, quoted=self.quoted_without_escapes)._flaw(text)
+            found = found and f"{found} where no backslash escapes a quote (NO_BACKSLASH_ESCAPES): write '' for one"
+        return found
+
+    def _flaw(self, text: str) -> str | None:
         if "\0" in text:
             return "it holds a NUL character"
         opened: list[int] = []

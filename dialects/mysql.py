@@ -18,7 +18,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
 from claimjobs.dialects.base import Dialect, Key, Lock, Write
-from claimjobs.dialects.lexis import Lexis
+from claimjobs.dialects.lexis import STANDARD_QUOTES, Lexis
 from claimjobs.dialects.types import Instant, database_now
 
 
@@ -41,14 +41,15 @@ class MySQL(Dialect):
     interrupts: ClassVar[bool] = True
     reads_that_lock: ClassVar[frozenset[str]] = frozenset({"SERIALIZABLE"})
 
-    # A backslash escapes a quote (unless sql_mode says NO_BACKSLASH_ESCAPES, which is not asked for), `#` begins a
-    # comment, `--` only before a space, comments do not nest, and one that begins with `!` is executed.
+    # A backslash escapes a quote, unless sql_mode says NO_BACKSLASH_ESCAPES: a text must be whole either way. `#`
+    # begins a comment, `--` only before a space, comments do not nest, and one that begins with `!` is executed.
     lexis: ClassVar[Lexis] = Lexis(
         quoted=r"""'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+"|`(?:[^`]|``)*+`""",
         opening="['\"`]",
         comment=r"(?:\#|--(?=[\x00-\x20\x7f]))[^\n]*+(?P<end>\n)?",
         nests_comments=False,
         runs_comments=True,
+        quoted_without_escapes=rf"{STANDARD_QUOTES}|`(?:[^`]|``)*+`",
     )
 
     transient: ClassVar[dict[Any, str]] = {

@@ -28,7 +28,7 @@ MEANINGS: Final = {
     FAILURE: "something failed that has no code of its own",
     USAGE: "the command line is wrong",
     CONNECTION: "the database cannot be reached, refuses the user, or is too old to claim",
-    TABLE: "the table is missing or is no queue: see `claimjobs setup-tables`",
+    TABLE: "a table is missing, or was dropped meanwhile, or is no queue: see `claimjobs setup-tables`",
     INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",
     GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or no job was done or failed",
     INTERRUPTED: "Ctrl-C ended the command before its work was done (start-processing: a second one)",

@@ -149,8 +149,9 @@ def start_processing(
     a second parameter called `connection`: its writes are committed together with its jobs, or not at all.
 
     The run gives up (exit code 6) when a consumer and its replacements end by one error three times in a row, or when
-    consumers end themselves (os._exit in the function). With --drain it also gives up when no job of five batches in a
-    row is done or failed, for example because the table cannot store a failure. `claimjobs --verbose start-processing`
+    consumers end themselves (os._exit in the function) three times with one exit code and as many jobs in hand. With
+    --drain it also gives up when no job of five batches in a row is done or failed, for example because the table
+    cannot store a failure. It ends with exit code 4 when a table is dropped. `claimjobs --verbose start-processing`
     shows where a function failed.
 
     The first Ctrl-C or SIGTERM lets every consumer finish its batch. The second releases the batches and ends all
@@ -197,9 +198,15 @@ def start_processing(
     _print(summary_json(summary) if as_json else summary_text(summary), supervisor.display_error)
     if file is not None and screen.last is not None:
         file.write_text(picture(screen.last), encoding="utf-8")
-    code = exits.CANCELLED if supervisor.cancelled else exits.GAVE_UP if summary.gave_up else exits.OK
+    code = exits.CANCELLED if supervisor.cancelled else _code_of(summary)
     exit_despite_threads(code, but=threads)
     context.exit(code)
+
+
+def _code_of(summary: Summary) -> int:
+    if summary.table_missing:
+        return exits.TABLE
+    return exits.GAVE_UP if summary.gave_up else exits.OK
 
 
 def _supervised(supervisor: Supervisor, screen: Screen) -> Summary:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import Grouping
+from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from claimjobs.dialects import Lexis
@@ -63,6 +64,9 @@ def _check_within(expression: Any, lexis: Lexis, what: str) -> None:
             _check(element.text, lexis, what)
         elif isinstance(element, sa.ColumnClause) and element.is_literal:
             _check(element.name, lexis, what)
+        for operator in (getattr(element, "operator", None), getattr(element, "modifier", None)):
+            if isinstance(operator, custom_op):
+                _check(operator.opstring, lexis, what)
 
 
 def _check(text: str, lexis: Lexis, what: str) -> None:

@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from claimjobs.batch.batch import Batch
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
-from claimjobs.errors import BadTable, ClaimjobsError, NothingDone
+from claimjobs.errors import BadTable, ClaimjobsError, NothingDone, TableMissing
 from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
@@ -29,6 +29,7 @@ from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
 from claimjobs.workers.handlers import Handler, Per, handler_of
+from claimjobs.workers.process_slot import Count
 from claimjobs.workers.supervisor_pipe import (
     Began,
     Ended,
@@ -107,12 +108,15 @@ def demonstrate(batch: Batch) -> None:
     batch.done()
 
 
-def run_consumer(plan: Plan, reports_begin: bool, pipe: Connection) -> None:
-    """Run a consumer process. With `reports_begin` it sends `Began` before each batch."""
+def run_consumer(plan: Plan, reports_begin: bool, in_hand: Count, pipe: Connection) -> None:
+    """Run a consumer process. With `reports_begin` it sends `Began` before each batch.
+
+    `in_hand` holds the number of jobs of its open batch: the supervisor reads it when this process is dead.
+    """
     with _working(plan, pipe) as (queue, supervisor):
         with supervisor.ends_at_once():
             loaded = plan.load_handler()
-        handler = _reporting_begin(loaded, supervisor) if reports_begin else loaded
+        handler = _counting(_reporting_begin(loaded, supervisor) if reports_begin else loaded, in_hand)
         supervisor.send(Registered(queue.owner_id or None))
         consume(
             queue,
@@ -128,6 +132,17 @@ def _reporting_begin(handler: Handler, supervisor: SupervisorPipe) -> Handler:
     def begin(batch: Batch) -> None:
         supervisor.send(Began())
         handler(batch)
+
+    return begin
+
+
+def _counting(handler: Handler, in_hand: Count) -> Handler:
+    def begin(batch: Batch) -> None:
+        in_hand.value = len(batch)
+        try:
+            handler(batch)
+        finally:
+            in_hand.value = 0
 
     return begin
 
@@ -158,10 +173,13 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
         log.warning("cancelled: an open batch is released")
     except Exception as error:
         code = 1
-        _log_end(error)
+        is_missing = isinstance(error, TableMissing)  # the supervisor logs it, once for all processes
+        if not is_missing:
+            _log_end(error)
         kind = lasting(error, queue.engine)
         if kind is not None:
-            supervisor.send(GaveUp(kind, _words(error), at_once=isinstance(error, NothingDone)))
+            at_once = is_missing or isinstance(error, NothingDone)
+            supervisor.send(GaveUp(kind, _words(error), at_once=at_once, table_missing=is_missing))
     finally:
         queue.close()
         queue.engine.dispose()

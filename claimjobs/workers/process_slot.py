@@ -29,6 +29,8 @@ YOUNG: Final = 10.0
 """Seconds a process must live for its death not to count as a repeated one."""
 STRIKES: Final = 3
 """How many processes may end by one lasting error, with no batch in between, until none is started any more."""
+Count = Any
+"""A number in memory that two processes share (`multiprocessing.RawValue`)."""
 WINDOW: Final = 3.0
 """Seconds that a rate is measured over."""
 
@@ -40,6 +42,8 @@ class ProcessSlot:
         self, number: int, target: Callable[..., None], arguments: Callable[[Report], tuple[Any, ...]]
     ) -> None:
         """`arguments` makes the arguments of the next process from the report of what was done in this slot."""
+        self.in_hand: Count = SPAWN.RawValue("i", 0)
+        """How many jobs the open batch of the last process has."""
         self.number = number
         self.process: SpawnProcess | None = None
         self.pipe: Connection | None = None
@@ -79,6 +83,7 @@ class ProcessSlot:
 
     def start(self) -> None:
         """Start a new process."""
+        self.in_hand.value = 0
         self.pipe, theirs = SPAWN.Pipe(duplex=True)
         # No daemon: the parent's exit would kill it with its batch. When the pipe breaks it ends in order.
         self.process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)

@@ -70,6 +70,8 @@ class Summary:
     """Seconds until the first of them is due."""
     gave_up: str | None = None
     """The error because of which the run, or a consumer, ended before its work was done."""
+    table_missing: bool = False
+    """Whether that is because a table was dropped."""
 
     @property
     def unaccounted(self) -> int | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.errors import ClaimjobsError
+from claimjobs.errors import ClaimjobsError, TableMissing
 from claimjobs.queue.queue import Queue
 
 AGAIN: Final = 1.0
@@ -55,6 +55,8 @@ class ReclaimThread:
     def _reclaim(self, owner: int) -> bool:
         try:
             self.handed_back += self._queue.give_back(owner)
+        except TableMissing:
+            return True  # with its table all that it held is gone
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             log.warning("the jobs of owner %d could not be reclaimed yet: %s", owner, error)
             return False

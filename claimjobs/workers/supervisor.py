@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -87,12 +88,13 @@ class Supervisor:
         """The error by which the output could not be written any more."""
         self._ready_at: float | None = None
         self._gave_up: GaveUp | None = None
-        self._exits: list[int] = []
-        """Exit codes of the last processes that ended themselves, with no batch in between."""
+        self._exits: Counter[tuple[int, int]] = Counter()
+        """Exit code and jobs in hand of processes that ended themselves, with no batch in between."""
 
     def _consumer(self, number: int) -> ProcessSlot:
         reports_begin = self._run.idle is not None
-        return ProcessSlot(number, run_consumer, lambda _: (self._plan, reports_begin))
+        slot = ProcessSlot(number, run_consumer, lambda _: (self._plan, reports_begin, slot.in_hand))
+        return slot
 
     def _generator(self, number: int) -> ProcessSlot:
         count, jobs, rate = self._run.generators, self._run.jobs, self._run.rate
@@ -166,7 +168,8 @@ class Supervisor:
     def _receive(self) -> Iterator[Message]:
         """Wait until a process sends a message or ends, then read the messages of all."""
         living = [child for child in self._children() if child.process is not None]
-        ready = wait([*_pipes(living), *(c.process.sentinel for c in living if c.process)], TICK)
+        pipes = (child.pipe for child in living if child.pipe is not None)
+        ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
         for child in living:
             if child.pipe in ready:
                 yield from _messages_of(child)
@@ -175,7 +178,7 @@ class Supervisor:
         if isinstance(message, LogLine):
             log.log(message.level, "%s", message.text)
         elif isinstance(message, Progress) and message.batch:
-            self._exits = []
+            self._exits.clear()
 
     def _reap(self) -> None:
         for child in self._children():
@@ -208,18 +211,25 @@ class Supervisor:
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.
 
-        A signal and a hang do not count: there the jobs that kill processes are found as suspects.
+        With as many jobs in hand each time: where the batches become smaller, the job that ends the processes is being
+        found. A signal and a hang do not count: there the jobs that kill processes are found as suspects.
         """
         if child.ended_normally or code < 0 or code == HUNG:
             return False
-        self._exits = [before for before in self._exits if before == code] + [code]
-        return len(self._exits) >= STRIKES
+        ended = code, int(child.in_hand.value)
+        self._exits[ended] += 1
+        return self._exits[ended] >= STRIKES
 
     def _give_up(self, child: ProcessSlot, word: GaveUp) -> None:
         """Start no replacement. Stop the run too, unless the error was about the jobs of this process only."""
         child.finished = True
+        if self._gave_up is not None and self._gave_up.table_missing:
+            return
         self._gave_up = word
-        if not word.at_once:
+        if word.table_missing:
+            log.error("%s; the run ends", word.error)
+            self.stop()
+        elif not word.at_once:
             log.error("%d processes in a row ended by the same error: the run ends", STRIKES)
             self.stop()
 
@@ -267,9 +277,7 @@ class Supervisor:
         return time.monotonic() - max(self._ready_at, *(child.active for child in self._consumers))
 
     def _end(self, children: list[ProcessSlot]) -> None:
-        for child in children:
-            if not child.ending:
-                self._send([child], "stop")
+        self._send([child for child in children if not child.ending], "stop")
 
     def _send_requested(self) -> None:
         for command, (phase, words) in PHASES.items():
@@ -376,6 +384,7 @@ class Supervisor:
             retries=retries.jobs,
             next_retry=retries.next_in,
             gave_up=word.error if word is not None and gave_up else None,
+            table_missing=word is not None and word.table_missing,
         )
 
 
@@ -383,10 +392,6 @@ def _messages_of(child: ProcessSlot) -> Iterator[Message]:
     for message in child.messages():
         child.note(message)
         yield message
-
-
-def _pipes(children: list[ProcessSlot]) -> list[Connection]:
-    return [child.pipe for child in children if child.pipe is not None]
 
 
 def _how(code: int) -> str:

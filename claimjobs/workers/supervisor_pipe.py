@@ -58,6 +58,8 @@ class GaveUp:
     error: str
     at_once: bool = False
     """Whether no replacement is to be tried."""
+    table_missing: bool = False
+    """Whether a table is missing, so that no other process can do anything either."""
 
 
 @dataclass(frozen=True)

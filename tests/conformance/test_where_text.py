@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs import Queue
 from claimjobs.errors import NotOneExpression
@@ -82,12 +83,34 @@ def test_a_predicate_may_end_in_a_comment(backend: Backend) -> None:
     assert backend.bare_queue().dead.count(predicate("1=1 -- all")) == MIXED["dead"]
 
 
-# --- what the check does not see: text in an operator ----------------------------------------------------------
+@pytest.mark.parametrize(
+    "escaping",
+    [
+        sa.column("d").op("<> '') or ('' <>")(sa.literal_column("'x'")),
+        sa.not_(sa.column("d").bool_op("<> '') or ('' <>")(sa.literal_column("'x'"))),
+    ],
+)
+def test_an_operator_that_reaches_beyond_itself_is_refused(backend: Backend, escaping: Any) -> None:
+    mixed(backend)
+    with pytest.raises(NotOneExpression, match="the predicate is not one whole expression"):
+        backend.bare_queue(where=escaping).claim()
+    assert states(backend) == MIXED
+
+
+def test_an_operator_of_ones_own_is_taken(backend: Backend) -> None:
+    mixed(backend)
+    operator = "~" if backend.family == "postgres" else "REGEXP"
+    with backend.bare_queue(where=sa.column("d").op(operator)(".")).claim() as batch:
+        assert len(batch) == MIXED["unclaimed"]
+        batch.release()
+
+
+# --- what the check does not see: a name that is sent as it is --------------------------------------------------
 
 
 def escaping() -> Any:
     """A predicate that closes the parenthesis around it, and holds for every row."""
-    return sa.column("d").op("<> '') or ('' <>")(sa.literal_column("'x'"))
+    return sa.column(quoted_name("d <> '') or ('' <> 'x'", quote=False), sa.Integer) == sa.true()
 
 
 @pytest.mark.parametrize(

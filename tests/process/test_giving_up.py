@@ -13,6 +13,7 @@ from claimjobs.cli import exits
 from claimjobs.workers.consumer import FRUITLESS
 from claimjobs.workers.process_slot import STRIKES
 from tests.backends import Backend
+from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, noted, started, summary
 
 BARE = ("--table", "tasks", "--column", "status=", "--on-done", "delete", "--json")
@@ -84,6 +85,43 @@ def test_a_settle_that_the_database_refuses_ends_the_run(database: Backend, tmp_
     assert len(noted(database, "begun")) == 3 * STRIKES
     assert f"{STRIKES} processes in a row ended by the same error: the run ends" in err
     assert [row["status"] for row in database.rows()] == ["unclaimed"] * 3
+
+
+@pytest.mark.parametrize("table", ["jobs", "claimjobs_owners"])
+@pytest.mark.parametrize("state", ["at work", "asleep"])
+def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
+    database: Backend, tmp_path: Path, table: str, state: str
+) -> None:
+    database.queue().enqueue([{"d": "d", "e": "e"}] * 40)
+    words = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10", "--json")
+    with started(database, tmp_path, *words) as command:
+        if state == "asleep":
+            command.gate.touch()
+            database.wait_for(lambda: not database.rows(), "nothing is left to be done", 30)
+        database.wait_for(lambda: len(noted(database, "begun")) >= 20, "both consumers have begun", 30)
+        database.run(f"DROP TABLE {table}")
+        command.gate.touch()
+        code, out, err = command.end()
+        command.wait_until_all_is_gone()
+    database.make()
+    database.run("DELETE FROM claimjobs_owners")  # they could not leave
+    assert code == exits.TABLE, err
+    word = f"TableMissing: table '{table}' is not in this database: run `claimjobs setup-tables`"
+    assert summary(out)["gave_up"].startswith(word)
+    assert [line for line in err.splitlines() if "TableMissing" in line or "not in this database" in line] == [
+        line for line in err.splitlines() if f"{word}, or check the name and the URL; the run ends" in line
+    ], err
+    assert err.count(word) == 1, err
+
+
+@pytest.mark.parametrize("table", ["jobs", "claimjobs_owners"])
+def test_a_table_that_is_missing_at_the_start_is_one_line(anywhere: Backend, table: str) -> None:
+    anywhere.make()
+    anywhere.run(f"DROP TABLE {table}")
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", "--drain", "--url", anywhere.url)
+    anywhere.make()
+    assert (ended.code, ended.out, ended.err.count("\n")) == (exits.TABLE, "", 1)
+    assert f"table '{table}' is not in this database: run `claimjobs setup-tables`" in ended.err
 
 
 def test_the_last_line_of_progress_has_the_last_count(anywhere: Backend, tmp_path: Path) -> None:

@@ -89,17 +89,31 @@ def test_sys_exit_in_a_handler_of_batches_ends_no_consumer(anywhere: Backend, tm
 def test_consumers_that_end_themselves_again_and_again_end_the_run(
     database: Backend, tmp_path: Path, code: int
 ) -> None:
-    database.queue().enqueue(rows(40))
+    """Also where they have fewer jobs in hand each time: at last they have one."""
+    database.queue().enqueue(rows(4))
     (tmp_path / "gate").write_text(str(code))
-    options = (f"{HANDLERS}:exit_at_once", "--consumers", "1", "--batch-size", "20", "--drain", "--json")
+    options = (f"{HANDLERS}:exit_at_once", "--consumers", "1", "--batch-size", "2", "--drain", "--json")
     with started(database, tmp_path, *options) as command:
         ended, out, err = command.end()
         command.wait_until_all_is_gone()
     found = summary(out)
-    assert (ended, found["done"], found["left"], found["replaced"]) == (exits.GAVE_UP, 0, 40, STRIKES - 1), err
+    assert (ended, found["done"], found["left"], found["replaced"]) == (exits.GAVE_UP, 0, 4, STRIKES), err
     words = f"{STRIKES} consumers in a row ended themselves with exit code {code}: does the handler exit its process?"
     assert found["gave_up"] == words
-    assert statuses(database) == ["unclaimed"] * 40
+    assert statuses(database) == ["unclaimed"] * 4
+
+
+def test_a_job_that_ends_its_consumer_is_found_out_and_the_run_goes_on(database: Backend, tmp_path: Path) -> None:
+    """Consumers end with 8, 4 and 2 jobs in hand, and with this one alone: no batch is done in between."""
+    database.make()
+    database.insert("jobs", [*rows(1, d="bad", attempts=4), *rows(7, attempts=0)])
+    options = (f"{HANDLERS}:exit_where_one_is_bad", "--consumers", "1", "--batch-size", "8", "--drain", "--json")
+    with started(database, tmp_path, *options) as command:
+        ended, out, err = command.end()
+        command.wait_until_all_is_gone()
+    found = summary(out)
+    assert (ended, found["done"], found["left"], found["replaced"]) == (exits.OK, 7, 0, STRIKES + 1), err
+    assert [(row["d"], row["status"]) for row in database.rows()] == [("bad", "dead")]
 
 
 def test_a_thread_that_a_handler_leaves_running_does_not_keep_the_run_open(anywhere: Backend, tmp_path: Path) -> None:

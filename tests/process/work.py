@@ -212,6 +212,13 @@ def exit_at_once(batch: Batch) -> None:
     os._exit(int(Path(os.environ["GATE"]).read_text()))
 
 
+def exit_where_one_is_bad(batch: Batch) -> None:
+    """The same for a batch of which one is bad."""
+    if any(job.d == "bad" for job in batch.jobs):
+        os._exit(3)
+    note_batch(batch)
+
+
 def leave_a_thread(batch: Batch) -> None:
     """Start a thread that does not end."""
     threading.Thread(target=threading.Event().wait, name="endless").start()
