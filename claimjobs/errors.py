@@ -516,12 +516,15 @@ class BatchRolledBack(ClaimjobsError):
     Where the connection broke in the commit itself the whole batch may be done instead; never a part of it.
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, isolates: bool = False) -> None:
+        free = "they are claimed again, fewer at a time, until the one that is refused is alone: that one fails"
         super().__init__(
-            f"the batch was rolled back as a whole ({kind}): what was written for its jobs is undone, and they are "
-            "free; claim another batch"
+            f"the batch was rolled back as a whole ({kind}): what was written for its jobs is undone, and "
+            f"{free if isolates else 'they are free'}; claim another batch"
         )
         self.kind = kind
+        self.isolates = isolates
+        """Whether a row was refused, and its batch is marked, so that the same will not come again for ever."""
 
 
 class SessionsNotOurs(ClaimjobsError):

@@ -21,6 +21,7 @@ from claimjobs.job import claim_of, key_of
 from claimjobs.options import Retry
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
+from claimjobs.table.roles import Roles
 
 Result = TypeVar("Result")
 SWALLOWED: Final = (
@@ -128,6 +129,64 @@ class Refusals:
                     error = self._roles.kept_of(f"its outcome cannot be written: {refused[key]}")
                     failed.fail(key, error, None if last else self._retry.wait(failures))
         return failed
+
+
+class IsolatingSettle:
+    """A settle in the transaction that holds the jobs: where a row is refused its batch is undone, and marked instead.
+
+    The locks are kept meanwhile, for only a savepoint is rolled back. Else it would be the same batch again, for ever.
+    """
+
+    def __init__(self, backend: Backend, settler: Settler, retry: Retry, outcomes: Outcomes) -> None:
+        self.written = outcomes
+        """What has become of the jobs."""
+        self.refused: sa.exc.DBAPIError | None = None
+        """Why something else was written than was meant."""
+        self.was_refused = False
+        """Whether the database refuses a row."""
+        self._settler, self._retry = settler, retry
+        self._roles, self._dialect = backend.roles, backend.dialect
+
+    def write(self, connection: sa.Connection, *, whole: sa.NestedTransaction | None, careful: bool) -> None:
+        """`whole`: the savepoint below all that was written for the jobs; without one, `careful` makes one."""
+        savepoint = whole or (connection.begin_nested() if careful else None)
+        try:
+            self._settler.write(connection, None, self.written)
+        except sa.exc.DBAPIError as error:
+            self.was_refused = self._dialect.refuses_row(error)
+            instead = isolating(self.written, reason(error), self._roles, self._retry)
+            if not self.was_refused or savepoint is None or instead is None:
+                raise
+            savepoint.rollback()
+            self._settler.write(connection, None, instead)
+            self.written, self.refused = instead, error
+        else:
+            if savepoint is not None:
+                savepoint.commit()
+
+    def tell(self) -> None:
+        """Name the job that is refused, once it is known."""
+        for key, error in self.written.errors.items():
+            if self.refused is not None and key not in self.written.suspects:
+                log.error("the database refuses what became of job %r of %s: %s", key, self._roles.name, error)
+
+
+def isolating(outcomes: Outcomes, why: str, roles: Roles, retry: Retry) -> Outcomes | None:
+    """What is written instead of outcomes of which a row was refused, where all is undone that the batch has done.
+
+    A done job that is alone fails, several are suspects: they are claimed again, half as many at a time. None where
+    the table cannot hold that.
+    """
+    instead, error = outcomes.only(set(outcomes.keys()) - set(outcomes.done)), f"its outcome cannot be written: {why}"
+    if not (outcomes.done and roles.can_retry and roles.can_bury and roles.can_suspect):
+        return None
+    for key in outcomes.done:
+        failures = roles.told("attempts", claim_of(outcomes.jobs[key]), 0)
+        if len(outcomes.done) == 1:
+            instead.fail(key, roles.kept_of(error), None if retry.is_last(failures) else retry.wait(failures))
+        else:
+            instead.suspects[key], instead.errors[key] = retry.wait(failures), roles.kept_of(error)
+    return instead
 
 
 def is_of_a_row(error: Exception, dialect: Dialect) -> bool:

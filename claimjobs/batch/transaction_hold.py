@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs.batch.batch import Grip
+from claimjobs.batch.refusals import IsolatingSettle
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.search import Search
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
@@ -23,7 +24,7 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction
-from claimjobs.options import Liveness
+from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
@@ -231,10 +232,19 @@ class TransactionHold:
     """Claims through open transactions: each batch has one, on a connection of its own."""
 
     def __init__(
-        self, engine: sa.Engine, backend: Backend, settler: Settler, *, liveness: Liveness, report: Report
+        self,
+        engine: sa.Engine,
+        backend: Backend,
+        settler: Settler,
+        *,
+        liveness: Liveness,
+        retry: Retry,
+        report: Report,
     ) -> None:
         self._new = partial(OpenTransaction, engine, backend, liveness, report)
-        self._settler = settler
+        self._backend, self._settler, self._retry = backend, settler, retry
+        self._is_careful = False
+        """Whether a settle has a savepoint of its own: a row was refused, and without one all locks were gone."""
         self._report = report
         self._search = Search(report)
         self._process = os.getpid()
@@ -274,24 +284,23 @@ class TransactionHold:
 
     def _settle(self, transaction: OpenTransaction, outcomes: Outcomes, whole: sa.NestedTransaction | None) -> set[Key]:
         """Write the outcomes and commit: either all is done that was written, or nothing was."""
-
-        def write(connection: sa.Connection) -> None:
-            if whole is not None:
-                whole.commit()
-            self._settler.write(connection, None, outcomes)
-
+        settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
         settled = False
         try:
-            transaction.commit(write)
+            transaction.commit(partial(settling.write, whole=whole, careful=self._is_careful))
             settled = True
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
+            self._is_careful = self._is_careful or settling.was_refused
             raise
         finally:
             self._let_go(transaction)
-            if not (settled and outcomes.all_done):  # some of them are free
+            if not (settled and settling.written.all_done):  # some of them are free
                 self._search.look_back()
-        outcomes.count(self._report)
+        settling.written.count(self._report)
+        if settling.refused is not None:
+            settling.tell()
+            raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
         return set()
 
     def _let_go(self, transaction: OpenTransaction) -> None:

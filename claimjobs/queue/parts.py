@@ -116,9 +116,9 @@ class QueueParts:
 
     def _new_hand(self, backend: Backend) -> LeaseHold | TransactionHold:
         settler, liveness = self.settler(), self._choices.liveness
-        if not self._choices.by_lease:
-            return TransactionHold(self._engine, backend, settler, liveness=liveness, report=self._report)
         retry = self._choices.retry
+        if not self._choices.by_lease:
+            return TransactionHold(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
         return LeaseHold(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
 
     @property

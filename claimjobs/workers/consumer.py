@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterator
 from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
 from claimjobs.database.error_translation import passes, reason
-from claimjobs.errors import BatchRolledBack, NoOpenTransaction, NothingDecided, NothingDone, OutcomeRefused, UnfitTable
+from claimjobs.errors import (
+    BatchRolledBack,
+    NoOpenTransaction,
+    NothingDecided,
+    NothingDone,
+    OutcomeRefused,
+    UnfitTable,
+    Unreadable,
+)
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
 from claimjobs.table.columns import DEAD
@@ -21,6 +29,9 @@ LONGEST_PAUSE = 5.0
 """Seconds a consumer waits after a batch of which it released jobs undecided; doubled for each further one."""
 FRUITLESS = 5
 """Batches in a row without any job done or failed, after which draining ends."""
+
+LASTING = (BatchRolledBack, Unreadable)
+"""What a fruitless batch meets again for ever: the row is as it is."""
 
 log = logging.getLogger("claimjobs.consumer")
 
@@ -40,7 +51,8 @@ def consume(
     An exception of the handler (SystemExit, too) is logged, and the loop goes on: the undecided jobs of the batch
     become suspects. Where suspects cannot be stored, where the handler gave no outcome at all, or where the open
     transaction was rolled back, the jobs are released, and the consumer pauses. When the queue is drained and no job is
-    done or failed in several batches in a row, NothingDone is raised.
+    done or failed in several batches in a row, NothingDone is raised. So it is without a drain for a row that the
+    database refuses, and a value that cannot be read: they stay, and no job behind them would be reached.
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
@@ -51,7 +63,7 @@ def consume(
             queue.wait(backoff.pause())
         on_batch(batch)
         fruitless = fruitless + 1 if failure is not None and _is_fruitless(queue, batch, failure) else 0
-        if failure is not None and fruitless >= FRUITLESS and queue.draining:
+        if failure is not None and fruitless >= FRUITLESS and (queue.draining or isinstance(failure, LASTING)):
             raise NothingDone(fruitless, _why(failure, queue.roles)) from failure
 
 
@@ -61,7 +73,7 @@ def _settled(batch: Batch, handler: Handler) -> BaseException | None:
         raised = _handled(batch, handler)
     except (BatchRolledBack, NoOpenTransaction) as error:
         log.warning("%d jobs: %s", len(batch), error)
-        return error
+        return None if isinstance(error, BatchRolledBack) and error.isolates else error
     except OutcomeRefused as error:
         if not error.others:  # the table may refuse the outcome of every job
             raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +132,32 @@ def test_where_a_transaction_holds_the_jobs_a_refused_row_undoes_the_batch_and_s
     with pytest.raises(BatchRolledBack, match="the row 0002 is protected"), queue.claim(5) as batch:
         batch.done()
     assert len(left(backend)) == 5
+
+
+@pytest.mark.parametrize("uses", ["its connection", "nothing"])
+@pytest.mark.parametrize("lock", ["rows", "advisory"])
+def test_where_a_transaction_holds_the_jobs_a_refused_row_is_isolated_and_the_others_are_done(
+    backend: Backend, uses: str, lock: str
+) -> None:
+    queue = filled(backend, 8, hold="transaction", lock=lock)
+    refuse(backend, "DELETE", "0005")
+    backend.run("CREATE TABLE effects (d VARCHAR(10))")
+    sizes = []
+    for _ in range(20):
+        with contextlib.suppress(BatchRolledBack), queue.claim(8) as batch:
+            sizes.append(len(batch))
+            for job in batch:
+                if uses == "its connection":
+                    batch.connection.execute(sa.text("INSERT INTO effects VALUES (:d)"), {"d": job.d})
+        if backend.run("UPDATE jobs SET run_at = '2020-01-01 00:00:00' WHERE status = 'unclaimed'") == 0:
+            break
+    assert left(backend) == {"0005": ("dead", 2)}
+    assert "the row 0005 is protected" in error_of(backend, "0005")
+    assert (queue.report.done, queue.report.dead) == (7, 1)
+    assert backend.run("DELETE FROM effects") == (7 if uses == "its connection" else 0)
+    assert sizes[: 4 + (uses == "nothing")] == [8] * (1 + (uses == "nothing")) + [4, 4, 2]
+    backend.run("DROP TABLE effects")
+    backend.run("DROP TRIGGER refuse" + (" ON jobs" if backend.has("swallowing triggers") else ""))
 
 
 def test_what_a_dead_owner_held_is_handed_back_but_for_the_row_that_is_refused(backend: Backend) -> None:

@@ -87,6 +87,22 @@ def test_a_settle_that_the_database_refuses_ends_the_run(database: Backend, tmp_
     assert [row["status"] for row in database.rows()] == ["unclaimed"] * 3
 
 
+def test_a_row_that_is_refused_where_no_failure_can_be_held_ends_the_run(anywhere: Backend, tmp_path: Path) -> None:
+    """The transaction that holds the batch is rolled back each time, and no job behind that row is ever reached."""
+    tasks(anywhere)
+    anywhere.run("CREATE TABLE parts (task INTEGER, FOREIGN KEY (task) REFERENCES tasks (id))")
+    anywhere.run("INSERT INTO parts VALUES (2)")
+    with started(
+        anywhere, tmp_path, f"{HANDLERS}:note_batch", *BARE, *["--hold", "transaction", "--consumers", "1"]
+    ) as it:
+        code, out, err = it.end()
+    anywhere.run("DROP TABLE parts")
+    found = summary(out)
+    assert (code, found["left"], found["replaced"]) == (exits.GAVE_UP, 3, 0), err
+    assert "rolled back as a whole (" in found["gave_up"]
+    assert "parts" in found["gave_up"]
+
+
 @pytest.mark.parametrize("table", ["jobs", "claimjobs_owners"])
 @pytest.mark.parametrize("state", ["at work", "asleep"])
 def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
