@@ -211,6 +211,11 @@ class Dialect:
         """A predicate on rows that are found by their keys: by no index of its own."""
         return predicate
 
+    def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
+        """The predicates of a row whose key Python can hold; none where it can hold all that the types can."""
+        del key
+        return ()
+
     def fetched(self, cursor: Any) -> Sequence[Any]:
         """All rows that a driver's cursor has. A row of which it cannot make all values is `PartlyRead`."""
         rows: Sequence[Any] = cursor.fetchall()

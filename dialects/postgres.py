@@ -235,6 +235,12 @@ class Postgres(Dialect):
 
         postgres_copy.copy(connection, table, keys, rows)
 
+    def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
+        # 'infinity', years before Christ, and years of five digits.
+        return [
+            column.between(*_ends(column.type)) for column in key if isinstance(column.type, (sa.Date, sa.DateTime))
+        ]
+
     def fetched(self, cursor: Any) -> Sequence[Any]:
         # psycopg makes the values of a row when it is fetched, and raises for a date that Python has not.
         try:
@@ -502,3 +508,14 @@ def _given(value: Any, column: sa.Column[Any]) -> sa.ColumnElement[Any]:
 
 def _says(error: BaseException, *words: str) -> bool:
     return any(word in str(getattr(error, "orig", None) or error) for word in words)
+
+
+def _ends(type_: sa.types.TypeEngine[Any]) -> tuple[sa.ColumnElement[Any], sa.ColumnElement[Any]]:
+    """The first and the last value of a type that Python has, too: with a zone it has not the whole last day."""
+    if isinstance(type_, sa.Date):
+        first, last = "DATE '0001-01-01'", "DATE '9999-12-31'"
+    elif type_.timezone:  # type: ignore[attr-defined]  # a DateTime
+        first, last = "TIMESTAMPTZ '0001-01-02 00:00:00+00'", "TIMESTAMPTZ '9999-12-30 23:59:59+00'"
+    else:
+        first, last = "TIMESTAMP '0001-01-01 00:00:00'", "TIMESTAMP '9999-12-31 23:59:59.999999'"
+    return sa.literal_column(first), sa.literal_column(last)

@@ -64,13 +64,14 @@ class RowReader:
         return Job(self._key_of(row), row, claim, places)
 
     def _key_of(self, row: Sequence[Any]) -> Any:
+        if type(row) is PartlyRead:
+            for part in (row[self._places[column.name][0]] for column in self._roles.key):
+                if isinstance(part, Unread):
+                    raise KeyUnreadable(self._roles.name, part.text)
         try:
             key = self._key(row)
         except Exception as error:
             raise KeyUnreadable(self._roles.name, str(error)) from error
-        for part in key if isinstance(key, tuple) else (key,):
-            if isinstance(part, Unread):
-                raise KeyUnreadable(self._roles.name, part.text)
         return key
 
     def is_none(self, row: Sequence[Any]) -> bool:

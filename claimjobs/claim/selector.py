@@ -33,7 +33,8 @@ class Selector:
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
         due, order = self.roles.due(self.now), order_of(self.order_by, self.roles, self.dialect.lexis)
-        return Selection(sa.and_(due, *self.predicates(where)), order)
+        # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
+        return Selection(sa.and_(due, *self.dialect.readable(self.roles.key), *self.predicates(where)), order)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and what is left out, over columns of the user's table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -42,6 +43,13 @@ from claimjobs.table.predicates import Where
 
 PROBES: Final = frozenset(2**n for n in range(1, 30))
 """After so many claims in a row that found jobs and took none it is asked whether any can be claimed."""
+TOLD: Final = 2**30
+"""More claims than any of these."""
+NO_KEY: Final = (
+    "Python cannot hold the value of their key; correct these rows, or choose other columns as Columns(key=...)"
+)
+
+log = logging.getLogger("claimjobs.claim")
 
 
 class QueueParts:
@@ -63,6 +71,8 @@ class QueueParts:
         self._work: tuple[Where, sa.ColumnElement[Any]] | None = None
         self._in_vain = 0
         """Claims in a row that found jobs and took none."""
+        self._empty = 0
+        """Claims that found nothing."""
         self._finalizers: list[Callable[[], Any]] = []
         self.on_new_hand: Callable[[LeaseHold | TransactionHold], None] = lambda _: None
         """Called with a hand before its first claim."""
@@ -191,7 +201,23 @@ class QueueParts:
             self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
             if self._in_vain in PROBES:
                 return self._claim_carefully(hand, size, where)
+            if not claimed.found:
+                self._tell_unreadable_keys()
             return claimed, grip
+
+    def _tell_unreadable_keys(self) -> None:
+        """Say once which rows are never claimed, when no other is left: then they are found by the index of a claim."""
+        source, readable = self.backend.source, self.backend.dialect.readable(self.backend.source.key)
+        self._empty += 1
+        if not readable or self._empty not in {1, *PROBES}:
+            return
+        unreadable = sa.not_(sa.and_(*readable))
+        rows = sa.select(sa.func.count()).select_from(source.table).where(source.due(self._choices.now), unreadable)
+        with connected(self._engine) as connection:
+            count, predicate = connection.scalar(rows), unreadable.compile(connection)
+        if count:
+            self._empty = TOLD
+            log.warning("table %s: no claim takes %d rows of %s: %s", source.name, count, predicate, NO_KEY)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:

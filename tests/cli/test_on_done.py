@@ -77,3 +77,16 @@ def test_the_demonstration_runs_on_a_table_that_was_made_for_it(anywhere: Backen
     ended = claimjobs("start-processing", *words)
     assert ended.code == exits.OK, ended.err
     assert "20 generated + 0 there before = 20 done + 0 failed + 0 left" in ended.out
+
+
+@pytest.mark.parametrize(("handler", "due"), [("note_return", []), ("forget_return", [1])])
+def test_rows_are_left_as_the_handler_wrote_them(books: Backend, handler: str, due: list[int]) -> None:
+    books.run("ALTER TABLE books ADD COLUMN returned INT")
+    words = ("--table", "books", "--where", "returned IS NULL", "--hold", "transaction", "--on-done", "leave")
+    run = (f"tests.cli.map_work:{handler}", *words, "--consumers", "1", "--drain", "--url", books.url)
+    ended = claimjobs("start-processing", *run)
+    assert ended.code == exits.OK, ended.err
+    rows = sorted(books.rows("books"), key=lambda row: row["id"])
+    assert [row["id"] for row in rows] == [1, 2]
+    assert [row["id"] for row in rows if row["returned"] is None] == due
+    assert ended.err.count("these rows are still due: 1;") == len(due)

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from claimjobs import Queue, Retry, make, side_car_tables
-from claimjobs.errors import KeyUnreadable, Unreadable
+from claimjobs import Batch, Queue, Retry, make, side_car_tables
+from claimjobs.errors import KeyUnreadable, NothingDone, Unreadable
+from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import handler_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -114,15 +115,57 @@ def test_an_order_that_such_a_value_has_a_place_in_is_gone_through(backend: Back
     queue.close()
 
 
-def test_a_key_that_cannot_be_read_is_told_and_nothing_stays_claimed(backend: Backend) -> None:
+def days(backend: Backend, type_: str, *values: str, **options: Any) -> Queue:
+    """A queue whose key is of this type."""
     backend.requires("values that Python has not")
     backend.make()
     backend.run(
-        "CREATE TABLE days (day DATE PRIMARY KEY, status VARCHAR(16) NOT NULL DEFAULT 'unclaimed', owner_id INTEGER, "
-        "owner_date TIMESTAMP WITH TIME ZONE)"
+        f"CREATE TABLE days (day {type_} PRIMARY KEY, status VARCHAR(16) NOT NULL DEFAULT 'unclaimed', "
+        "owner_id INTEGER, owner_date TIMESTAMP WITH TIME ZONE, due DATE)"
     )
-    backend.run("INSERT INTO days (day) VALUES ('2026-01-01'), ('infinity')")
-    queue = backend.bare_queue("days")
+    for value in values:
+        backend.run("INSERT INTO days (day) VALUES (" + f"'{value}')")
+    if "side_car" in options:
+        make(backend.engine, side_car_tables(backend.engine, "days"))
+    return backend.bare_queue("days", **{"on_done": "delete", **options})
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("type_", ["DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE"])
+def test_a_key_that_cannot_be_read_stops_no_other_job_and_is_told_once(
+    backend: Backend, way: str, type_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = ("0044-03-15 BC", "2026-01-01", "2026-01-02", "infinity", "-infinity", "12345-01-01")
+    queue = days(backend, type_, *values, **WAYS[way])
+    for batch in queue.batches(1, drain=True):
+        with batch:
+            batch.done()
+    assert [len(queue.claim(5)) for _ in range(5)] == [0] * 5
+    assert queue.report.done == 2
+    [told] = [record.getMessage() for record in caplog.records if "no claim takes" in record.getMessage()]
+    predicate = told.partition("rows of ")[2].partition(": ")[0]
+    assert "no claim takes 4 rows of days.day NOT BETWEEN" in told
+    assert backend.run(f"DELETE FROM days WHERE {predicate}".replace(":", chr(92) + ":")) == 4
+
+
+def test_a_key_of_another_type_that_cannot_be_read_is_told_and_nothing_stays_claimed(backend: Backend) -> None:
+    queue = days(backend, "DATERANGE", "[2026-01-01,2026-01-02)", "[2026-01-01,infinity)")
     with pytest.raises(KeyUnreadable, match=r"'days'.*infinity"):
         queue.claim(2)
     assert backend.run("UPDATE days SET owner_id = NULL WHERE status = 'claimed'") == 0
+
+
+def test_a_value_that_a_handler_of_batches_reads_each_time_ends_its_loop_where_no_failure_can_be_held(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The jobs behind it are never reached: that is told, rather than tried for ever."""
+    monkeypatch.setattr("claimjobs.workers.consumer.FIRST_PAUSE", 0.001)
+    queue = days(backend, "DATE", "2026-01-01", "2026-01-02")
+    backend.run("UPDATE days SET due = 'infinity' WHERE day = '2026-01-01'")
+
+    def read(batch: Batch) -> None:
+        assert [job.due for job in batch.jobs]
+
+    with pytest.raises(NothingDone, match=r"5 batches.*'due' of the row with the key .*2026.*cannot be read"):
+        consume(queue, read, size=2)
+    assert backend.run("DELETE FROM days WHERE status = 'unclaimed'") == 2
