@@ -110,7 +110,7 @@ def test_an_operator_of_ones_own_is_taken(backend: Backend) -> None:
 
 def escaping() -> Any:
     """A predicate that closes the parenthesis around it, and holds for every row."""
-    return sa.column(quoted_name("d <> '') or ('' <> 'x'", quote=False), sa.Integer) == sa.true()
+    return sa.column(quoted_name("d <> '') or ('' <> 'x'", quote=False), sa.Integer).is_not(None)
 
 
 @pytest.mark.parametrize(

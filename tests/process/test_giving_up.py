@@ -117,6 +117,8 @@ def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
         database.wait_for(lambda: len(noted(database, "begun")) >= 20, "both consumers have begun", 30)
         database.run(f"DROP TABLE {table}")
         command.gate.touch()
+        if (table, state) == ("claimjobs_owners", "asleep"):  # it may be missed with the next job only
+            database.insert("jobs", [{"d": "d", "e": "e"}])
         code, out, err = command.end()
         command.wait_until_all_is_gone()
     database.make()
