@@ -12,12 +12,12 @@ from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.dialects.types import Instant
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 
-INSTANTS: Final = (sa.Date, sa.DateTime, sa.Interval, Instant)
+READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
+"""Types of which Python can hold every value."""
 SETTLED_COLUMNS: Final = 1
 """Columns before those of the job that every row of a claim repeats: how many jobs of the batch before were settled,
 or less than 0 if the owner is dead."""
@@ -31,7 +31,7 @@ class OneStatement(ClaimStrategy):
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         # The claim must be rolled back if a key names two rows, or if Python cannot hold a key (an instant or a date
         # out of its range). Both show only when the jobs are marked.
-        can_be_read = not any(isinstance(column.type, INSTANTS) for column in backend.roles.key)
+        can_be_read = all(isinstance(column.type, READABLE) for column in backend.roles.key)
         self.is_one_statement = backend.roles.key_index is None and can_be_read
         self._backend, self._selection, self._now = backend, selection, now
         self._values = ClaimedValues(backend.roles)
