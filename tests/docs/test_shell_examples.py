@@ -59,6 +59,7 @@ def test_no_option_is_named_that_is_not_there(page: Path) -> None:
     assert in_prose - there - others == set()
 
 
+@pytest.mark.timeout(400)  # some thirty commands, each a process
 def test_the_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
     """All that are written by hand, page after page in one folder; a run without an end is made to have one."""
     any_shop.open_orders()
