@@ -198,20 +198,3 @@ def test_a_function_that_says_nothing_deletes_no_row_of_a_foreign_table(backend:
     with pytest.raises(DoneUndecided), queue.claim() as batch:
         batch.done()
     assert len(backend.rows("tasks")) == 3
-
-
-def test_nothing_that_keeps_or_deletes_reaches_a_status_of_the_users_own(backend: Backend) -> None:
-    """A handler that writes one takes the row out of the queue: its settle finds it no more."""
-    queue = backend.queue(on_done="keep")
-    queue.enqueue(jobs(4))
-    with queue.claim(2) as batch:
-        backend.run("UPDATE jobs SET status = 'shipped' WHERE id = :key", key=batch[0].key)
-        batch.done()
-    assert [job.key for job in batch.lost] == [batch[0].key]
-    backend.run("UPDATE jobs SET status = 'on hold', owner_id = 7 WHERE d = '0003'")
-    before = {row["d"]: dict(row) for row in backend.rows() if row["status"] in ("shipped", "on hold")}
-    assert len(before) == 2
-    assert queue.purge(0) == 1
-    assert (queue.dead.drop(), queue.dead.retry(), queue.reclaim_ownerless()) == (0, 0, 0)
-    assert queue.reclaim() == queue.give_back(7) == 0
-    assert {row["d"]: dict(row) for row in backend.rows() if row["d"] in before} == before
