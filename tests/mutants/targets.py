@@ -44,7 +44,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     ),
     "dialects": (
         "dialects/base dialects/mysql dialects/mariadb dialects/postgres",
-        "unit/test_connect test_claim test_settle test_two_databases test_calls test_columns test_errors test_locks "
+        "unit/test_connect unit/test_decoder test_claim test_settle test_two_databases test_calls test_columns test_errors test_locks "
         "test_transaction test_connections test_timeouts test_wire test_unreadable test_assign test_unique",
     ),
 }
