@@ -44,8 +44,9 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     ),
     "dialects": (
         "dialects/base dialects/mysql dialects/mariadb dialects/postgres",
-        "unit/test_connect unit/test_decoder test_claim test_settle test_two_databases test_calls test_columns test_errors test_locks "
-        "test_transaction test_connections test_timeouts test_wire test_unreadable test_assign test_unique",
+        "unit/test_connect unit/test_decoder test_claim test_settle test_two_databases test_calls test_columns "
+        "test_locks test_transaction test_connections test_timeouts test_wire test_unreadable test_assign "
+        "test_errors test_unique",
     ),
 }
 """For each part of the protocol: modules of the package, then files of tests (of tests/conformance, where no folder is
