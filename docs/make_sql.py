@@ -57,7 +57,7 @@ OURS: Final = "claimjobs_"
 """What the names of parameters begin with that a column of the user's might have; left out here."""
 GIVEN: Final = (
     *("me", "size", "limit", "keys", "candidates", "meant", "after_0", "after_1", "d", "e"),
-    *("host", "pid", "claims", "lease", "since", "company", "until", "number", "seconds"),
+    *("host", "pid", "claims", "lease", "since", "group_size", "until", "number", "seconds"),
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
@@ -198,24 +198,24 @@ def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
 def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
     walk = keyset_order_of(selection)
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
-    beyond = walk.after(selection, dialect)
+    after = walk.after(selection, dialect)
     read = RowReader(roles, dialect, known=ClaimedValues(roles).names).parts
-    counts = {"count": how_many(roles, selection), "count beyond": how_many(roles, beyond)}
+    counts = {"count": how_many(roles, selection), "count after": how_many(roles, after)}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
-        done = settle.delete(settle.SettleTarget(roles, dialect, roles.mine)).cte("claimjobs_before")
+        done = settle.delete(settle.SettleTarget(roles, dialect, roles.mine)).cte("claimjobs_settled")
         return {
             "claim": one(selection),
-            "claim beyond": one(beyond),
-            "turn": one(beyond, settled=done),
+            "claim after": one(after),
+            "turn": one(after, settled=done),
             "turn at head": one(selection, settled=done),
             **counts,
         }
     marks = {"mark": mark(roles, dialect, now, owner_table())}
     if dialect.finds_and_locks_at_once:
         take = partial(find_and_lock, roles, dialect, read=read)
-        return {"take": take(selection), "take beyond": take(beyond), **counts, **marks}
-    finds = {"find": find(roles, selection), "find beyond": find(roles, beyond)}
+        return {"take": take(selection), "take after": take(after), **counts, **marks}
+    finds = {"find": find(roles, selection), "find after": find(roles, after)}
     return {**finds, "lock": lock(roles, dialect, selection, read), **marks}
 
 
@@ -376,7 +376,7 @@ def look(backend: Backend) -> Sent:
 
 
 def _go_on(queue: Queue) -> None:
-    """From batch to batch, from the head and from beyond; and a claim that falls short of what is wanted."""
+    """From batch to batch, from the head and after a place; and a claim that gets fewer jobs than it wants."""
     for count, batch in enumerate(queue.batches(SIZE, where=None)):
         with batch:
             batch.done()
@@ -385,7 +385,7 @@ def _go_on(queue: Queue) -> None:
             break
     with queue.claim(SIZE) as batch:
         batch.done()
-    for _ in ("beyond", "from the head"):
+    for _ in ("after a place", "from the head"):
         with queue.claim(ROWS) as batch:
             batch.release()
 

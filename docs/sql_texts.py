@@ -10,7 +10,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "It takes the first due jobs that nobody has locked, and writes the owner into them. A batch holds "
         "suspects or fresh jobs, never both. It takes nothing if the owner was declared dead.",
     ),
-    "claim beyond": (
+    "claim after": (
         "Claim: after the last job of the claim before",
         "It is the same statement, and skips what stands before its last job in the order of the queue.",
     ),
@@ -27,7 +27,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Claim, phase 1: find candidates",
         "A plain read of the index gives the first due jobs. It locks nothing.",
     ),
-    "find beyond": (
+    "find after": (
         "Claim, phase 1: after the last job of the claim before",
         "It is the same statement, and skips what stands before its last job in the order of the queue.",
     ),
@@ -35,7 +35,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Claim, both phases: find candidates and lock those that are free",
         "The derived table is a plain read of the index. Only `jobs` is locked, and only until the batch is full.",
     ),
-    "take beyond": (
+    "take after": (
         "Claim, both phases: after the last job of the claim before",
         "It is the same statement, and skips what stands before its last job in the order of the queue.",
     ),
@@ -43,7 +43,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Claim: how many candidates there were",
         "It is sent where a claim got fewer jobs than it wanted: are there more, or has somebody else locked them?",
     ),
-    "count beyond": (
+    "count after": (
         "Claim: how many candidates there were after the last job of the claim before",
         "It is sent where a claim that began there got fewer jobs than it wanted.",
     ),

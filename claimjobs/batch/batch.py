@@ -172,7 +172,7 @@ class Batch:
         `retry=False` makes it dead at once. Raises NotInBatch for a job of another batch, ColumnMissing for a table
         that cannot hold a failure, TooLate for a job whose writes through `connection` can be undone no more.
         """
-        failures = self._roles.told("attempts", claim_of(job), 0) if job.key in self._jobs else 0
+        failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         self._check_failure(is_last)
         self._take_back([job])
@@ -211,7 +211,7 @@ class Batch:
         self._take_back(jobs)
         for key, job in zip(self._decide(jobs), jobs, strict=True):
             self._outcomes.errors[key] = self._roles.kept_of(_plain(error))
-            self._outcomes.suspects[key] = self._retry.wait(self._roles.told("attempts", claim_of(job), 0))
+            self._outcomes.suspects[key] = self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0))
 
     def _can_fail(self) -> bool:
         return self._roles.can_retry and self._roles.can_bury

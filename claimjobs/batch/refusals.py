@@ -124,7 +124,7 @@ class Refusals:
             done = set(outcomes.done)
             for key in refused:
                 if key in done and key in outcomes.jobs:
-                    failures = self._roles.told("attempts", claim_of(outcomes.jobs[key]), 0)
+                    failures = self._roles.value_of("attempts", claim_of(outcomes.jobs[key]), 0)
                     last = key in once or self._retry.is_last(failures)
                     error = self._roles.kept_of(f"its outcome cannot be written: {refused[key]}")
                     failed.fail(key, error, None if last else self._retry.wait(failures))

@@ -47,7 +47,7 @@ class Outcomes:
     dead: list[Key] = field(default_factory=list)
     suspects: dict[Key, float] = field(default_factory=dict)
     """Something went wrong that names none of them: seconds to wait before each runs again, in smaller company."""
-    company: int = 0
+    group_size: int = 0
     """How many `suspects` there were, where some of them are left out here; 0: these are all."""
     loners: set[Key] = field(default_factory=set)
     """Those of `retried` and `dead` that nobody named: they were alone when something went wrong."""
@@ -105,7 +105,7 @@ class Outcomes:
             retried={key: wait for key, wait in self.retried.items() if key in held},
             dead=[key for key in self.dead if key in held],
             suspects={key: wait for key, wait in self.suspects.items() if key in held},
-            company=self.company or len(self.suspects),
+            group_size=self.group_size or len(self.suspects),
             loners=self.loners & held,
             errors={key: error for key, error in self.errors.items() if key in held},
             jobs=self.jobs,
@@ -290,7 +290,7 @@ class Settler:
         return wanted
 
     def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
-        retry = partial(statements.retry, loners=outcomes.loners)
+        retry = partial(statements.retry, isolated=outcomes.loners)
         if self._note is not None:
             yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
         for keys in _cut(outcomes.retried, FEW):
@@ -300,7 +300,7 @@ class Settler:
             yield CompiledStatement(statements.bury(self._reach, self._now, errors)), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
-            yield statement, {**values, "claimjobs_company": outcomes.company or len(outcomes.suspects)}
+            yield statement, {**values, "claimjobs_group_size": outcomes.group_size or len(outcomes.suspects)}
 
     def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> Write:
         chosen = {key: errors[key] for key in keys}

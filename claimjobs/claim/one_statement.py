@@ -83,7 +83,7 @@ class ClaimStatement(CursorStatement[CompiledStatement]):
         super().__init__(selection, backend.dialect)
         self.reader = reader
         self._backend, self._now = backend, now
-        self._settled = None if settle is None else settle.cte("claimjobs_before")
+        self._settled = None if settle is None else settle.cte("claimjobs_settled")
 
     def build(self, selection: Selection) -> CompiledStatement:
         backend, read = self._backend, self.reader.parts

@@ -1,4 +1,4 @@
-"""Probe: whether rows that are found and never claimed can be claimed at all."""
+"""Probe: checks whether rows that are found again and again, and never claimed, can be claimed at all."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from claimjobs.statements.settle import still_there
 from claimjobs.table.backend import Backend
 
 SOME: Final = 10
-"""Rows that are looked at."""
+"""How many rows are checked."""
 
 
 class Probe:
-    """Reads the keys of some rows that are ready, and looks for the rows by these keys. It locks nothing."""
+    """Reads the keys of some rows that are ready, then reads the rows by these keys. It locks nothing."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
         source = backend.source
@@ -27,7 +27,7 @@ class Probe:
         self._by_key = still_there(source, backend.dialect)
 
     def run(self, connection: sa.Connection) -> None:
-        """Raises KeyUnequal for rows that are there before and after a look by their key, which does not find them."""
+        """Raises KeyUnequal for rows that are there before and after, and are not found by their own key."""
         keys = self._keys(connection)
         if keys:
             found = {key_of(row) for row in connection.execute(self._by_key, {"claimjobs_keys": keys})}

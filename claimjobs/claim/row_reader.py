@@ -1,7 +1,7 @@
-"""Rows as the driver gave them, which become values when somebody asks for them.
+"""Makes jobs of rows. A value is converted when somebody reads it.
 
-A handler reads some columns of a job, rarely all. What a driver and a type make of each of them, a dozen for every job,
-is most of what a client spends on a batch.
+A handler rarely reads all columns of a job. To convert a dozen values for every job would be most of what a client
+computes for a batch.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Dialect
 from claimjobs.errors import KeyUnreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, Unread
-from claimjobs.statements.column_encoding import lean, parts_of
+from claimjobs.statements.column_encoding import decoder, encoded, parts_of
 from claimjobs.table.roles import Roles
 
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
 
 
 class RowReader:
-    """Makes jobs of the rows that a statement returns of a table's `columns`; it returns others before and after."""
+    """Makes jobs of the rows of a statement that returns `columns`. Other columns may stand before and after these."""
 
     def __init__(self, roles: Roles, dialect: Dialect, known: Sequence[str] = (), before: int = 0) -> None:
-        """`known`: names of columns that need not be read: whoever makes a job says what they hold.
+        """`known`: names of columns that are not read: `jobs` is given their values.
 
-        `before`: so many columns stand before those of the table.
+        `before`: how many columns of a row stand before `columns`.
         """
         self._roles = roles
         self._dialect = dialect
@@ -41,17 +41,19 @@ class RowReader:
 
     @property
     def columns(self) -> list[sa.ColumnElement[Any]]:
-        """What is read of a table."""
-        return lean(self.parts, self._dialect)
+        """The columns to SELECT or to return."""
+        return encoded(self.parts, self._dialect)
 
-    def all(self, connection: sa.Connection, statement: CompiledStatement, given: Mapping[str, Any]) -> Sequence[Any]:
+    def all(
+        self, connection: sa.Connection, statement: CompiledStatement, parameters: Mapping[str, Any]
+    ) -> Sequence[Any]:
         """All rows that a statement returns, as the driver gives them."""
-        return statement.rows(connection, given, self._learn, self._dialect.fetched)
+        return statement.rows(connection, parameters, self._learn, self._dialect.fetched)
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
-        """The jobs of rows; with `marked` values of columns that are known or were changed since.
+        """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
 
-        Raises KeyUnreadable. Of another column that cannot be read, whoever reads it is told.
+        Raises KeyUnreadable. A value of another column that cannot be converted raises Unreadable when it is read.
         """
         key, places = self._key_of, _with(marked, self._places)
         return [
@@ -59,7 +61,7 @@ class RowReader:
         ]
 
     def job(self, row: Sequence[Any], claim: Mapping[str, Any]) -> Job:
-        """The job of a row, with what is known of its claim. Raises KeyUnreadable."""
+        """The job of a row, with the columns of its claim. Raises KeyUnreadable."""
         places = self._places if type(row) is not PartlyRead else _partly(row, self._places)
         return Job(self._key_of(row), row, claim, places)
 
@@ -75,11 +77,11 @@ class RowReader:
         return key
 
     def is_none(self, row: Sequence[Any]) -> bool:
-        """Whether it is no job's: those of an outer join are NULL then."""
+        """Whether the row has no job: an outer join leaves the columns of the job NULL."""
         return row[self._places[self._roles.key[0].name][0]] is None
 
     def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
-        """Whether there are any. What is packed first can be looked at without being unpacked."""
+        """Whether any row is a suspect. The first of joined columns is read without splitting the text."""
         suspect = self._roles.suspect
         if suspect is not None and any(len(part) > 1 and part[0] is suspect for part in self.parts):
             place = self._places[suspect.name][0]
@@ -87,7 +89,7 @@ class RowReader:
         return any(self.group_sizes(rows))
 
     def group_sizes(self, rows: Iterable[Sequence[Any]]) -> list[int]:
-        """How suspect the jobs are."""
+        """The size of each job's group of suspects."""
         suspect = self._roles.suspect
         if suspect is None:
             return [0 for _ in rows]
@@ -100,32 +102,32 @@ class RowReader:
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}
         for place, part in enumerate(self.parts, self._before):
             for number, column in enumerate(part):
-                lean = self._dialect.decoder(column) if len(part) == 1 else self._unpacked(column, number)
-                columns[column.name] = place, _maker(column, here, described[place][1], lean)
+                decode = decoder(column, self._dialect) if len(part) == 1 else self._split(column, number)
+                columns[column.name] = place, _maker(column, here, described[place][1], decode)
         self._key = _key_reader([columns[column.name] for column in self._roles.key])
         self._places = columns
 
-    def _unpacked(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
+    def _split(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
         convert = self._dialect.joined_decoder(column)
 
-        def unpack_first(packed: str) -> Any:
-            text = packed.partition(",")[0]
+        def split_first(joined: str) -> Any:
+            text = joined.partition(",")[0]
             return convert(text) if text else None
 
-        def unpack(packed: str) -> Any:
-            text = packed.split(",", number + 1)[number]
+        def split_at(joined: str) -> Any:
+            text = joined.split(",", number + 1)[number]
             return convert(text) if text else None
 
-        return unpack if number else unpack_first
+        return split_at if number else split_first
 
 
 def _with(marked: Mapping[str, Any], places: Places) -> Places:
-    """The same, but for some columns of which it is known what they hold."""
+    """These places, with constant values for the marked columns."""
     return {**places, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else places
 
 
 def _partly(row: Sequence[Any], places: Places) -> Places:
-    """The places of a row of which some values cannot be read."""
+    """The places for a row in which some values cannot be converted."""
     unread = {name for name, (place, _) in places.items() if isinstance(row[place], Unread) and place >= 0}
     return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
 
@@ -138,17 +140,17 @@ def _always(value: Any) -> Callable[[Any], Any]:
     return lambda _: value
 
 
-def _maker(column: sa.Column[Any], here: sa.Dialect, code: Any, lean: Convert) -> Convert:
-    """What makes a value of what the driver gives for it. What NULL means is a type's own affair."""
+def _maker(column: sa.Column[Any], here: sa.Dialect, code: Any, decode: Convert) -> Convert:
+    """What converts a driver's value: first the decoder, then the type, which converts NULL too."""
     type_ = column.type.dialect_impl(here).result_processor(here, code)
-    if lean is None:
+    if decode is None:
         return type_
-    plain: Callable[[Any], Any] = lambda given: None if given is None else lean(given)  # noqa: E731
+    plain: Callable[[Any], Any] = lambda given: None if given is None else decode(given)  # noqa: E731
     return plain if type_ is None else lambda given: type_(plain(given))
 
 
 def _key_reader(makers: list[tuple[int, Convert]]) -> Callable[[Sequence[Any]], Any]:
-    """What reads a key out of a row: its value, or a tuple where it has several columns."""
+    """What reads the key of a row: a value, or a tuple if the key has several columns."""
     if len(makers) > 1 or makers[0][1] is not None:
         readers = [_reader(*maker) for maker in makers]
         return readers[0] if len(readers) == 1 else lambda given: tuple(read(given) for read in readers)
@@ -169,5 +171,5 @@ class JobReader:
     def job(
         self, values: Sequence[Any], marked: Mapping[str, Any] = AS_IT_IS, claim: Mapping[str, Any] | None = None
     ) -> Job:
-        """The job with these values, but for those that were `marked` since; with what is known of its claim."""
+        """The job with these values. `marked`: values that were changed since. `claim`: the columns of its claim."""
         return Job(self._key(values), tuple(values), claim, _with(marked, self._places))

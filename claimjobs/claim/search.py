@@ -1,4 +1,4 @@
-"""Search: the claims of one consumer, of which each teaches the next where and how far to request."""
+"""Search: where the claims of one consumer begin in the order, and how many candidates they read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from claimjobs.report import Report
 from claimjobs.statements.find import KeysetOrder
 
 TRIES: Final = 5
-"""How often a claim that met only other hands looks again, wider each time, before it comes back empty."""
+"""How often a claim from the head is tried while others have locked all its candidates. Each try reads more of them."""
 
 
 class Search:
-    """What the claims of one consumer teach: where the next one begins, how many candidates it reads.
+    """Learns from each claim of one consumer for the next one.
 
-    Whoever claims asks for a request, claims, tells the result, and goes on until the search is over:
-    `next_request`, `ClaimStrategy.claim`, `learn`, `is_over`.
+    A hold repeats these calls until the search is over: `next_request`, `ClaimStrategy.claim`, `learn`, `is_over`.
     """
 
     def __init__(self, report: Report) -> None:
@@ -29,7 +28,7 @@ class Search:
         self._cursor = Cursor(None)
         self._since = 0.0
         self._in_vain = 0
-        """Claims from the head, of those that belong together, that met only jobs that others had locked."""
+        """How many claims from the head have failed since the last one that was final."""
 
     def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
         """A request for `size` jobs. The cursor belongs to one strategy: another one begins at the head."""
@@ -55,24 +54,24 @@ class Search:
         return False
 
     def look_back(self) -> None:
-        """There may be jobs before the cursor: look from the head next."""
+        """Begin the next claim at the head: jobs may be before the cursor."""
         self._cursor.look_back()
 
 
 SHARE: Final = 10
-"""Looks from the head take at most about one part in so many of the time."""
+"""Claims from the head take at most about one part in so many of the time."""
 LONGEST: Final = 2.0
-"""Seconds after which a look is from the head, whatever that costs."""
+"""Seconds after which a claim begins at the head, whatever that costs."""
 
 
 class Cursor:
-    """A claim begins beyond the last job of the one before: what stood up to there was taken, or was in other hands.
+    """A place in the order: a claim begins after the last job of the claim before.
 
-    What is gone stays in an index for a while; for hours, where another session holds a snapshot open. A claim from
-    the head walks over all of that, a claim from the cursor over what went since the last one.
+    Entries of deleted rows stay in an index for a while; for hours, if another session holds a snapshot open. A claim
+    from the head reads all of them. A claim from the cursor reads only those since the last claim.
 
-    Jobs can appear before the cursor: enqueued with a smaller key or a higher priority, committed late, run again,
-    due at last, handed back. So every now and then, and whenever there are not enough beyond, one looks from the head.
+    Jobs can appear before the cursor: enqueued with a smaller key or a higher priority, committed late, retried,
+    released, or due only now. So a claim begins at the head now and then, and when too few jobs are after the cursor.
     """
 
     def __init__(self, keyset_order: KeysetOrder | None) -> None:
@@ -81,47 +80,46 @@ class Cursor:
         self._head_at = 0.0
 
     def begin(self) -> After:
-        """Where to look now; None: from the head."""
+        """The place after which the next claim begins. None: at the head."""
         return None if time.monotonic() >= self._head_at else self._place
 
     def learn(self, claimed: ClaimResult, request: ClaimRequest, took: float) -> None:
-        """What came of a look that took so many seconds."""
+        """Learn from a claim that took so many seconds."""
         if request.after is None:
             self._head_at = time.monotonic() + min(SHARE * took, LONGEST)
         if len(claimed.jobs) == request.size and self._keyset_order is not None:
             self._place = self._after(self._keyset_order, claimed.jobs[-1])
         elif not claimed.jobs or claimed.found < request.limit:
             self._place = None
-        else:  # what it read others had: there is more beyond, of which the next claim reads more
+        else:  # others had locked what it read: the next claim reads more, from the same place
             self._place = request.after
 
     @staticmethod
     def _after(keyset_order: KeysetOrder, job: Job) -> After:
-        """The place of a job; None where Python cannot hold what says it."""
+        """The place of a job. None if Python cannot hold one of its values."""
         try:
             return keyset_order.place(job)
         except Unreadable:
             return None
 
     def look_back(self) -> None:
-        """Jobs have appeared before the cursor, as far as this process knows: look from the head next."""
+        """Begin the next claim at the head."""
         self._place = None
 
 
 class Overfetch:
-    """How many candidates to read for each job wanted, learned from what the last claims met.
+    """How many candidates to read for each job that is wanted.
 
-    Consumers that read the same head lock the same rows: with ten of them and no over-fetch, nine claims of ten
-    come back empty. Reading a few batches' worth lets each find its own, in order. The factor doubles when a
-    claim falls short, is four times as large when a claim takes nothing, and settles a little above what full claims
-    needed.
+    Consumers that read the same candidates try to lock the same rows. With ten consumers and no over-fetch, nine of ten
+    claims get nothing. With candidates for a few batches each finds free ones. The factor doubles when a claim gets too
+    few jobs, is four times as large when it gets none, and falls to a little above what full claims needed.
     """
 
     LARGEST = 32
     SPARE = 1.25
-    """What a claim reads above its recent need: others move on while it looks."""
+    """How much more than it needed lately a claim reads: other consumers go on meanwhile."""
     MEMORY = 0.8
-    """The weight of what was known before against the claim just made."""
+    """The weight of earlier claims against the last one."""
 
     def __init__(self) -> None:
         self.factor = 1.0
@@ -131,11 +129,11 @@ class Overfetch:
         return max(size, round(size * self.factor))
 
     def most(self, size: int) -> int:
-        """More it never reads."""
+        """The most candidates that a batch of `size` ever reads."""
         return size * self.LARGEST
 
     def learn(self, claimed: ClaimResult, size: int, limit: int) -> None:
-        """Adapt to a claim of `size` that was allowed `limit` candidates. One of suspects teaches nothing."""
+        """Adapt to a claim of `size` jobs out of `limit` candidates. A claim of suspects is ignored."""
         if claimed.suspects:
             return
         if len(claimed.jobs) == size:

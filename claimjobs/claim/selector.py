@@ -1,4 +1,4 @@
-"""Selector: the rows that a user's predicate and order select, tried out on the database where it cannot read them."""
+"""Selector: the rows that a user's predicate and order select. On an error it finds out which of the two is wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Selector:
         return Selection(sa.and_(due, *self.dialect.readable(self.roles.key), *self.predicates(where)), order)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
-        """Both predicates, and what is left out, over columns of the user's table."""
+        """Both predicates, and the one of the excluded rows, over columns of the user's table."""
         roles, lexis = self.roles, self.dialect.lexis
         return (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis), self.excluded)
 
@@ -46,7 +46,7 @@ class Selector:
         return callable(self.where) or callable(where)
 
     def trial(self, where: Where, *, ordered: bool = False) -> None:
-        """Let the database read what a claim would look for. Raises sqlalchemy.exc.DBAPIError."""
+        """Have the database read the predicate, and with `ordered` the order. Raises sqlalchemy.exc.DBAPIError."""
         selection = self.selection(where)
         order = selection.order if ordered else ()
         with connected(self.engine) as connection:
@@ -54,7 +54,7 @@ class Selector:
 
     @contextmanager
     def understood(self, where: Where) -> Iterator[None]:
-        """Raises BadPredicate or BadOrder for what the database cannot read."""
+        """Raises BadPredicate or BadOrder where the database does not understand one of them."""
         with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
             yield
 

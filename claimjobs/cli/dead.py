@@ -99,8 +99,8 @@ def _line_of(queue: Queue) -> Callable[[Job], str]:
     width = shutil.get_terminal_size().columns if on_terminal() else None
 
     def line(job: Job) -> str:
-        error = " ".join(str(queue.roles.told("last_error", job, "")).split())
-        text = f"{keys.written(job.key)}\t{queue.roles.told('attempts', job, '')}\t{error}"
+        error = " ".join(str(queue.roles.value_of("last_error", job, "")).split())
+        text = f"{keys.written(job.key)}\t{queue.roles.value_of('attempts', job, '')}\t{error}"
         return text if width is None else text.expandtabs()[:width]
 
     return line

@@ -8,13 +8,18 @@ what is sent.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.sql.compiler import SQLCompiler
+
+FAST_PATH: Final = not os.environ.get("CLAIMJOBS_NO_FAST_PATH")
+"""Off: SQLAlchemy sends every statement, and no column is encoded (see `claimjobs.statements.column_encoding`). The
+environment variable CLAIMJOBS_NO_FAST_PATH turns it off, for tests and to find a fault. Only speed depends on it."""
 
 Taken = TypeVar("Taken")
 Given = Mapping[str, Any]
@@ -59,7 +64,7 @@ class CompiledStatement:
 
     def _text_for(self, connection: sa.Connection, given: Given) -> Text | None:
         """None: SQLAlchemy is to send it. The first time always, so that what is sent once is not compiled for that."""
-        if self._is_new or not _is_straight(connection):
+        if self._is_new or not FAST_PATH or not _is_straight(connection):
             return None
         if self._text is None:
             self._text = text_of(self.statement, connection.dialect, given)

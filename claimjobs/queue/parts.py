@@ -306,7 +306,7 @@ class QueueParts:
         if backend.apart is None:
             return work(backend.source, selection)
         pair = SideCarJoin(backend.apart, backend.roles, backend.dialect, self._choices.now)
-        return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.company >= 0)))
+        return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.group_size >= 0)))
 
     def look_back(self) -> None:
         """There may be new jobs anywhere in the order."""

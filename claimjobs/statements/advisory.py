@@ -1,4 +1,4 @@
-"""Phase 2 with advisory locks: try them, then look again at what they are on."""
+"""Phase 2 of a claim by advisory locks: try the locks, then check the rows again."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from claimjobs.table.roles import Roles
 
 
 def try_locks(dialect: Dialect) -> sa.Select[Any]:
-    """Try each of `locks`: the lock, and whether this session has it now.
+    """Try each of `locks`: it returns the lock, and whether this session has it now.
 
-    Nothing else stands in this statement. A lock taken in the WHERE of one that reads the jobs would be taken for
-    every row that a sort, or a plan, reads before the LIMIT.
+    This statement reads no jobs. In the WHERE of a statement that reads jobs, a lock would be taken for every row that
+    the plan reads before the LIMIT.
     """
     lock = dialect.each_lock()
     return sa.select(lock, dialect.try_lock(lock))
 
 
 def unlock(dialect: Dialect) -> sa.Select[Any]:
-    """Let go of each of `locks`, once."""
+    """Release each of `locks` once."""
     return sa.select(dialect.unlock(dialect.each_lock()))
 
 
 def recheck(roles: Roles, dialect: Dialect, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of those of the jobs `keys` that are still ready. Sent after their locks are had, it sees what was
-    committed before them, which phase 1 may not have."""
+    """These columns of those of the jobs `keys` that are still ready. It runs after they were locked, and so reads what
+    was committed between phase 1 and the locks."""
     jobs = sa.select(*columns).where(dialect.among(roles.key, "claimjobs_keys"), selection.ready)
     return dialect.by_key(jobs, roles.key_index)
 
@@ -39,7 +39,7 @@ def recheck(roles: Roles, dialect: Dialect, selection: Selection, columns: Seque
 def mark_ready(
     roles: Roles, dialect: Dialect, selection: Selection, *, now: sa.ColumnElement[Any], owners: sa.Table
 ) -> sa.Update:
-    """Make those of the jobs `keys` that are still ready claimed by `me`; none if `me` was declared dead."""
+    """Mark those of the jobs `keys` that are still ready as claimed by `me`; none if `me` was declared dead."""
     return mark(roles, dialect, now, owners).where(selection.ready)
 
 
@@ -50,5 +50,5 @@ def marked(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[
 
 
 def is_alive(owners: sa.Table) -> sa.Select[Any]:
-    """Whether `me` was not declared dead."""
+    """Whether `me` is alive: it was not declared dead."""
     return sa.select(alive(owners))

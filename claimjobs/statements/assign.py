@@ -71,9 +71,9 @@ def assign(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[An
         (_any_free(roles, selection), BUSY),
         else_=NOTHING,
     )
-    told = sa.select(outcome.label(OUTCOME)).subquery("told")
+    result = sa.select(outcome.label(OUTCOME)).subquery("result")
     row = sa.union_all(sa.select(given), sa.select(mine)).subquery("had")
-    return sa.select(*told.c, *row.c).select_from(told.outerjoin(row, sa.true()))
+    return sa.select(*result.c, *row.c).select_from(result.outerjoin(row, sa.true()))
 
 
 def _given(roles: Roles, dialect: Dialect, selection: Selection, *, mine: sa.CTE) -> sa.CTE:

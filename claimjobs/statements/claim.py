@@ -1,4 +1,4 @@
-"""Both phases in one statement, for a database that can return what it updates from within a CTE."""
+"""The claim in one statement, for a database that can return what it updates from within a CTE."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.statements.column_encoding import Parts, flat, lean
+from claimjobs.statements.column_encoding import Parts, encoded, flat
 from claimjobs.statements.find import (
     KEY,
     PLACE,
     SUSPECT,
     Selection,
+    group_size,
     in_order,
     keyset_order_of,
     same_key,
-    suspicion,
 )
 from claimjobs.statements.lock import free_ones
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.roles import Roles
 
-SETTLED: Final = "claimjobs_settled"
-"""The first column of every row, also of the only one of an empty claim, in which those of a job are NULL: how many
-jobs of the batch before were ours; less than 0, by `settled_by_the_dead`, if `me` was declared dead."""
+SETTLED: Final = "claimjobs_settled_count"
+"""The first column of every row: how many jobs of the batch before were settled. If `me` was declared dead, it is less
+than 0 (see `settled_by_the_dead`). A claim of nothing returns one row, in which the columns of the job are NULL."""
 REACHED: Final = "claimjobs_reached_{}"
-"""Then, where a batch is settled, for each column of the key: which these were, as arrays, if not all were."""
+"""If a batch is settled, then these columns follow, one for each column of the key: the keys of the jobs that were
+settled, as arrays. They are NULL if all jobs of the batch were."""
 
 _SIZE: Final = sa.bindparam("claimjobs_size", type_=sa.Integer)
 
@@ -43,89 +44,88 @@ def claim(
     read: Parts,
     settled: sa.CTE | None = None,
 ) -> sa.Select[Any]:
-    """Find and lock the first `size` jobs that are free, make them claimed by `me`, return them in order: these parts
-    of them.
+    """Find and lock the first `size` free jobs, make `me` their owner, and return the columns `read` in order.
 
-    If the first job is a suspect only its like are taken, half as many at most as they were (see claimjobs.phases); the
-    others are locked for nothing until the statement ends. If `me` was declared dead nothing is taken.
+    If the first job is a suspect, only suspects of a group of the same size are claimed, and at most half as many as
+    that group. The other rows stay locked until the statement ends. If `me` was declared dead, nothing is claimed.
 
-    `settled`: what settles the batch before, of `meant` jobs, and returns their keys. It is made to run first: left to
-    the planner it runs last, and consumers wait for each other.
+    `settled` settles the batch before, of `meant` jobs, and returns their keys. The statement forces it to run first.
+    If the planner chooses, it runs last, and consumers wait for each other.
 
-    What is asked more than once, and what is locked, is MATERIALIZED: inlined, a planner may run it more than once, and
-    a second run of a lock finds other rows. How suspect all have to be is told by the first of those that are locked:
-    to ask the index reads a page of it.
+    What is read twice, and what locks, is MATERIALIZED. Without that a planner may run it twice, and the second run
+    locks other rows. The size of the group is read from the first locked row: a query of its own reads a page more.
     """
-    told = _told(roles, dialect, alive(owners), settled)
-    taken = _alike(roles, _locked(roles, selection, told))
-    claimed, order = _claimed(roles, dialect, taken, selection=selection, now=now, columns=flat(read))
-    jobs = lean(read, dialect, claimed)
-    return sa.select(*told.c, *jobs).select_from(told.outerjoin(claimed, sa.true())).order_by(*order)
+    owner_alive = _alive(roles, dialect, alive(owners), settled)
+    chosen = _first_group(roles, _locked(roles, selection, owner_alive))
+    claimed, order = _claimed(roles, dialect, chosen, selection=selection, now=now, columns=flat(read))
+    jobs = encoded(read, dialect, claimed)
+    return sa.select(*owner_alive.c, *jobs).select_from(owner_alive.outerjoin(claimed, sa.true())).order_by(*order)
 
 
 def settled_by_the_dead(count: int) -> int:
-    """How many jobs were settled in the name of an owner that was declared dead, by what a row tells."""
+    """How many jobs were settled for an owner that was declared dead, from a count less than 0."""
     return -1 - count
 
 
-def _told(roles: Roles, dialect: Dialect, lives: sa.ColumnElement[bool], settled: sa.CTE | None) -> sa.CTE:
-    """Whether the owner lives, and what became of the batch before: known before anything is locked."""
+def _alive(roles: Roles, dialect: Dialect, lives: sa.ColumnElement[bool], settled: sa.CTE | None) -> sa.CTE:
+    """Whether the owner is alive, and what was settled. It runs before anything is locked."""
     if settled is None:
-        return _once(sa.select(sa.case((lives, 0), else_=-1).label(SETTLED)), "claimjobs_told")
+        return _once(sa.select(sa.case((lives, 0), else_=-1).label(SETTLED)), "claimjobs_alive")
     count = sa.select(sa.func.count().label(SETTLED)).select_from(settled).subquery("count").c[SETTLED]
     is_short = count < sa.bindparam("claimjobs_meant", type_=sa.Integer)
     keys = [settled.c[column.key] for column in roles.key]
     arrays = [sa.case((is_short, dialect.array(key))).label(REACHED.format(i)) for i, key in enumerate(keys)]
-    return _once(sa.select(sa.case((lives, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_told")
+    return _once(sa.select(sa.case((lives, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 
 
-def _locked(roles: Roles, selection: Selection, told: sa.CTE) -> sa.CTE:
-    """The first jobs that are free, and how suspect each is."""
+def _locked(roles: Roles, selection: Selection, owner_alive: sa.CTE) -> sa.CTE:
+    """The first free jobs, locked: their keys, and the sizes of their groups of suspects."""
     jobs = sa.select(*(column.label(KEY.format(i)) for i, column in enumerate(roles.key)))
     if roles.suspect is not None:
-        jobs = jobs.add_columns(suspicion(roles).label(SUSPECT))
-    is_to_be = sa.select(told.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
-    return _once(free_ones(in_order(jobs.where(is_to_be), selection).limit(_SIZE), roles), "claimjobs_locked")
+        jobs = jobs.add_columns(group_size(roles).label(SUSPECT))
+    is_alive = sa.select(owner_alive.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
+    return _once(free_ones(in_order(jobs.where(is_alive), selection).limit(_SIZE), roles), "claimjobs_locked")
 
 
-def _alike(roles: Roles, locked: sa.CTE) -> sa.CTE:
-    """Those of them that are as suspect as the first."""
+def _first_group(roles: Roles, locked: sa.CTE) -> sa.CTE:
+    """The locked jobs whose group is as large as that of the first one."""
     if roles.suspect is None:
         return locked
-    kind = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_kind").c[SUSPECT]
+    first = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_first_suspect").c[SUSPECT]
     keys = [locked.c[KEY.format(i)] for i in range(len(roles.key))]
-    alike = sa.select(*keys).where(locked.c[SUSPECT] == sa.select(kind).scalar_subquery())
-    return alike.limit(sa.select(_at_most(kind, _SIZE)).scalar_subquery()).cte("claimjobs_alike")
+    group = sa.select(*keys).where(locked.c[SUSPECT] == sa.select(first).scalar_subquery())
+    return group.limit(sa.select(_at_most(first, _SIZE)).scalar_subquery()).cte("claimjobs_same_group")
 
 
-def _at_most(kind: sa.ColumnElement[Any], size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    """How many to take of those that are as suspect as `kind`."""
-    return sa.case((kind > 0, sa.func.least(size, sa.func.greatest(kind // 2, 1))), else_=size)
+def _at_most(group_size: sa.ColumnElement[Any], size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    """How many jobs of a group of suspects may be claimed at once (in Python: `claimjobs.claim.candidates.at_most`)."""
+    return sa.case((group_size > 0, sa.func.least(size, sa.func.greatest(group_size // 2, 1))), else_=size)
 
 
 def _claimed(
     roles: Roles,
     dialect: Dialect,
-    taken: sa.CTE,
+    chosen: sa.CTE,
     *,
     selection: Selection,
     now: sa.ColumnElement[Any],
     columns: Sequence[sa.Column[Any]],
 ) -> tuple[sa.CTE, Sequence[sa.ColumnElement[Any]]]:
-    """What marks the jobs that are taken and returns them, and what puts these in order.
+    """The UPDATE that marks the chosen jobs and returns them, and the ORDER BY for its rows.
 
-    An UPDATE returns rows in any order. Where the columns that order them are returned, and were not written, they
-    tell it, and the jobs can be reached by an array of keys: a tenth less work than to join them with their places.
+    An UPDATE returns rows in any order. If the columns of the order are returned, and the UPDATE does not write them,
+    they sort the rows, and the UPDATE finds its jobs by an array of keys. That is a tenth less work than a join with
+    the numbered jobs.
     """
     written = ownership(roles, now)
     update = sa.update(roles.table).values(written)
-    walk = keyset_order_of(selection)
-    if walk is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(walk.columns):
-        places = dialect.numbered(taken, PLACE)
+    order = keyset_order_of(selection)
+    if order is None or len(roles.key) > 1 or not set(columns) - set(written) >= set(order.columns):
+        places = dialect.numbered(chosen, PLACE)
         claimed = update.where(same_key(roles, places)).returning(*columns, places.c[PLACE]).cte("claimjobs_claimed")
         return claimed, [claimed.c[PLACE]]
-    claimed = update.where(dialect.is_one_of(roles.key[0], taken)).returning(*columns).cte("claimjobs_claimed")
-    return claimed, walk.order_of(claimed)
+    claimed = update.where(dialect.is_one_of(roles.key[0], chosen)).returning(*columns).cte("claimjobs_claimed")
+    return claimed, order.order_of(claimed)
 
 
 def _once(rows: sa.Select[Any], name: str) -> sa.CTE:

@@ -1,51 +1,63 @@
-"""What is read of a job: its columns, in the form that costs a driver least to read (see claimjobs.rows)."""
+"""The columns of a job as a claim returns them: plain, or encoded so that the driver reads them faster.
+
+The encoding is an optimisation (decision 0025). It is off where `FAST_PATH` is: then every column is returned as it is.
+`claimjobs.claim.row_reader` reads both forms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.database.compiled_statement import FAST_PATH
 from claimjobs.dialects import Dialect
 from claimjobs.table.roles import Roles
 
 Parts = Sequence[Sequence[sa.Column[Any]]]
-"""Columns of a table, as they are read: each by itself, or several packed into one."""
+"""The columns of a row that is returned: in each, one column of the table, or several that are joined into one text."""
 
 
 def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: Roles) -> Parts:
-    """How these columns are read. What is looked at in every job is not packed, or can be unpacked first."""
-    packed = [column for column in columns if dialect.joins_columns(column) and column not in set(roles.key)]
-    packed.sort(key=lambda column: column is not roles.suspect)
-    alone = [[column] for column in columns if len(packed) < 2 or column not in set(packed)]
-    return [*alone, packed] if len(packed) > 1 else alone
+    """How to return these columns. The key is not joined, and `suspect` is the first of the joined ones."""
+    joined = [column for column in columns if dialect.joins_columns(column) and column not in set(roles.key)]
+    if not FAST_PATH or len(joined) < 2:
+        return [[column] for column in columns]
+    joined.sort(key=lambda column: column is not roles.suspect)
+    return [*([column] for column in columns if column not in set(joined)), joined]
 
 
 def flat(read: Parts) -> list[sa.Column[Any]]:
-    """The columns themselves."""
+    """The columns of the table."""
     return [column for part in read for column in part]
 
 
-def lean(read: Parts, dialect: Dialect, of: sa.FromClause | None = None) -> list[sa.ColumnElement[Any]]:
-    """Parts of a table, or of `of`, which has its columns."""
-    return [_lean(part if of is None else [of.c[column.key] for column in part], dialect) for part in read]
+def encoded(read: Parts, dialect: Dialect, of: sa.FromClause | None = None) -> list[sa.ColumnElement[Any]]:
+    """The columns to SELECT or to return. `of`: from this subquery, which has the columns of the table."""
+    return [_encoded(part if of is None else [of.c[column.key] for column in part], dialect) for part in read]
 
 
-def with_last(read: Parts, dialect: Dialect, last: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
-    """The same with a number after them, packed as well where something is: `last_of` reads it out of a row."""
+def encoded_with_last(read: Parts, dialect: Dialect, last: sa.ColumnElement[int]) -> list[sa.ColumnElement[Any]]:
+    """As `encoded`, with a number at the end: `last_of` reads it. It is joined with the last part if that is joined."""
     *others, final = read
     if len(final) == 1:
-        return [*lean(read, dialect), last]
-    return [*lean(others, dialect), _lean([*final, last], dialect)]
+        return [*encoded(read, dialect), last]
+    return [*encoded(others, dialect), _encoded([*final, last], dialect)]
 
 
 def last_of(row: Sequence[Any]) -> int:
-    """The number that was put after all else."""
+    """The number at the end of a row."""
     return int(str(row[-1]).rpartition(",")[2])
 
 
-def _lean(part: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> sa.ColumnElement[Any]:
-    value = dialect.encoded(part[0]) if len(part) == 1 else dialect.joined(part)
-    name = part[0].name if len(part) == 1 else "claimjobs_packed"
-    return sa.type_coerce(value, sa.types.NullType()).label(name)
+def decoder(column: sa.Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
+    """What makes of an encoded value the one that the driver would have given. None: they are equal."""
+    return dialect.decoder(column) if FAST_PATH else None
+
+
+def _encoded(part: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> sa.ColumnElement[Any]:
+    if len(part) > 1:
+        return sa.type_coerce(dialect.joined(part), sa.types.NullType()).label("claimjobs_joined")
+    value = dialect.encoded(part[0]) if FAST_PATH else part[0]
+    return sa.type_coerce(value, sa.types.NullType()).label(part[0].name)

@@ -1,4 +1,4 @@
-"""How many jobs there are, of what kind, and how long they have waited."""
+"""Counts of jobs by state and by owner, and how long they have waited."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from claimjobs.table.roles import Roles
 
 
 def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """One row a state: what tells it (`Roles.state.told_by`), `jobs`, `oldest` (the earliest run_at, if any), `now`."""
+    """One row for each state: the columns that tell it, `jobs`, `oldest` (the earliest run_at, if any), `now`."""
     oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
     counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now"))
-    told = roles.state.told_by
-    return sa.select(*told, *counts).select_from(roles.table).group_by(*told)
+    state = roles.state.columns_that_tell
+    return sa.select(*state, *counts).select_from(roles.table).group_by(*state)
 
 
 def retries(roles: Roles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """One row: `jobs`, those that failed and are free again, due or not; `next`, the earliest run_at of them; `now`."""
+    """One row: `jobs` (that failed and wait for their next attempt), `next` (their earliest run_at), `now`."""
     run_at = roles.need("run_at", "waiting for a retry")
     failed = [column > 0 for column in (roles.attempts, roles.suspect) if column is not None]
     wait = sa.select(sa.func.count().label("jobs"), sa.func.min(run_at).label("next"), now.label("now"))
@@ -28,12 +28,12 @@ def retries(roles: Roles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[b
 
 
 def by_owner(roles: Roles) -> sa.Select[Any]:
-    """One row an owner that holds something: `owner_id`, `jobs`."""
+    """One row for each owner that holds jobs: `owner_id`, `jobs`."""
     owner = roles.need("owner_id", "counting what owners hold")
     columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)
 
 
 def ownerless(roles: Roles) -> sa.Select[Any]:
-    """How many rows are claimed, and by nobody."""
+    """How many rows are claimed without an owner."""
     return sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))

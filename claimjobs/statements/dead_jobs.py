@@ -17,11 +17,11 @@ Predicates = Sequence[sa.ColumnElement[bool]]
 def page(
     roles: Roles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
 ) -> sa.Select[Any]:
-    """These columns of the next `limit` dead jobs, by their keys, beyond the key `after`."""
-    beyond = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
+    """These columns of the next `limit` dead jobs, by their keys, after the key `after`."""
+    is_after = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
     return (
         sa.select(*columns)
-        .where(roles.state.is_(DEAD), *where, *beyond)
+        .where(roles.state.is_(DEAD), *where, *is_after)
         .order_by(*roles.key)
         .limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
     )

@@ -1,4 +1,4 @@
-"""Phase 1: which jobs could be claimed. Locks nothing."""
+"""Phase 1 of a claim: find candidates. Nothing is locked."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from claimjobs.dialects import Dialect
 from claimjobs.table.roles import Roles
 
 SUSPECT: Final = "claimjobs_suspect"
-"""The last column of a candidate: 0, or how many jobs it was in hand with when something went wrong."""
+"""The last column of a candidate: the size of its group of suspects (see `group_size`)."""
 PLACE: Final = "claimjobs_place"
-"""Where a job stood among the candidates, from 1."""
+"""The number of a job among the candidates, from 1."""
 KEY: Final = "claimjobs_k{}"
-"""A key column among the candidates. No user's table has these names: a predicate, which stands in the same
-WHERE, may name its columns plainly."""
+"""A column of the key among the candidates. No user's table has such names. So a user's predicate, which stands in the
+same WHERE, may name its columns without the table."""
 AFTER: Final = "claimjobs_after_{}"
-"""The parameters of a place in the order, beyond which a look begins."""
+"""The parameters of a place in the order, after which a claim begins."""
 
 EXACT: Final = (sa.Integer, sa.String, sa.Numeric, sa.Date, sa.DateTime, sa.Uuid)
-"""What a value that was read says exactly, so that it can be compared with the column it came from."""
+"""Types whose values can be read and then compared exactly with their column."""
 INEXACT: Final = (sa.Enum, sa.Float)
-"""Those of them that do not: MySQL orders an ENUM by number and compares it as text; a float was rounded."""
+"""Subtypes that cannot: MySQL orders an ENUM by number and compares it as text; a float is rounded."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What may be claimed, in which order, and where in that order to begin to look (None: at the head)."""
+    """What may be claimed, in which order, and after which place in the order (None: from the head)."""
 
     ready: sa.ColumnElement[bool]
     order: Sequence[sa.ColumnElement[Any]]
@@ -39,28 +39,28 @@ class Selection:
 
 @dataclass(frozen=True)
 class KeysetOrder:
-    """An order that can be entered anywhere: columns that are never NULL, all rising or all falling."""
+    """An order that a claim can enter anywhere: columns that are never NULL, all ascending or all descending."""
 
     columns: Sequence[sa.Column[Any]]
     falling: bool
 
     def after(self, selection: Selection, dialect: Dialect) -> Selection:
-        """The same beyond a place, which is given by parameters."""
+        """The selection after a place, which parameters give."""
         place = [sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)]
         return replace(selection, after=dialect.after_values(self.columns, place, falling=self.falling))
 
     def place(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters of the place where this row stands."""
+        """The parameters of the place of this row."""
         return {AFTER.format(i): row[column.name] for i, column in enumerate(self.columns)}
 
     def order_of(self, rows: sa.FromClause) -> list[sa.ColumnElement[Any]]:
-        """The same order of rows that have these columns."""
+        """The ORDER BY for other rows that have these columns."""
         columns = [rows.c[column.key] for column in self.columns]
         return [column.desc() if self.falling else column for column in columns]
 
 
 def keyset_order_of(selection: Selection) -> KeysetOrder | None:
-    """The order as a way that can be entered anywhere; None where it is none."""
+    """The order of a selection, if a claim can enter it anywhere."""
     steps = [_step(term) for term in selection.order]
     falls = {falling for _, falling in steps}
     columns = [column for column, _ in steps if column is not None]
@@ -70,7 +70,7 @@ def keyset_order_of(selection: Selection) -> KeysetOrder | None:
 
 
 def _step(term: sa.ColumnElement[Any]) -> tuple[sa.Column[Any] | None, bool]:
-    """The column of a term of an order, None where it is something else, and whether it falls."""
+    """The column of a term of an ORDER BY (None if it is no column of an exact type), and whether it descends."""
     falling = isinstance(term, sa.UnaryExpression) and term.modifier is operators.desc_op
     column = term.element if isinstance(term, sa.UnaryExpression) else term
     exact = isinstance(column, sa.Column) and isinstance(column.type, EXACT) and not isinstance(column.type, INEXACT)
@@ -78,43 +78,43 @@ def _step(term: sa.ColumnElement[Any]) -> tuple[sa.Column[Any] | None, bool]:
 
 
 def find(roles: Roles, selection: Selection) -> sa.Select[Any]:
-    """The first `limit` jobs that are ready, in order: their keys, then how suspect each is."""
-    return first(sa.select(*roles.key, suspicion(roles).label(SUSPECT)), selection)
+    """The first `limit` jobs that are ready, in order: their keys, then the sizes of their groups of suspects."""
+    return first(sa.select(*roles.key, group_size(roles).label(SUSPECT)), selection)
 
 
-def suspicion(roles: Roles) -> sa.ColumnElement[int]:
-    """How suspect a job is: 0, or how many jobs it was in hand with when something went wrong."""
+def group_size(roles: Roles) -> sa.ColumnElement[int]:
+    """How many jobs were in the batch that failed as a whole with this one. 0: the job is no suspect."""
     return sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)
 
 
 def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
-    """The first `limit` rows of a selection, from where it begins."""
+    """The first `limit` rows of a selection, in order."""
     return in_order(rows, selection).limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
 
 
 def in_order(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
-    """The rows of a selection, in order, from where it begins."""
+    """The rows of a selection, in order."""
     ready = rows.where(selection.ready) if selection.after is None else rows.where(selection.ready, selection.after)
     return ready.order_by(*selection.order)
 
 
 def how_many(roles: Roles, selection: Selection) -> sa.Select[Any]:
-    """How many `find` finds."""
+    """How many rows `find` returns."""
     return sa.select(sa.func.count()).select_from(find(roles, selection).subquery("candidate"))
 
 
 def numbered(roles: Roles, selection: Selection) -> sa.Select[Any]:
-    """The same as `find`, with the place of each, under names that no table has."""
+    """The rows of `find`, each with its number, under names that no table has."""
     found = find(roles, selection).subquery("first")
     keys = [found.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
     return sa.select(*keys, found.c[SUSPECT], sa.func.row_number().over().label(PLACE))
 
 
 def same_key(roles: Roles, other: sa.FromClause) -> sa.ColumnElement[bool]:
-    """The predicate of a row and the candidate that stands for it."""
+    """The predicate of a row of the table and its candidate."""
     return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
 
 
 def counted(column: sa.Column[Any]) -> sa.ColumnElement[Any]:
-    """A number that counts from 0, also where a user's column holds NULL."""
+    """A counter; NULL in a user's column counts as 0."""
     return sa.func.coalesce(column, 0) if column.nullable else column

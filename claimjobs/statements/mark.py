@@ -1,4 +1,4 @@
-"""Phase 2, second half: what is locked becomes ours."""
+"""The mark: locked jobs become the owner's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from claimjobs.table.roles import Roles
 
 
 def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
-    """Make the jobs `keys`, which this transaction has locked, claimed by `me`; none if `me` was declared dead."""
+    """Mark the jobs `keys`, which this transaction has locked, as claimed by `me`; none if `me` was declared dead."""
     update = sa.update(roles.table).where(alive(owners)).values(ownership(roles, now))
     return dialect.reach(update, roles.key, roles.key_index)
 
 
 def ownership(roles: Roles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:
-    """What a claim writes into a job."""
+    """The values that a claim writes into a job."""
     values = roles.state.becomes(CLAIMED, sa.bindparam("claimjobs_me", type_=sa.Integer))
     if roles.owner_date is not None:
         values[roles.owner_date] = now

@@ -21,21 +21,21 @@ def old(roles: Roles, status: str, until: Any) -> Predicates:
     return (roles.state.is_(status), since <= until)
 
 
-def walk(roles: Roles) -> tuple[Column, ...]:
-    """The columns to go along: those of the index to claim by, which holds the jobs of one status side by side.
+def page_columns(roles: Roles) -> tuple[Column, ...]:
+    """The columns to page through: those of the claim index, which holds the jobs of one status side by side.
 
-    A column that may be NULL is no way to go: nothing is beyond a NULL.
+    It is the key if one of them may be NULL: no row is after a NULL.
     """
     order = roles.default_order
     return roles.key if any(column.nullable for column in order) else order
 
 
 def page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any] | None) -> sa.Select[Any]:
-    """The next `limit` of the jobs, along `walk`, beyond the values `after` of its columns."""
-    way = walk(roles)
-    beyond = () if after is None else (dialect.after_values(way, after),)
+    """The next `limit` of the jobs in the order of `page_columns`, after the values `after` of these columns."""
+    columns = page_columns(roles)
+    is_after = () if after is None else (dialect.after_values(columns, after),)
     limit = sa.bindparam("claimjobs_limit", type_=sa.Integer)
-    return sa.select(*way).where(*chosen, *beyond).order_by(*way).limit(limit)
+    return sa.select(*columns).where(*chosen, *is_after).order_by(*columns).limit(limit)
 
 
 def how_many(roles: Roles, chosen: Predicates) -> sa.Select[Any]:

@@ -54,15 +54,15 @@ def retry(
     *,
     errors: Mapping[Key, str],
     delays: Mapping[Key, float],
-    loners: Set[Key] = frozenset(),
+    isolated: Set[Key] = frozenset(),
 ) -> sa.Update:
-    """Failed with attempts left: wait `delays[key]` seconds, then anyone's again; the `loners` alone again."""
+    """Failed with attempts left: free again after `delays[key]` seconds; the `isolated` jobs are claimed alone."""
     roles = reach.roles
     run_at = roles.need("run_at", "retrying a failed job")
     wait = reach.dialect.later(now, _by_key(roles, delays, sa.Float()))
     values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, errors)}
-    if loners and roles.suspect is not None:
-        marks = {key: int(key in loners) for key in errors}
+    if isolated and roles.suspect is not None:
+        marks = {key: int(key in isolated) for key in errors}
         values[roles.suspect] = _by_key(roles, marks, sa.Integer())
     return _guarded(sa.update(roles.table).values(values), reach)
 
@@ -74,13 +74,13 @@ def suspect(
     errors: Mapping[Key, str],
     delays: Mapping[Key, float],
 ) -> sa.Update:
-    """Something went wrong that names none of them: anyone's again after `delays[key]` seconds, in smaller company.
+    """An error that names no job: all are free again after `delays[key]` seconds, and are claimed in smaller groups.
 
-    They are marked with how many they were (parameter `company`), and no attempt is charged.
+    They are marked with how many they were (parameter `group_size`), and no attempt is charged.
     """
     roles = reach.roles
     mark = roles.need("suspect", "finding the job that spoils its batch")
-    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_company", type_=sa.Integer)}
+    values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_group_size", type_=sa.Integer)}
     if roles.run_at is not None:
         values[roles.run_at] = reach.dialect.later(now, _by_key(roles, delays, sa.Float()))
     if roles.last_error is not None:

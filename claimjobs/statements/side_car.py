@@ -1,4 +1,4 @@
-"""Claims in a table beside the one that holds the jobs: `source` is the user's table, `claims` the other one."""
+"""Claims in a side-car: `source` is the user's table with the jobs, `claims` is the second table with the claims."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import Roles
 
 ATTEMPTS: Final = "claimjobs_attempts"
-"""The last column of a job: how often it has failed."""
+"""The last column of a job: how many attempts have failed."""
 
 
 @dataclass(frozen=True)
 class SideCarJoin:
-    """The user's table and its claims, in words of this database, by this clock."""
+    """The user's table and its side-car."""
 
     source: Roles
     claims: Roles
@@ -30,43 +30,43 @@ class SideCarJoin:
 
     @property
     def same_key(self) -> sa.ColumnElement[bool]:
-        """The predicate of a row of each that belong together."""
+        """The predicate of a row and its claim."""
         return sa.and_(*(ours == theirs for ours, theirs in zip(self.claims.key, self.source.key, strict=True)))
 
-    def told(self, expression: Any) -> sa.ScalarSelect[Any]:
-        """What the claim on a row says; NULL where there is none.
+    def in_claim(self, expression: Any) -> sa.ScalarSelect[Any]:
+        """An expression over the claim on a row; NULL if there is no claim.
 
-        A subquery for each row, through the primary key, and no join: a planner that may choose how to join reads all
-        claims before it returns the first row (MariaDB always, MySQL where it believes they are few). And a user's
-        predicate, which stands beside it, may name columns plainly: those of the claims are not in sight.
+        It is a subquery for each row, through the primary key, and no join. With a join the planner may read all claims
+        before the first row (MariaDB always, MySQL if it believes that they are few). And in a subquery the columns of
+        the claims do not clash with those that a user's predicate names without their table.
         """
         return sa.select(expression).where(self.same_key).correlate(self.source.table).scalar_subquery()
 
     @property
-    def company(self) -> sa.ColumnElement[int]:
-        """How suspect a job is that may be claimed; less than 0: it may not."""
+    def group_size(self) -> sa.ColumnElement[int]:
+        """The size of the group of suspects of a job that may be claimed. Less than 0: the job may not be claimed."""
         suspect = self.claims.need("suspect", "claiming")
         free = sa.case((self.claims.due(self.now), suspect), else_=-1)
-        return sa.func.coalesce(self.told(free), 0, type_=sa.Integer)
+        return sa.func.coalesce(self.in_claim(free), 0, type_=sa.Integer)
 
     @property
     def attempts(self) -> sa.Column[Any]:
-        """Where it is counted how often a job has failed."""
+        """The counter of failed attempts."""
         return self.claims.need("attempts", "claiming")
 
 
 def find(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
-    """The first `limit` rows that are ready and that no claim is in the way of, in order: keys, how suspect each is."""
-    return first(sa.select(*pair.source.key, pair.company.label(SUSPECT)).where(pair.company >= 0), selection)
+    """The first `limit` rows that are ready and not claimed, in order: their keys, then the sizes of their groups."""
+    return first(sa.select(*pair.source.key, pair.group_size.label(SUSPECT)).where(pair.group_size >= 0), selection)
 
 
 def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
-    """Lock the first `size` of the `candidates` that nobody else has locked, and that are still ready: their keys.
+    """Lock the first `size` of the `candidates` that nobody else has locked and that are still ready: their keys.
 
-    What it knows of the claims may be older than the locks. Whoever goes on with these keys asks again.
+    The claims that it reads may be older than its locks. So the caller checks the claims again.
     """
     source = pair.source
-    rows = sa.select(*source.key).where(selection.ready, pair.company >= 0)
+    rows = sa.select(*source.key).where(selection.ready, pair.group_size >= 0)
     picked = pair.dialect.only_candidates(rows, source.key, selection.order, source.key_index)
     return picked.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)).with_for_update(
         skip_locked=True, key_share=True, of=source.table
@@ -74,20 +74,20 @@ def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
 
 
 def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
-    """Make those of `keys` that no claim is in the way of claimed by `me`; none if `me` was declared dead.
+    """Claim those of `keys` that are not claimed, for `me`; none if `me` was declared dead.
 
-    New keys are inserted. A key that somebody else inserts at the same moment is waited for, and left to them. All
-    insert in the order of the keys, so that no two wait for each other.
+    New keys are inserted. If another transaction inserts the same key now, this one waits, and the other gets the job.
+    All insert in the order of the keys, so that no two wait for each other.
     """
     values = ownership(pair.claims, pair.now)
     fresh = {**values, pair.claims.need("run_at", "claiming"): pair.now}
-    told = [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in fresh.items()]
+    literals = [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in fresh.items()]
     rows = (
-        sa.select(*pair.source.key, *told)
-        .where(pair.dialect.among(pair.source.key, "claimjobs_keys"), pair.company >= 0, alive(owners))
+        sa.select(*pair.source.key, *literals)
+        .where(pair.dialect.among(pair.source.key, "claimjobs_keys"), pair.group_size >= 0, alive(owners))
         .order_by(*pair.source.key)
     )
-    # The state comes last: where assignments count one after the other, what follows it would see it changed.
+    # The state is assigned last: MySQL assigns in order, and later expressions would read the new state.
     ordered = dict(reversed(values.items()))
     return pair.dialect.upsert(
         pair.claims.table, [*pair.claims.key, *fresh], rows, values=ordered, guard=pair.claims.due(pair.now)
@@ -95,20 +95,20 @@ def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
 
 
 def claimed(pair: SideCarJoin, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of the rows of `keys` that `me` has claimed and that are there and still ready; and how often each
-    failed."""
-    # Not as a condition: an index that leads to all that is ours would be walked for each row.
-    attempts = pair.told(sa.case((pair.claims.mine, pair.attempts)))
+    """These columns of those of the rows `keys` that `me` has claimed and that are ready; then failed attempts."""
+    # Whose claim it is stands in the SELECT list: as a condition of the subquery it makes the planner choose the index
+    # on the owner, and read all of the owner's claims for each row.
+    attempts = pair.in_claim(sa.case((pair.claims.mine, pair.attempts)))
     return _rows(pair, columns, attempts).where(selection.ready, attempts.is_not(None))
 
 
 def free(pair: SideCarJoin, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of the rows of `keys` that no claim is in the way of; and how often each failed."""
-    return _rows(pair, columns, sa.func.coalesce(pair.told(pair.attempts), 0)).where(pair.company >= 0)
+    """These columns of those of the rows `keys` that are not claimed; then failed attempts."""
+    return _rows(pair, columns, sa.func.coalesce(pair.in_claim(pair.attempts), 0)).where(pair.group_size >= 0)
 
 
 def note(pair: SideCarJoin) -> sa.Executable:
-    """Insert an unclaimed row for those of `keys` that have none, so that an outcome can be written into it."""
+    """Insert an unclaimed row for those of `keys` that have none: outcomes are written into it."""
     run_at = pair.claims.need("run_at", "claiming")
     rows = sa.select(*pair.source.key, pair.now).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
     columns = [*pair.claims.key, run_at]
@@ -116,13 +116,13 @@ def note(pair: SideCarJoin) -> sa.Executable:
 
 
 def remove(pair: SideCarJoin) -> sa.Delete:
-    """Done, and not kept: the rows `keys` leave the user's table."""
+    """Delete the rows `keys` from the user's table: they are done and not kept."""
     source, dialect = pair.source, pair.dialect
     return dialect.reach(dialect.delete(source.table), source.key, source.key_index)
 
 
 def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
-    """The predicate of a claim on a row of the user's table for which all this holds."""
+    """The predicate of a claim whose row of the user's table meets all these conditions."""
     return sa.exists().where(pair.same_key, *where).correlate(pair.claims.table)
 
 

@@ -18,7 +18,8 @@ WRITTEN: Final = ("status", "owner_id", "owner_date", "run_at", "attempts", "las
 """The roles whose columns claimjobs writes. `priority` is only read."""
 
 RESERVED: Final = frozenset(
-    f"claimjobs_{name}" for name in ("candidates", "company", "hears", "keys", "limit", "me", "meant", "size", "worker")
+    f"claimjobs_{name}"
+    for name in ("candidates", "group_size", "hears", "keys", "limit", "me", "meant", "size", "worker")
 )
 """Parameters of our statements. SQLAlchemy takes one for the new value of a column that has the same name."""
 

@@ -39,38 +39,38 @@ class State:
 
     def is_(self, state: str) -> sa.ColumnElement[bool]:
         """The predicate of a row in this state."""
-        told = self._told(state)
+        predicates = self._predicates(state)
         if self.owner is not None and self._is_shared(state):
-            told.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
-        return sa.and_(*told) if told else sa.true()
+            predicates.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
+        return sa.and_(*predicates) if predicates else sa.true()
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row that this owner holds."""
         assert self.owner is not None  # noqa: S101 - whoever asks holds by lease, which needs one
-        return sa.and_(*self._told(CLAIMED), self.owner == me)
+        return sa.and_(*self._predicates(CLAIMED), self.owner == me)
 
     def becomes(self, state: str, me: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
         """What is written into a row to bring it into this state: claimed, by `me`; otherwise by nobody.
 
         A row that is done, or the like, keeps its owner where that is not what tells its state.
         """
-        told = {} if self.column is None else {self.column: self.values.get(state, self.values[UNCLAIMED])}
+        values = {} if self.column is None else {self.column: self.values.get(state, self.values[UNCLAIMED])}
         leaves = state == UNCLAIMED or self._is_shared(state)
         if self.owner is not None and (me is not None or leaves):
-            told[self.owner] = me
-        return told
+            values[self.owner] = me
+        return values
 
     @cached_property
-    def told_by(self) -> Sequence[sa.ColumnElement[Any]]:
+    def columns_that_tell(self) -> Sequence[sa.ColumnElement[Any]]:
         """What to group rows by: see `named`."""
         column = () if self.column is None else (self.column,)
         shared = self.owner is not None and any(self._is_shared(state) for state in STATES)
         return (*column, self.owner.is_(None)) if shared and self.owner is not None else column
 
-    def named(self, told: Sequence[Any]) -> str | None:
-        """The state that a row with these values of `told_by` is in; None: none that was named."""
-        value = told[0] if self.column is not None else None
-        free = bool(told[-1]) if len(told) > (self.column is not None) else None
+    def named(self, values: Sequence[Any]) -> str | None:
+        """The state that a row with these values of `columns_that_tell` is in; None: none that was named."""
+        value = values[0] if self.column is not None else None
+        free = bool(values[-1]) if len(values) > (self.column is not None) else None
         alike = [state for state in STATES if state in self.can and self._value(state) == value]
         fitting = [state for state in alike if not self._is_shared(state) or free in (None, state != CLAIMED)]
         return fitting[0] if fitting else None
@@ -87,7 +87,7 @@ class State:
     def _value(self, state: str) -> Any:
         return None if self.column is None else self.values.get(state, self.values[UNCLAIMED])
 
-    def _told(self, state: str) -> list[sa.ColumnElement[bool]]:
+    def _predicates(self, state: str) -> list[sa.ColumnElement[bool]]:
         return [] if self.column is None else [self.column == self._value(state)]
 
     def _is_shared(self, state: str) -> bool:

@@ -87,7 +87,7 @@ class Roles:
         """The guard of every way out of `claimed`: still claimed, and by the parameter `me`."""
         return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
 
-    def told(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
+    def value_of(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
         """What a row says in a role; `otherwise` where no column plays it, or it is NULL."""
         column: Column | None = getattr(self, role)
         value = None if column is None else row.get(column.name)

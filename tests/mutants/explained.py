@@ -7,8 +7,8 @@ from typing import Final
 EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     (
         "claimjobs/batch/settle.py",
-        "company=self.company or len(self.suspects),",
-        "company=(len(self.suspects)),",
+        "group_size=self.group_size or len(self.suspects),",
+        "group_size=(len(self.suspects)),",
     ): "Outcomes are narrowed once, and never again.",
     (
         "claimjobs/claim/candidates.py",

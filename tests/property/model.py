@@ -97,9 +97,9 @@ class Model:
     def claimable(self, now: datetime, size: int) -> list[str]:
         """What a claim of this size takes, or more than it takes where it reads no further than `size` jobs."""
         due = sorted((job for job in self.jobs.values() if job.is_due(now)), key=lambda job: (job.priority, job.name))
-        company = due[0].suspect if due else 0
-        alike = [job.name for job in due if job.suspect == company]
-        return alike[: min(size, max(1, company // 2)) if company else size]
+        group_size = due[0].suspect if due else 0
+        alike = [job.name for job in due if job.suspect == group_size]
+        return alike[: min(size, max(1, group_size // 2)) if group_size else size]
 
     def claim(self, owner: int, names: Collection[str]) -> None:
         """These jobs are in the hand of this owner now."""
@@ -111,14 +111,14 @@ class Model:
     def settle(self, owner: int, words: Mapping[str, Word], now: datetime, *, keep: bool) -> set[str]:
         """Write what is said of the jobs that are still this owner's; those that are not."""
         held = {name: word for name, word in words.items() if name in self.jobs and self.jobs[name].is_held_by(owner)}
-        company = sum(word.kind == "suspect" for word in words.values())
+        group_size = sum(word.kind == "suspect" for word in words.values())
         for name, word in held.items():
-            self._write(self.jobs[name], word, now, company)
+            self._write(self.jobs[name], word, now, group_size)
             if self.jobs[name].status == "done" and not keep:
                 del self.jobs[name]
         return words.keys() - held.keys()
 
-    def _write(self, job: Job, word: Word, now: datetime, company: int) -> None:
+    def _write(self, job: Job, word: Word, now: datetime, group_size: int) -> None:
         before = job.attempts
         if word.kind == "done":
             job.status = "done"
@@ -131,7 +131,7 @@ class Model:
         else:
             job.leave("unclaimed")
             if word.kind == "suspect":
-                job.suspect, job.run_at = company, _after(now, before)
+                job.suspect, job.run_at = group_size, _after(now, before)
 
     # --- dying -----------------------------------------------------------------------------------------
 
