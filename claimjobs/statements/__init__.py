@@ -1,9 +1,8 @@
-"""Every statement that claimjobs sends, one short function each, in the order of a job's way:
+"""Every SQL statement of claimjobs, one short function each.
 
-`produce` inserts, `find` reads candidates (phase 1), `lock` locks them and `mark` makes them ours (phase 2;
-`claim` is both phases in one statement; `side_car` has those of claims in a table of their own, `advisory` those by
-advisory locks), `settle` writes the outcomes. Beside it stand `owners` and `sleepers`, `dead`, `purge` and `count`,
-`assign`, and `ledger`.
+`insert` enqueues. `find` reads candidates, `lock` locks them, `mark` marks them as owned; `claim` does all three in one
+statement. `side_car` and `advisory` have the statements of these two ways to claim. `settle` writes outcomes. `owners`
+and `idle` are about owners, `dead_jobs`, `purge`, `count`, `assign` and `ledger` about what their names say.
 
-Each function returns a SQLAlchemy statement with named parameters, so that it is built once and run many times.
+Each function returns a SQLAlchemy statement with named parameters: it is built once and run many times.
 """

@@ -1,4 +1,4 @@
-"""Exclusive assignment: a worker's value in a unique column of the row that it has."""
+"""Exclusive assignment: a unique column of a row holds the worker that has it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def of_either(roles: Roles, values: Mapping[str, Any]) -> sa.Select[Any]:
 
 
 def free(roles: Roles, selection: Selection) -> sa.ColumnElement[bool]:
-    """The predicate of a row that anyone may have."""
+    """The predicate of a row that no worker has."""
     return sa.and_(_column(roles).is_(None), selection.ready)
 
 
@@ -47,21 +47,21 @@ def is_any_free(roles: Roles, selection: Selection) -> sa.Select[Any]:
 
 
 def give(roles: Roles, dialect: Dialect) -> sa.Update:
-    """The rows `keys`, which is the one that is locked, are the worker's."""
+    """Give the locked row, whose key is in `keys`, to the worker."""
     update = sa.update(roles.table).values({_column(roles): _worker(roles)})
     return dialect.by_key(update.where(dialect.among(roles.key, "claimjobs_keys")), roles.key_index)
 
 
 def take_away(roles: Roles, dialect: Dialect, index: str | None) -> sa.Update:
-    """The row that `worker` has is free."""
+    """Make the row that `worker` has free."""
     update = sa.update(roles.table).values({_column(roles): None}).where(_column(roles) == _worker(roles))
     return dialect.by_key(update, index)
 
 
 def assign(roles: Roles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
-    """All of it in one statement: the outcome, then the row, if there is one.
+    """Assign in one statement: it returns the outcome, then the row, if there is one.
 
-    What comes last in the CASE is evaluated only where nothing before it is so.
+    The database evaluates the last branch of the CASE only if no branch before it applies.
     """
     mine = of_worker(roles).cte("mine").prefix_with("MATERIALIZED")
     given = _given(roles, dialect, selection, mine=mine)
@@ -91,7 +91,7 @@ def _free(roles: Roles, selection: Selection, columns: Iterable[Any]) -> sa.Sele
 
 
 def _first(rows: sa.Select[Any], roles: Roles) -> sa.Select[Any]:
-    """The first one that nobody has locked, locked.
+    """Lock the first row that nobody else has locked.
 
     FOR UPDATE, not FOR NO KEY UPDATE: a column of a unique index is about to change.
     """

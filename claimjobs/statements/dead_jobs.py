@@ -1,4 +1,4 @@
-"""Dead jobs: to be looked at, brought back to life or dropped. Each write reaches only what is still dead."""
+"""Dead jobs: list, retry and drop them. A write changes only jobs that are still dead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Predicates = Sequence[sa.ColumnElement[bool]]
 def page(
     roles: Roles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
 ) -> sa.Select[Any]:
-    """These columns of the next `limit` dead jobs, by their keys, after the key `after`."""
+    """These columns of the next `limit` dead jobs, in the order of their keys, after the key `after`."""
     is_after = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
     return (
         sa.select(*columns)
@@ -28,7 +28,7 @@ def page(
 
 
 def chosen(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of those of `keys` that are dead, by their keys."""
+    """These columns of those of the jobs `keys` that are dead, in the order of their keys."""
     dead = sa.select(*columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
     return dialect.reach(dead, roles.key, roles.key_index)
 
@@ -39,7 +39,7 @@ def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
 
 
 def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
-    """Those of `keys` that are dead are anyone's, as if they had never failed, but for what their last error was."""
+    """Make those of the jobs `keys` that are dead unclaimed, as if they had never failed. Their last error stays."""
     date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
     fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
     values = {column: value for column, value in fresh.items() if column is not None}
@@ -48,6 +48,6 @@ def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Upd
 
 
 def drop(roles: Roles, dialect: Dialect) -> sa.Delete:
-    """Those of `keys` that are dead leave the table."""
+    """Delete those of the jobs `keys` that are dead."""
     delete = dialect.delete(roles.table).where(roles.state.is_(DEAD))
     return dialect.reach(delete, roles.key, roles.key_index)

@@ -1,4 +1,4 @@
-"""Sleepers: owners that wait to be woken, what one of them looks at now and then, and how it is called."""
+"""Idle owners: they mark themselves as asleep, check for work now and then, and are woken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from claimjobs.table.roles import Roles
 
 
 def lie_down(owners: sa.Table) -> sa.Update:
-    """A sign of life of `me`, which sleeps until its next beat; reaches no row when `me` was declared dead."""
+    """Write a sign of life of `me`, which sleeps until its next beat. It writes no row if `me` was declared dead."""
     now = database_now()
     return (
         sa.update(owners)
@@ -24,9 +24,9 @@ def lie_down(owners: sa.Table) -> sa.Update:
 
 
 def glance(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[Any]:
-    """What a sleeper looks at: is there work, how many others sleep, and how many stir.
+    """What an idle owner checks: whether there is work, how many other owners sleep, and how many are awake.
 
-    `work`: an expression that is NULL where there is none; None: this is no look for work.
+    `work`: an expression that is NULL if there is no work. None: this check is not about work.
     """
     columns = [
         (sa.literal(0) if work is None else sa.case((work.is_not(None), 1), else_=0)).label("work"),
@@ -38,37 +38,37 @@ def glance(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[An
 
 
 def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Dialect, roles: Roles) -> sa.Select[Any]:
-    """The same, and what there is for a janitor: others that seem dead, jobs in the hand of an unknown owner.
+    """As `glance`, and whether there is something to reclaim: owners that seem dead, and jobs of unknown owners.
 
-    Only of those that are awake the session locks are asked for: a sleeper holds no job.
+    Session locks are checked only for owners that are awake: an owner that sleeps holds no job.
     """
     now = database_now()
-    # A sign of life from the future: the clock was set back. Whoever watches knows more (`census.Watch`).
+    # A sign of life from the future: the clock was set back. `lease.registry` finds out more.
     ahead = owners.c.beat > dialect.later(now, owners.c.lease)
     silent = sa.or_(dialect.later(owners.c.beat, owners.c.lease) < now, ahead)
     locked = owners.c.server_since.is_not(None)
-    let_go = sa.and_(owners.c.asleep.is_(None), locked, dialect.lock_holder(owners.c.id).is_(None))
-    unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent, let_go))
-    # By another name: these owners are not the ones that are counted.
+    lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.lock_holder(owners.c.id).is_(None))
+    unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent, lock_lost))
+    # An alias: these owners are not the rows that are counted.
     strays = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
     return glance(owners, work).add_columns((unwell + strays).label("unwell"))
 
 
 def work(source: Roles, selection: Selection) -> sa.ColumnElement[Any]:
-    """NULL where nothing is ready.
+    """NULL if no job is ready.
 
-    In the order of a claim, so that it is found in the same way: a planner that is asked only whether there is a row
-    may read the table, which can be long and hold nothing but what is done.
+    It has the order of a claim, so that the planner uses the claim index. Without an order the planner may read the
+    whole table, which can be long and hold only done jobs.
     """
     first = sa.select(sa.literal(1)).select_from(source.table).where(selection.ready).order_by(*selection.order)
     return first.limit(1).scalar_subquery()
 
 
 def call(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
-    """Call up to `number` of those that sleep, whichever; what must still be interrupted (see `Dialect.call`)."""
+    """Wake up to `number` idle owners, chosen at random: what must still be interrupted (see `Dialect.call`)."""
     claims = sa.bindparam("claimjobs_claims", type_=sa.String)
     asleep = sa.select(owners.c.id).where(owners.c.claims == claims, owners.c.asleep.is_not(None))
-    # The choice is a table of its own, so that nobody is called who was not chosen.
+    # A subquery of its own: the planner must not call the function for rows that the LIMIT leaves out.
     chosen = (
         asleep.order_by(sa.func.random()).limit(sa.bindparam("claimjobs_number", type_=sa.Integer)).subquery("chosen")
     )

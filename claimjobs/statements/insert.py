@@ -1,4 +1,4 @@
-"""Enqueue: jobs come into the table."""
+"""Enqueue: insert jobs."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from claimjobs.table.roles import Roles
 
 
 def produce(roles: Roles) -> sa.Insert:
-    """Insert jobs; run with a list of mappings of one shape. What a mapping leaves out has its default.
+    """Insert jobs: execute it with a list of mappings that have equal keys. Missing columns get their defaults.
 
-    Inline: of a single row, too, nobody asks which key it got.
+    It is inline: the new key of a single row is not read back.
     """
     return sa.insert(roles.table).inline()
 
 
 def produce_new(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
-    """Insert jobs but for those whose values of `unique` are there; returns the keys of those that came in."""
+    """Insert the jobs whose values of `unique` are not in the table, and return the keys of those inserted."""
     return dialect.insert_unless_there(roles.table, unique).returning(*roles.key)
 
 
 def there(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Select[Any]:
-    """Which of the `values` of the columns `unique` are in the table, as far as this transaction sees."""
+    """Which of the `values` of the columns `unique` this transaction sees in the table."""
     return sa.select(*unique).select_from(roles.table).where(dialect.among(unique, "values"))

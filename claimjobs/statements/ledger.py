@@ -1,4 +1,4 @@
-"""The ledger of a destination: which jobs had their effect there."""
+"""The ledger of a destination: it notes which jobs were done there."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from claimjobs.dialects import Dialect
 def note(ledger: sa.Table, dialect: Dialect) -> sa.Insert:
     """Note a job (`digest`, `queue`, `job`).
 
-    One that is noted already is an error, or with `skips_duplicates` left out: the digest comes back for others only.
+    A job that is noted already is an error. With `skips_duplicates` it is skipped, and its digest is not returned.
     """
     if not dialect.skips_duplicates:
         return sa.insert(ledger)
@@ -26,12 +26,12 @@ def old(ledger: sa.Table) -> sa.Select[Any]:
 
 
 def how_many(ledger: sa.Table) -> sa.Select[Any]:
-    """How many those are."""
+    """How many jobs `old` finds without its limit."""
     return sa.select(sa.func.count()).select_from(ledger).where(_old(ledger))
 
 
 def forget(ledger: sa.Table, dialect: Dialect) -> sa.Delete:
-    """The jobs with the digests `keys` were never done."""
+    """Delete the notes with the digests `keys`."""
     return dialect.reach(dialect.delete(ledger), [ledger.c.digest], None)
 
 

@@ -1,4 +1,4 @@
-"""Owners: who may hold jobs, what they hold, and who is dead."""
+"""Owners: they register, give signs of life, are declared dead, and what they hold is found."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from claimjobs.table.roles import Roles
 
 
 def register(owners: sa.Table) -> sa.Insert:
-    """A new owner (`host`, `pid`, `claims`, `lease`); the database gives it an id that nobody had before."""
+    """Insert an owner (`host`, `pid`, `claims`, `lease`). The database gives it an id that no owner had before."""
     return sa.insert(owners)
 
 
 def beat(owners: sa.Table) -> sa.Update:
-    """A sign of life of `me`, which is awake; reaches no row when `me` was declared dead."""
+    """Write a sign of life of `me`, which is awake. It writes no row if `me` was declared dead."""
     return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(beat=database_now(), asleep=None)
 
 
 def locked(owners: sa.Table) -> sa.Update:
-    """Note `since` when the server runs on which `me` holds its session lock; NULL: it holds none."""
+    """Write `since` when the server runs on which `me` holds its session lock. NULL: it holds none."""
     return sa.update(owners).where(me(owners)).values(server_since=sa.bindparam("since", type_=Instant))
 
 
 def alive(owners: sa.Table) -> sa.ColumnElement[bool]:
-    """The predicate that `me` was not declared dead, for a statement that writes in its name."""
+    """The predicate that `me` was not declared dead. It guards the statements that write for this owner."""
     return sa.exists().where(me(owners), owners.c.died.is_(None))
 
 
 def leave(owners: sa.Table) -> sa.Delete:
-    """The owner `me` is no more."""
+    """Delete the owner `me`."""
     return sa.delete(owners).where(me(owners))
 
 
 def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
-    """All owners of jobs of the table `claims`: each with the session that holds its lock, and the clock to read by."""
+    """All owners of the table `claims`, each with the session that holds its lock, and the database's time."""
     session = dialect.lock_holder(owners.c.id).label("session")
     claims = sa.bindparam("claims", type_=sa.String)
     columns = (*owners.columns, session, database_now().label("now"))
@@ -48,18 +48,18 @@ def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
 
 
 def seize(owners: sa.Table) -> sa.Select[Any]:
-    """The row of the owner `me`, locked, for whoever is to declare it dead: one at a time, others pass by."""
+    """Lock and read the row of the owner `me`, before it is declared dead. If another has it locked, no row returns."""
     columns = (*owners.columns, database_now().label("now"))
     return sa.select(*columns).where(me(owners)).with_for_update(skip_locked=True)
 
 
 def claims_of(owners: sa.Table) -> sa.Select[Any]:
-    """The table that the owner `me` takes jobs from."""
+    """The table from which the owner `me` claims."""
     return sa.select(owners.c.claims).where(me(owners))
 
 
 def declare_dead(owners: sa.Table) -> sa.Update:
-    """From now on no claim and no beat of `me` succeeds."""
+    """Declare `me` dead. From then on no claim and no beat of this owner succeeds."""
     return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(died=database_now())
 
 
@@ -69,32 +69,32 @@ def held(roles: Roles) -> sa.Select[Any]:
 
 
 def left_behind(roles: Roles) -> sa.Select[Any]:
-    """The jobs that `me` holds and nobody has locked: keys, then attempts; locked, to be handed back."""
+    """Lock the jobs that `me` holds and nobody else has locked: their keys, then attempts. They are released next."""
     attempts = sa.literal(0) if roles.attempts is None else counted(roles.attempts)
     jobs = sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key)
     return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
 def claimed_by_nobody(roles: Roles) -> sa.ColumnElement[bool]:
-    """The predicate of a row that is claimed, and says by no owner: no claim leaves one behind, and nobody ends it.
+    """The predicate of a row that is claimed without an owner's id.
 
-    Such a row was written by hand, or by another program. Numbers below 1 are no owner's.
+    No claim leaves such a row: it was written by hand or by another program. No owner has an id below 1.
     """
     owner = roles.need("owner_id", "looking for owners")
     return sa.and_(roles.state.is_(CLAIMED), sa.or_(owner.is_(None), owner < 1))
 
 
 def ownerless(roles: Roles) -> sa.Select[Any]:
-    """The keys of `limit` such rows that nobody has locked, locked."""
+    """Lock `limit` rows that are claimed without an owner and that nobody else has locked: their keys."""
     rows = sa.select(*roles.key).where(claimed_by_nobody(roles)).order_by(*roles.key)
     limited = rows.limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
     return limited.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
 def unknown(roles: Roles, owners: sa.FromClause) -> sa.Select[Any]:
-    """Owners that hold jobs and are in no table: a claim of theirs was committed after they were taken out.
+    """The ids of owners that hold jobs and have no row: a claim of theirs was committed after their row was deleted.
 
-    Numbers below ours belong to other programs, which may claim jobs of the same table.
+    Ids below ours belong to other programs, which may claim jobs of the same table.
     """
     known = sa.exists().where(owners.c.id == roles.owner_id)
     owner = roles.need("owner_id", "looking for owners")

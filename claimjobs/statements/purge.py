@@ -1,4 +1,4 @@
-"""Clean-up: jobs that are kept, done or dead, and old."""
+"""Clean-up: find and delete old jobs that were kept, done or dead."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Predicates = Sequence[sa.ColumnElement[bool]]
 
 
 def old(roles: Roles, status: str, until: Any) -> Predicates:
-    """What makes a job of this status old: it has been so since the instant `until`, or for longer."""
+    """The predicates of an old job: it has had this status since the instant `until` or longer."""
     roles.need_state(status, f"keeping jobs that are {status}")
     since = roles.need("owner_date", f"telling since when a job is {status}")
     return (roles.state.is_(status), since <= until)
@@ -39,10 +39,10 @@ def page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any
 
 
 def how_many(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
-    """How many they are."""
+    """How many jobs meet these predicates."""
     return sa.select(sa.func.count()).select_from(roles.table).where(*chosen)
 
 
 def purge(roles: Roles, dialect: Dialect, guard: Predicates) -> sa.Delete:
-    """Those of `keys` that still are old leave the table. `guard` is `old`, and no text of a user stands beside it."""
+    """Delete those of the jobs `keys` that are still old. `guard` is `old`: it holds no text of the user's."""
     return dialect.reach(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)

@@ -1,4 +1,4 @@
-"""The ways out of `claimed`. Each reaches those of the jobs `keys` for which the guard holds, and no others."""
+"""Settle: one statement for each outcome. It writes only those of the jobs `keys` for which the guard holds."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ Write = TypeVar("Write", sa.Update, sa.Delete)
 
 @dataclass(frozen=True)
 class SettleTarget:
-    """Which jobs a settle may reach: those of a table that its owner still holds, in words of this database."""
+    """Which jobs a settle may write: those that the owner still holds."""
 
     roles: Roles
     dialect: Dialect
     guard: sa.ColumnElement[bool]
-    """`Roles.mine`, or true where the open transaction has them locked."""
+    """`Roles.mine`; or true if the open transaction has the jobs locked."""
 
     @property
     def filter(self) -> sa.ColumnElement[bool]:
-        """The guard, on rows that are found by their keys."""
+        """The guard as a condition on rows that are found by their keys."""
         return self.guard if isinstance(self.guard, sa.True_) else self.dialect.as_filter(self.guard)
 
 
 def delete(reach: SettleTarget) -> sa.Delete:
-    """Done: the jobs leave the table."""
+    """Done: delete the jobs."""
     return _guarded(reach.dialect.delete(reach.roles.table), reach)
 
 
 def keep(reach: SettleTarget, now: sa.ColumnElement[Any]) -> sa.Update:
-    """Done: the jobs stay, with the owner that did them, and when."""
+    """Done: keep the jobs as done, with their owner and the time."""
     roles = reach.roles
     since = {} if roles.owner_date is None else {roles.owner_date: now}
     return _guarded(sa.update(roles.table).values({**roles.state.becomes(DONE), **since}), reach)
 
 
 def release(reach: SettleTarget) -> sa.Update:
-    """Handed back as they were."""
+    """Release the jobs as they were."""
     return _guarded(sa.update(reach.roles.table).values(_disowned(reach.roles, UNCLAIMED)), reach)
 
 
@@ -76,7 +76,7 @@ def suspect(
 ) -> sa.Update:
     """An error that names no job: all are free again after `delays[key]` seconds, and are claimed in smaller groups.
 
-    They are marked with how many they were (parameter `group_size`), and no attempt is charged.
+    They are marked with the size of their batch (parameter `group_size`). No attempt is counted.
     """
     roles = reach.roles
     mark = roles.need("suspect", "finding the job that spoils its batch")
@@ -89,7 +89,7 @@ def suspect(
 
 
 def bury(reach: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
-    """Failed for the last time: dead since now, kept for a person to look at."""
+    """Failed for the last time: the jobs are dead from now on, and kept for a person to look at."""
     roles = reach.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")
     values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
@@ -99,14 +99,14 @@ def bury(reach: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, s
 
 
 def still_mine(reach: SettleTarget) -> sa.Select[Any]:
-    """The keys, of `keys`, that `me` still holds; locked, so that they stay so until the settle is committed."""
+    """Lock those of the jobs `keys` that `me` still holds, until the settle is committed: their keys."""
     roles = reach.roles
     held = sa.select(*roles.key).where(reach.filter).order_by(*roles.key)
     return reach.dialect.reach(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
 def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
-    """Those of `keys` that have a row in the user's table."""
+    """Those of `keys` that still have a row in the user's table."""
     return dialect.reach(sa.select(*source.key), source.key, source.key_index)
 
 
@@ -120,7 +120,7 @@ def _disowned(roles: Roles, status: str) -> dict[Any, Any]:
     values = roles.state.becomes(status)
     if roles.owner_id is not None:
         values[roles.owner_id] = None
-    if roles.owner_date is not None and roles.owner_date.nullable:  # one that is not tells of the last change
+    if roles.owner_date is not None and roles.owner_date.nullable:  # a NOT NULL one keeps the time of the last change
         values[roles.owner_date] = None
     return values
 
@@ -135,7 +135,7 @@ def _failure(roles: Roles, errors: Mapping[Key, str]) -> dict[Any, Any]:
 
 
 def _by_key(roles: Roles, values: Mapping[Key, Any], type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
-    """One value for each key, in one statement for all of them."""
+    """A CASE with one value for each key."""
     return sa.case(*((_is(roles, key), sa.literal(value, type_)) for key, value in values.items()))
 
 
