@@ -181,7 +181,7 @@ def isolating(outcomes: Outcomes, why: str, roles: Roles, retry: Retry) -> Outco
     if not (outcomes.done and roles.can_retry and roles.can_bury and roles.can_suspect):
         return None
     for key in outcomes.done:
-        failures = roles.told("attempts", claim_of(outcomes.jobs[key]), 0)
+        failures = roles.value_of("attempts", claim_of(outcomes.jobs[key]), 0)
         if len(outcomes.done) == 1:
             instead.fail(key, roles.kept_of(error), None if retry.is_last(failures) else retry.wait(failures))
         else:
