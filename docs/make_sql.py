@@ -29,7 +29,7 @@ from claimjobs.lease.idle_checks import WakeCondition
 from claimjobs.options import Liveness
 from claimjobs.statements import dead_jobs as dead
 from claimjobs.statements import idle as sleepers
-from claimjobs.statements import insert as produce
+from claimjobs.statements import insert as inserts
 from claimjobs.statements import owners, purge, settle
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
@@ -131,7 +131,7 @@ def _built(family: str) -> dict[str, Any]:
             reach, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
         ),
         **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(reach)}),
-        "enqueue": produce.produce(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
+        "enqueue": inserts.insert_rows(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
         "list": dead.page(roles, dialect, RowReader(roles, dialect).columns, ()),

@@ -28,7 +28,7 @@ _MOST_PARAMETERS: Final = 65_535
 """A server that has a statement prepared takes no more."""
 
 
-class Values:
+class RowValues:
     """Reads the values of these types out of rows, and writes each as an INSERT would hand it to the driver."""
 
     def __init__(self, types: Mapping[str, sa.types.TypeEngine[Any]], dialect: sa.Dialect) -> None:
@@ -56,7 +56,7 @@ class Prepared:
 
     head: str
     group: str
-    values: Values
+    values: RowValues
 
     def run(self, connection: sa.Connection, rows: Sequence[Row], joined: int) -> None:
         """Insert the rows: as one statement, if it takes at most `joined` bytes, else as the driver does with many."""
@@ -96,7 +96,7 @@ def prepared(connection: sa.Connection, statement: sa.Insert, shape: Iterable[st
     if sorted(order) != sorted(names) or group.count("%s") != len(names):
         return None
     types = {name: compiled.binds[name].type for name in order}
-    return Prepared(f"{head} VALUES ", f"({group}", Values(types, connection.dialect))
+    return Prepared(f"{head} VALUES ", f"({group}", RowValues(types, connection.dialect))
 
 
 def _by_place(compiled: Any) -> tuple[str, list[str]]:

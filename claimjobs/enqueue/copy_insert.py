@@ -1,4 +1,4 @@
-"""Enqueue by copying: rows as data, where the database takes them so and means the same by it."""
+"""Inserts rows by COPY, where that writes the same values as an INSERT."""
 
 from __future__ import annotations
 
@@ -9,22 +9,31 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Dialect
-from claimjobs.enqueue.bulk_insert import FEW, Row, Values
-from claimjobs.enqueue.insert import Insert, OnBad
+from claimjobs.enqueue.bulk_insert import FEW, Row, RowValues
+from claimjobs.enqueue.insert import Insert, OnBad, Undo
 from claimjobs.table.roles import Roles
 
 
 class CopyInsert(Insert):
-    """Copies chunks, as long as they are not small; whatever a copy would not write as an INSERT does is inserted.
+    """Copies large chunks. Small chunks, and values that COPY would write otherwise than INSERT, are inserted.
 
-    A chunk that is refused is copied again in halves, until they are small: the INSERT has the last word on a row.
+    A chunk that is refused is copied again in halves. Small halves are inserted, which finds the bad row.
     """
 
-    def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect, on_bad: OnBad) -> None:
-        super().__init__(connection, roles, dialect, on_bad)
+    def __init__(
+        self,
+        connection: sa.Connection,
+        roles: Roles,
+        dialect: Dialect,
+        on_bad: OnBad | None,
+        *,
+        undo: Undo = savepoint,
+    ) -> None:
+        super().__init__(connection, roles, dialect, on_bad, undo=undo)
         self._table = roles.table
-        self._read: dict[frozenset[str], Values | None] = {}
+        self._read: dict[frozenset[str], RowValues | None] = {}
 
     def _insert(self, rows: Sequence[Row]) -> int:
         values = self._values(rows) if len(rows) >= FEW else None
@@ -34,16 +43,16 @@ class CopyInsert(Insert):
         self._dialect.copy(self._connection, self._table, values.names, written)
         return len(rows)
 
-    def _values(self, rows: Sequence[Row]) -> Values | None:
-        """How to read the values of rows of this shape; None where a copy cannot write them all."""
+    def _values(self, rows: Sequence[Row]) -> RowValues | None:
+        """How to read the values of rows of this shape; None where a copy cannot write all of them."""
         shape = frozenset(rows[0])
         if shape not in self._read:
             types = {key: self._table.c[key].type for key in rows[0]}
-            self._read[shape] = Values(types, self._connection.dialect) if self._can_copy(shape) else None
+            self._read[shape] = RowValues(types, self._connection.dialect) if self._can_copy(shape) else None
         return self._read[shape]
 
     def _can_copy(self, shape: frozenset[str]) -> bool:
-        """Not what SQLAlchemy has yet to complete: the name of a schema, the defaults that are not the database's."""
+        """Whether SQLAlchemy has nothing to add to these columns: no schema translation, no default of Python's."""
         translated = self._connection.get_execution_options().get("schema_translate_map")
         completed = [column.key for column in self._table.columns if column.default is not None]
         return bool(shape) and not translated and shape.issuperset(completed) and shape <= self._copyable.keys()

@@ -1,64 +1,110 @@
-"""Delivery: rows become jobs in a transaction, a caller's or one of our own; then those that sleep are called."""
+"""Enqueueing: insert rows in a transaction, a caller's or one of our own, then notify idle owners."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sized
+import time
+from collections.abc import Iterable, Mapping, Sized
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from claimjobs.backoff import Backoff
 from claimjobs.database.connect import commits_by_itself, connected, isolation_of
-from claimjobs.database.savepoint import undoing
-from claimjobs.dialects import Dialect
+from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
+from claimjobs.database.savepoint import savepoint, undoing
 from claimjobs.enqueue.bulk_insert import Row
-from claimjobs.enqueue.insert import OnBad
+from claimjobs.enqueue.copy_insert import CopyInsert
+from claimjobs.enqueue.insert import Insert, OnBad, Undo
 from claimjobs.enqueue.notifier import Notifier
+from claimjobs.enqueue.replay import Replay, ReportOnce
+from claimjobs.enqueue.unique_insert import UniqueInsert, UniqueKeys
+from claimjobs.report import Report
+from claimjobs.table.backend import Backend
 
 Rows = Row | Iterable[Row]
 AUTOCOMMIT = "AUTOCOMMIT"
 
+CONFLICTS = ("deadlock", "lock timeout", "serialization")
+"""Conflicts between producers that insert the same unique keys in a different order."""
+
 
 class Enqueuer:
-    """One way to insert rows, and to call for them."""
+    """Inserts rows into one table and notifies idle owners."""
 
     def __init__(
-        self, engine: sa.Engine, dialect: Dialect, ringer: Notifier, insert: Callable[..., int], *, rereads: bool
+        self, engine: sa.Engine, backend: Backend, notifier: Notifier, patience: float, *, report: Report
     ) -> None:
-        """`insert` is `enqueue.enqueue` for a table; `rereads`: it must see what others commit meanwhile."""
+        """`patience`: seconds in which a transaction of our own is tried again after a conflict."""
         self._engine = engine
-        self._dialect = dialect
-        self._ringer = ringer
-        self._insert = insert
-        self._rereads = rereads
+        self._roles = backend.source
+        self._dialect = backend.dialect
+        self._notifier = notifier
+        self._patience = patience
+        self._report = report
+        self._unique_keys = UniqueKeys()
 
-    def into(self, transaction_of: sa.Connection | Session, rows: Rows, on_bad: OnBad | None) -> int:
-        """Insert in the transaction of a caller, who commits; return how many came in."""
-        given = transaction_of.connection() if isinstance(transaction_of, Session) else transaction_of
-        count = self._insert(given, rows=rows, on_bad=on_bad)
-        self._ringer.call_later(given, count)
+    def insert_into(
+        self, transaction_of: sa.Connection | Session, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]
+    ) -> int:
+        """Insert in the transaction of a caller, who commits; return how many rows were inserted."""
+        connection = transaction_of.connection() if isinstance(transaction_of, Session) else transaction_of
+        count = self._inserter(connection, on_bad, savepoint, unique).insert_all(rows)
+        self._notifier.call_later(connection, count)
         return count
 
-    def alone(self, rows: Rows, on_bad: OnBad | None) -> int:
-        """Insert and commit, all or none; return how many came in."""
+    def insert_and_commit(self, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]) -> int:
+        """Insert and commit, all or none; return how many rows were inserted.
+
+        With `unique`, a transaction that is rolled back by a conflict with another producer is tried again.
+        """
+        if not unique:
+            return self._insert_once(rows, on_bad, unique)
+        replay = Replay([rows] if isinstance(rows, Mapping) else rows)
+        once = None if on_bad is None else ReportOnce(on_bad).report
+        backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
+        while True:
+            try:
+                return self._insert_once(replay, once, unique)
+            except sa.exc.DBAPIError as error:
+                if replay.broken or not self._is_conflict(error) or time.monotonic() >= deadline:
+                    raise
+            time.sleep(backoff.pause())
+
+    def _insert_once(self, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]) -> int:
         with connected(self._engine) as own:
-            if level := self._level(own, rows):
+            if level := self._level(own, rows, rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            count = self._insert(own, rows=rows, on_bad=on_bad, undo=undoing)
+            count = self._inserter(own, on_bad, undoing, unique).insert_all(rows)
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 own.execution_options(isolation_level=AUTOCOMMIT)
-            self._ringer.call(own, count)
+            self._notifier.call(own, count)
             return count
 
-    def _level(self, own: sa.Connection, rows: Rows) -> str | None:
-        """What to set the connection to; None: as it is will do, and nothing is sent for that."""
+    def _inserter(self, connection: sa.Connection, on_bad: OnBad | None, undo: Undo, unique: tuple[str, ...]) -> Insert:
+        roles, dialect = self._roles, self._dialect
+        if unique:
+            columns = self._unique_keys.columns(connection, roles, unique)
+            return UniqueInsert(connection, roles, dialect, on_bad, undo=undo, columns=columns)
+        kind = CopyInsert if dialect.copies else Insert
+        return kind(connection, roles, dialect, on_bad, undo=undo)
+
+    def _is_conflict(self, error: sa.exc.DBAPIError) -> bool:
+        kind = self._dialect.transient_kind(error)
+        if kind not in CONFLICTS:
+            return False
+        self._report.transients[kind] += 1
+        return True
+
+    def _level(self, own: sa.Connection, rows: Rows, *, rereads: bool) -> str | None:
+        """The isolation level to set; None: leave it, and send nothing. `rereads`: commits of others must be seen."""
         isolation, found = self._dialect.isolation, isolation_of(own)
-        if self._rereads:
+        if rereads:
             return isolation
         if self._dialect.switches_autocommit_freely:
             return AUTOCOMMIT if found == isolation and _is_single(rows) else isolation
         unfit = found is None or found in self._dialect.reads_that_lock
-        # Also where the engine's default is AUTOCOMMIT, in which nothing could be taken back.
+        # Also where the engine's default is AUTOCOMMIT, in which nothing could be rolled back.
         return isolation if unfit or commits_by_itself(own) else None
 
 

@@ -1,4 +1,4 @@
-"""Enqueue: rows into the table in bulk, inside one transaction, whatever their number."""
+"""Inserts rows in chunks, inside one transaction, and finds the rows that do not fit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
 from claimjobs.errors import BadRow
-from claimjobs.statements.insert import produce
+from claimjobs.statements.insert import insert_rows
 from claimjobs.table.roles import Roles
 from claimjobs.table.value_ranges import culprit
 
@@ -24,10 +24,10 @@ Undo = Callable[[sa.Connection], AbstractContextManager[None]]
 """A `with` block that is undone alone if it raises."""
 
 AT_ONCE = 1_000
-"""Rows handed to the driver at once, and undone together: many enough that the cost is that of the rows."""
+"""Rows of one chunk: they are sent together, and undone together."""
 
 UNSENDABLE = (TypeError, ValueError, OverflowError)
-"""What drivers raise for a value that they cannot send at all."""
+"""Errors of drivers for a value that they cannot send."""
 
 
 @dataclass(frozen=True)
@@ -44,44 +44,21 @@ class Chunk:
         return zip(self.numbers, self.rows, strict=True)
 
     def part(self, places: slice) -> Chunk:
-        """Some of them, next to each other."""
+        """Adjacent rows of the chunk."""
         return Chunk(self.numbers[places], self.rows[places])
 
-    def only(self, wanted: Callable[[Row], bool]) -> Chunk:
-        """Those that are wanted."""
-        kept = [(number, row) for number, row in self if wanted(row)]
+    def only(self, keep: Callable[[Row], bool]) -> Chunk:
+        """The rows for which `keep` is true."""
+        kept = [(number, row) for number, row in self if keep(row)]
         return Chunk([number for number, _ in kept], [row for _, row in kept])
 
 
-def enqueue(
-    connection: sa.Connection,
-    roles: Roles,
-    dialect: Dialect,
-    rows: Row | Iterable[Row],
-    *,
-    on_bad: OnBad | None = None,
-    inserting: Inserting | None = None,
-    undo: Undo = savepoint,
-) -> int:
-    """Insert rows in the transaction of `connection`, the way of `inserting`; return how many.
-
-    Raises BadRow, with the number of the row, for the first one that does not fit; what was inserted before it
-    stays in the transaction, for the caller to commit or not. With `on_bad` that is called instead, for each row
-    that does not fit, and all others are inserted. `undo` takes back a chunk that was refused.
-    """
-    several = [rows] if isinstance(rows, Mapping) else rows
-    tell = on_bad or _give_up
-    insert = (inserting or Insert)(connection, roles, dialect, tell)
-    insert.undo = undo
-    return sum(map(insert, _chunks(several, roles, tell)))
-
-
-def _give_up(bad: BadRow) -> None:
+def _raise(bad: BadRow) -> None:
     raise bad
 
 
 def _chunks(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Chunk]:
-    """Rows in their order, cut where their shape changes: one statement inserts rows of one shape."""
+    """Rows in their order, in chunks of one shape: one statement inserts rows of one shape."""
     numbers: list[int] = []
     alike: list[Row] = []
     shape: frozenset[str] = frozenset()
@@ -91,18 +68,18 @@ def _chunks(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Chunk]
         for number, row in enumerate(rows, 1):
             same = (type(row) is dict or isinstance(row, Mapping)) and row.keys() == shape
             misfit = None if same else _misfit(row, roles)
-            looked_at = ours if same or misfit else reserved.among(row)
-            if misfit := misfit or reserved.misfit(row, looked_at):
+            checked = ours if same or misfit else reserved.among(row)
+            if misfit := misfit or reserved.misfit(row, checked):
                 on_bad(BadRow(number, misfit, row))
                 continue
             if alike and (not same or len(alike) == AT_ONCE):
                 yield Chunk(numbers, alike)
                 numbers, alike = [], []
-            shape, ours = (shape, ours) if same else (frozenset(row), looked_at)
+            shape, ours = (shape, ours) if same else (frozenset(row), checked)
             numbers.append(number)
             alike.append(row)
     except BadRow:
-        if alike:  # rows before a bad one are tried before it is told: one of them may be the first
+        if alike:  # the rows before it are inserted first: one of them may be bad, too
             yield Chunk(numbers, alike)
         raise
     if alike:
@@ -110,7 +87,7 @@ def _chunks(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Chunk]
 
 
 def _misfit(row: Any, roles: Roles) -> str | None:
-    """What can be known without asking the database."""
+    """Why a row does not fit, as far as it is known without the database; None: it fits."""
     if not isinstance(row, Mapping):
         return f"{row!r} is no mapping of column names to values"
     unknown = [name for name in row if name not in roles.table.c]
@@ -120,26 +97,43 @@ def _misfit(row: Any, roles: Roles) -> str | None:
 
 
 class Insert:
-    """Inserts chunks; finds the rows that a refused chunk was refused for."""
+    """Inserts chunks. In a chunk that the database refuses, finds the bad rows by halving."""
 
-    def __init__(self, connection: sa.Connection, roles: Roles, dialect: Dialect, on_bad: OnBad) -> None:
-        self.undo: Undo = savepoint
+    def __init__(
+        self,
+        connection: sa.Connection,
+        roles: Roles,
+        dialect: Dialect,
+        on_bad: OnBad | None,
+        *,
+        undo: Undo = savepoint,
+    ) -> None:
+        """`on_bad` is called for each row that does not fit; None: the first one raises its BadRow."""
+        self._undo = undo
         self._connection = connection
-        self._statement = produce(roles)
-        self._table = roles.table
+        self._statement = insert_rows(roles)
+        self._roles = roles
         self._dialect = dialect
-        self._on_bad = on_bad
+        self._on_bad = on_bad or _raise
         self._prepared: dict[frozenset[str], Prepared | None] = {}
 
-    def __call__(self, chunk: Chunk) -> int:
-        """Insert a chunk; how many rows came in."""
+    def insert_all(self, rows: Row | Iterable[Row]) -> int:
+        """Insert rows; return how many were inserted.
+
+        Rows before one that raises BadRow stay in the transaction: the caller decides whether to commit.
+        """
+        several = [rows] if isinstance(rows, Mapping) else rows
+        return sum(self.insert(chunk) for chunk in _chunks(several, self._roles, self._on_bad))
+
+    def insert(self, chunk: Chunk) -> int:
+        """Insert a chunk; return how many of its rows were inserted."""
         came = self._try(chunk)
         return came if isinstance(came, int) else self._refused(chunk, came)
 
     def _try(self, chunk: Chunk) -> int | Exception:
-        """Insert a chunk, or nothing of it: then the reason. Errors that are no row's fault are raised."""
+        """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
         try:
-            with self.undo(self._connection):
+            with self._undo(self._connection):
                 return self._insert(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
@@ -162,12 +156,12 @@ class Insert:
         return self._prepared[shape]
 
     def _refused(self, chunk: Chunk, refusal: Exception) -> int:
-        """Of a chunk that was refused insert the halves; one row that is refused is bad."""
+        """Insert the halves of a chunk that was refused. A single row that is refused is bad."""
         if len(chunk) > 1:
             half = len(chunk) // 2
-            return self(chunk.part(slice(half))) + self(chunk.part(slice(half, None)))
+            return self.insert(chunk.part(slice(half))) + self.insert(chunk.part(slice(half, None)))
         row = chunk.rows[0]
-        bad = BadRow(chunk.numbers[0], culprit(row, self._table) or reason(refusal), row)
+        bad = BadRow(chunk.numbers[0], culprit(row, self._roles.table) or reason(refusal), row)
         bad.__cause__ = refusal
         self._on_bad(bad)
         return 0
@@ -176,6 +170,3 @@ class Insert:
         code = self._dialect.error_code(error)
         never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
         return self._dialect.refuses_row(error) or never_sent
-
-
-Inserting = Callable[[sa.Connection, Roles, Dialect, OnBad], Insert]

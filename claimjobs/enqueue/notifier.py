@@ -1,4 +1,4 @@
-"""Ring: whoever brings work calls owners that sleep."""
+"""The notifier: an enqueue wakes idle owners."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from claimjobs.statements.idle import call
 from claimjobs.table.backend import Backend
 
 A_BATCH: Final = 100
-"""Rows that are work for one owner."""
+"""Rows for which one owner is woken."""
 SPARE: Final = 1
-"""Owners called beyond that: one of those chosen may have got up, or died, a moment ago."""
+"""Owners woken in addition: one of those chosen may be awake or dead by now."""
 PATIENCE: Final = 5.0
-"""Seconds in which a commit that has begun comes to an end."""
+"""Seconds to wait for the end of a commit that has begun."""
 
-log = logging.getLogger("claimjobs.ring")
+log = logging.getLogger("claimjobs.notifier")
 
 
 class Notifier:
-    """Calls as many owners as there are batches, if any sleep; the rest go on sleeping. Nobody before the commit."""
+    """Wakes as many idle owners as the rows make batches, after the commit."""
 
     def __init__(self, engine: sa.Engine, backend: Backend, *, session_locks: bool) -> None:
-        """`session_locks`: whether there can be any, by which an owner that is to be interrupted is found."""
+        """`session_locks`: whether owners may hold a session lock, by which the session to interrupt is found."""
         self._engine = engine
         self._dialect = backend.dialect
         self._call = call(backend.owners, backend.dialect)
         self._claims = backend.roles.name
         can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
         self._may: bool | None = None if backend.by_lease and can else False
-        """Whether this user may look for sleepers; None: not tried yet."""
+        """Whether this user may read and wake owners; None: not tried yet."""
         self._waiting: weakref.WeakKeyDictionary[sa.Transaction, int] = weakref.WeakKeyDictionary()
         self._followed: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
-        """Connections of callers whose commits are listened to."""
+        """Connections of callers with a listener for their commits."""
 
     # --- for rows that are committed -------------------------------------------------------------------
 
     def call(self, connection: sa.Connection, rows: int) -> None:
-        """Call for so many rows: one statement, and where a call `interrupts` one for each that is called.
+        """Wake owners for so many rows: one statement, and where a call `interrupts` one more for each owner.
 
-        A call that fails costs time, and no more.
+        A call that fails has no other effect.
         """
         if not rows or self._may is False:
             return
@@ -61,9 +61,9 @@ class Notifier:
             self._fails(error)
 
     def _interrupt(self, connection: sa.Connection, sessions: list[int]) -> None:
-        """Interrupt the sleep of these sessions."""
+        """Interrupt the idle wait of these sessions."""
         for session in sessions:
-            # Up meanwhile, or gone, or another user's: it looks for itself.
+            # The session may be awake, ended or another user's by now. Its owner finds the jobs by itself.
             with contextlib.suppress(sa.exc.DBAPIError):
                 connection.execute(self._dialect.interrupt(session))
 
@@ -71,13 +71,13 @@ class Notifier:
         lost = not isinstance(error, sa.exc.DBAPIError) or error.connection_invalidated
         if lost or self._dialect.transient_kind(error):
             return
-        log.info("consumers are not called, and find jobs when they look: %s", reason(error))
+        log.info("consumers cannot be woken, and find jobs when they poll: %s", reason(error))
         self._may = False
 
-    # --- for rows that somebody else commits -----------------------------------------------------------
+    # --- for rows that a caller commits ----------------------------------------------------------------
 
     def call_later(self, connection: sa.Connection, rows: int) -> None:
-        """Call for rows in a transaction of the caller's, once it is committed: one statement within it."""
+        """Wake owners for rows in a transaction of the caller's when it is committed: one statement within it."""
         transaction = connection.get_transaction()
         if not rows or self._may is False or transaction is None or not self._can(connection, transaction):
             return
@@ -85,14 +85,14 @@ class Notifier:
             self._wait_for(connection, transaction, rows)
 
     def _can(self, connection: sa.Connection, transaction: sa.Transaction) -> bool:
-        """Not in two phases: what notifies cannot be prepared. Nor where owners could not beat until the commit."""
+        """Not in two phases: NOTIFY cannot be prepared. Nor where the read would block heartbeats until the commit."""
         in_two_phases = isinstance(transaction, sa.TwoPhaseTransaction)
         return not in_two_phases and isolation_of(connection) not in self._dialect.reads_that_lock
 
     def _try(self, connection: sa.Connection, rows: int) -> list[int]:
-        """The first time: who may only insert jobs must not lose the transaction for it."""
+        """Choose owners. The first time in a savepoint: a user who may only insert must not lose the transaction."""
         if self._may:
-            self._may = None  # should it fail, for a right that was taken away, the next one does not
+            self._may = None  # if a right was revoked, this one fails, and the next one tries in a savepoint
             chosen = self._chosen(connection, rows)
             self._may = True
             return chosen
@@ -108,26 +108,26 @@ class Notifier:
         return chosen
 
     def _chosen(self, connection: sa.Connection, rows: int) -> list[int]:
-        """Those that are called. Where a call `interrupts` they are not yet."""
+        """The owners to wake. The statement wakes them, except where a call `interrupts`."""
         given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // A_BATCH) + SPARE}
         called = connection.scalars(self._call, given).all()
         return [session for session in called if session is not None] if self._dialect.interrupts else []
 
     def _wait_for(self, connection: sa.Connection, transaction: sa.Transaction, rows: int) -> None:
-        if connection not in self._followed:  # a listener stays as long as the connection, also one for a single event
+        if connection not in self._followed:  # SQLAlchemy keeps a listener as long as the connection
             self._followed.add(connection)
             sa.event.listen(connection, "commit", self._commits)
         self._waiting[transaction] = self._waiting.get(transaction, 0) + rows
 
     def _commits(self, connection: sa.Connection) -> None:
-        """A commit is about to be sent. Of its end nothing tells; so somebody waits for it, on another connection."""
+        """Called before a commit. SQLAlchemy has no event for its end, so a thread waits for it."""
         transaction = connection.get_transaction()
         rows = 0 if transaction is None else self._waiting.pop(transaction, 0)
         if rows:
             threading.Thread(target=self._after, args=(transaction, rows), name="claimjobs calls").start()
 
     def _after(self, transaction: sa.Transaction, rows: int) -> None:
-        """Who slept when the rows came may be up by now, and others asleep: they are chosen once more."""
+        """Choose the owners again after the commit: others may be idle now."""
         deadline = time.monotonic() + PATIENCE
         while transaction.is_active:
             if time.monotonic() > deadline:

@@ -28,6 +28,7 @@ from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.types import database_now, statement_now
+from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable
 from claimjobs.lease.lease_hold import LeaseHold
@@ -67,7 +68,7 @@ class QueueParts:
         self._algorithm: tuple[Where, ClaimStrategy] | None = None
         self._turn: SettleAndClaim | None = None
         self._hand: LeaseHold | TransactionHold | None = None
-        self._ringer: tuple[Backend, Notifier] | None = None
+        self._enqueuer: tuple[Backend, Enqueuer] | None = None
         self._work: tuple[Where, sa.ColumnElement[Any]] | None = None
         self._in_vain = 0
         """Claims in a row that found jobs and took none."""
@@ -132,14 +133,17 @@ class QueueParts:
         return LeaseHold(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
 
     @property
-    def ringer(self) -> Notifier:
-        """What calls owners that sleep."""
+    def enqueuer(self) -> Enqueuer:
+        """What inserts rows and notifies idle owners."""
         backend = self.backend
         with self._preparing:
-            if self._ringer is None or self._ringer[0] is not backend:
-                session_locks = self._choices.liveness.session_lock is not False
-                self._ringer = (backend, Notifier(self._engine, backend, session_locks=session_locks))
-            return self._ringer[1]
+            if self._enqueuer is None or self._enqueuer[0] is not backend:
+                liveness = self._choices.liveness
+                session_locks = liveness.session_lock is not False
+                notifier = Notifier(self._engine, backend, session_locks=session_locks)
+                enqueuer = Enqueuer(self._engine, backend, notifier, liveness.patience, report=self._report)
+                self._enqueuer = (backend, enqueuer)
+            return self._enqueuer[1]
 
     @contextmanager
     def janitor(self) -> Iterator[Reaper]:

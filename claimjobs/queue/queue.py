@@ -21,10 +21,7 @@ from claimjobs.database.connect import connected, engine_of
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.bulk_insert import Row
-from claimjobs.enqueue.copy_insert import CopyInsert
-from claimjobs.enqueue.enqueuer import Enqueuer
-from claimjobs.enqueue.insert import Insert, OnBad, enqueue
-from claimjobs.enqueue.unique_insert import RetryConflicts, UniqueInsert, UniqueKeys
+from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadSize
 from claimjobs.instants import age_of
 from claimjobs.options import HoldKind, Liveness, LockKind, Retry, SideCar
@@ -112,7 +109,6 @@ class Queue:
         self.on_hang: Callable[[], None] = lambda: None
         """Called, in a thread, when a batch makes no progress for longer than `liveness.max_batch_time`."""
         self._orders = Control()
-        self._unique_keys = UniqueKeys()
         self._works.on_new_hand = partial(listen, orders=self._orders, on_hang=partial(_hangs, weakref.ref(self)))
 
     # --- producing -------------------------------------------------------------------------------------
@@ -138,19 +134,13 @@ class Queue:
         any conflict of the caller's transaction.
         """
         backend = self._works.backend
-        plain = CopyInsert if backend.dialect.copies else Insert
-        inserting = partial(UniqueInsert, unique=self._unique_keys.of(unique)) if unique else plain
-        insert = partial(enqueue, roles=backend.source, dialect=backend.dialect, inserting=inserting)
-        ringer = self._works.ringer
-        delivery = Enqueuer(self.engine, backend.dialect, ringer, insert, rereads=bool(unique))
+        names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
+        enqueuer = self._works.enqueuer
         with backend.tables_in_use.naming_what_is_missing():
             if connection is not None:
-                count = delivery.into(connection, rows, on_bad)
-            elif unique:
-                again = RetryConflicts(backend.dialect, self._chosen.liveness.patience, self.report)
-                count = again(delivery.alone, rows, on_bad)
+                count = enqueuer.insert_into(connection, rows, on_bad, names)
             else:
-                count = delivery.alone(rows, on_bad)
+                count = enqueuer.insert_and_commit(rows, on_bad, names)
         self.report.enqueued += count
         self._works.look_back()
         return count

@@ -12,16 +12,16 @@ from claimjobs.table.job_state import Column
 from claimjobs.table.roles import Roles
 
 
-def produce(roles: Roles) -> sa.Insert:
-    """Insert jobs: execute it with a list of mappings that have equal keys. Missing columns get their defaults.
+def insert_rows(roles: Roles) -> sa.Insert:
+    """Insert jobs; run with a list of mappings of one shape. What a mapping leaves out has its default.
 
     It is inline: the new key of a single row is not read back.
     """
     return sa.insert(roles.table).inline()
 
 
-def produce_new(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
-    """Insert the jobs whose values of `unique` are not in the table, and return the keys of those inserted."""
+def insert_new(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
+    """Insert jobs but for those whose values of `unique` are there; returns the keys of those that came in."""
     return dialect.insert_unless_there(roles.table, unique).returning(*roles.key)
 
 

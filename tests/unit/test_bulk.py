@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from pymysql.converters import escape_item
 from sqlalchemy.dialects import mysql
 
-from claimjobs.enqueue.bulk_insert import Values, _size
+from claimjobs.enqueue.bulk_insert import RowValues, _size
 
 VALUES: list[Any] = [
     None,
@@ -56,9 +56,9 @@ def test_the_size_of_what_is_not_known_has_no_bound() -> None:
 
 def test_values_are_read_by_name_and_written_by_their_types() -> None:
     rows: list[dict[str, Any]] = [{"b": {"x": 1}, "a": "one"}, {"a": "two", "b": None}]
-    values = Values({"a": sa.String(), "b": sa.JSON()}, mysql.dialect())
+    values = RowValues({"a": sa.String(), "b": sa.JSON()}, mysql.dialect())
     assert values.rows(rows) == [("one", '{"x": 1}'), ("two", "null")]
-    assert Values({"a": sa.String()}, mysql.dialect()).rows(rows) == [("one",), ("two",)]
+    assert RowValues({"a": sa.String()}, mysql.dialect()).rows(rows) == [("one",), ("two",)]
 
 
 def test_the_bound_is_one_that_the_driver_keeps_as_well() -> None:
