@@ -134,16 +134,16 @@ def _built(family: str) -> dict[str, Any]:
         "enqueue": inserts.insert_rows(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),
-        "list": dead.page(roles, dialect, RowReader(roles, dialect).columns, ()),
-        "revive": dead.revive(roles, dialect, now),
-        "drop": dead.drop(roles, dialect),
+        "list": dead.dead_page(roles, dialect, RowReader(roles, dialect).columns, ()),
+        "revive": dead.retry_dead(roles, dialect, now),
+        "drop": dead.drop_dead(roles, dialect),
         **_clean_up(roles, dialect),
     }
 
 
 def _clean_up(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     old = purge.old(roles, "done", sa.bindparam("until", type_=Instant()))
-    return {"old": purge.page(roles, dialect, old, None), "purge": purge.purge(roles, dialect, old)}
+    return {"old": purge.purge_page(roles, dialect, old, None), "purge": purge.delete_old(roles, dialect, old)}
 
 
 def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
@@ -422,7 +422,7 @@ def _reclaim(queue: Queue, backend: Backend) -> None:
 def _bury(queue: Queue) -> None:
     [job] = queue.dead.list()
     queue.dead.retry([job.key])
-    queue.dead.drop([job.key])
+    queue.dead.drop_dead([job.key])
 
 
 FEW: Final = {"retry": 1, "dead": 1, "suspects": 2}

@@ -1,7 +1,7 @@
-"""How a row is assigned to a worker: the statements of it, and what the unique index refuses.
+"""Assigns rows to workers.
 
-The worker's value stands in a unique column of its row, and that index is the guarantee: two transactions cannot both
-commit the same value.
+The worker's value is written into a unique column of its row. The unique index is the guarantee: two transactions
+cannot both commit one value.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
@@ -33,24 +32,24 @@ Outcome = Literal["assigned", "already assigned", "nothing free", "busy"]
 Result = TypeVar("Result")
 
 TRIES: Final = 5
-"""How often the unique index may say that a value is there, and nobody finds it there, before that is `busy`."""
+"""How often the unique index may refuse a value that no row shows, before the outcome is `busy`."""
 CANDIDATES: Final = 64
-"""How many free rows to look at where they are wanted in an order of their own: others have some of them locked."""
+"""How many free rows to read where an order is given: other transactions may have locked some of them."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """What came of the wish for an assignment."""
+    """The result of `assign` or `pair`."""
 
     outcome: Outcome
-    """`assigned`; `already assigned`, and `job` is what it has; `nothing free`; `busy`: somebody else is at work on
-    the same value, or on all free rows, at this moment. Then nothing was changed, and it can be tried again."""
+    """`assigned`; `already assigned`: `job` is the worker's row; `nothing free`; `busy`: another transaction has locked
+    this value or all free rows, nothing was changed, and the call can be tried again."""
     job: Job | None = None
-    """The row that the worker has now."""
+    """The worker's row."""
 
 
 class ValueTaken(Exception):
-    """A unique index has this value already."""
+    """The unique index refused a value."""
 
     def __init__(self, index: str | None) -> None:
         super().__init__(index)
@@ -58,19 +57,19 @@ class ValueTaken(Exception):
 
 
 class StillLocked(Exception):
-    """Somebody has had the same value, or row, locked for as long as a statement waits."""
+    """Another transaction kept the value or the row locked for longer than the lock timeout."""
 
 
-class Strategy(ABC):
-    """A way to give `worker` a row, in the caller's transaction."""
+class AssignStrategy(ABC):
+    """A way to assign a row to a worker, in the caller's transaction."""
 
     @abstractmethod
     def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
-        """A row for the worker, if it has none."""
+        """Assign a row to the worker, if it has none."""
 
 
-class OneStatement(Strategy):
-    """For a database that can return what it updates from within a CTE."""
+class AssignInOneStatement(AssignStrategy):
+    """For databases with UPDATE ... RETURNING inside a CTE."""
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
         self._reader = JobReader(backend.roles)
@@ -81,8 +80,8 @@ class OneStatement(Strategy):
         return Assignment(outcome, self._reader.job(row) if outcome in (ASSIGNED, ALREADY) else None)
 
 
-class LockThenAssign(Strategy):
-    """For any other. Whether the worker has a row already the unique index says, if so."""
+class LockThenAssign(AssignStrategy):
+    """For other databases. The unique index refuses a worker that has a row."""
 
     def __init__(self, backend: Backend, selection: Selection, index: str | None) -> None:
         roles, dialect = backend.roles, backend.dialect
@@ -94,8 +93,9 @@ class LockThenAssign(Strategy):
         self._lock_any = statements.lock_free(roles, dialect, selection, index)
         self._lock_in_order = None
         if selection.order:
-            # As a claim does it: a statement that locks what it sorts would lock all free rows.
-            self._lock_in_order = lock_strategy(backend, Selection(statements.free(roles, selection), selection.order))
+            # Find, then lock, as a claim does: one statement that sorts and locks would lock all free rows.
+            free = Selection(statements.free_rows(roles, selection), selection.order)
+            self._lock_in_order = lock_strategy(backend, free)
 
     def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
         free = self._lock(connection)
@@ -122,7 +122,7 @@ class Assigner:
     """Assigns rows of one table, through one connection, a short transaction each."""
 
     def __init__(self, connector: Connector, backend: Backend) -> None:
-        """Raises NoAssignee or NotExclusive where the table cannot keep the promise."""
+        """Raises NoAssignee or NotExclusive where no unique index is the guarantee."""
         self.backend = backend
         self._connector = connector
         self._roles, self._dialect = backend.roles, backend.dialect
@@ -131,25 +131,25 @@ class Assigner:
         self._has_unique_key = False
         self._reader = JobReader(self._roles)
         self._of_worker = statements.of_worker(self._roles)
-        self._take_away = statements.take_away(self._roles, self._dialect, self._index)
+        self._unassign = statements.unassign(self._roles, self._dialect, self._index)
 
-    def strategy(self, selection: Selection) -> Strategy:
-        """The shortest way that the database is capable of; to be kept for as long as the selection stays."""
+    def strategy(self, selection: Selection) -> AssignStrategy:
+        """The strategy with the fewest statements that the database can do. It can be used again for this selection."""
         if self._dialect.claims_in_one_statement:
-            return OneStatement(self.backend, selection)
+            return AssignInOneStatement(self.backend, selection)
         return LockThenAssign(self.backend, selection, self._index)
 
-    def assign(self, worker: Any, strategy: Strategy) -> Assignment:
-        """A row for the worker, if it has none."""
+    def assign(self, worker: Any, strategy: AssignStrategy) -> Assignment:
+        """Assign a row to the worker, if it has none."""
         self._check(worker)
         given = {"claimjobs_worker": worker}
         return self._settled(lambda connection: strategy.assign(connection, worker), self._of_worker, given)
 
     def unassign(self, worker: Any) -> bool:
-        """Whether the worker had a row, which is free now."""
+        """Free the worker's row; return whether it had one."""
         self._check(worker)
         given = {"claimjobs_worker": worker}
-        return self._connector.transaction(lambda c: c.execute(self._take_away, given).rowcount) > 0
+        return self._connector.transaction(lambda c: c.execute(self._unassign, given).rowcount) > 0
 
     def pair(self, values: Mapping[str, Any]) -> Assignment:
         """Insert a row whose key and whose worker are both new."""
@@ -158,7 +158,7 @@ class Assigner:
                 raise ColumnMissing(self._roles.name, name, "this pair", self._roles.quote)
         self._check(values.get(_assignee(self._roles).name))
         self._need_unique_key()
-        return self._settled(partial(self._insert, values=values), statements.of_either(self._roles, values), {})
+        return self._settled(lambda c: self._insert(c, values), statements.of_either(self._roles, values), {})
 
     def close(self) -> None:
         """Close the connection."""
@@ -180,7 +180,7 @@ class Assigner:
     def _settled(
         self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]
     ) -> Assignment:
-        """What came of it; where the unique index refuses it, the row that is there."""
+        """The result of `work`; where the unique index refuses it, the row that has the value."""
         try:
             for _ in range(TRIES):
                 try:
@@ -195,16 +195,15 @@ class Assigner:
         return Assignment(BUSY)
 
     def _check_index(self, taken: ValueTaken) -> None:
-        """Raises OtherIndex: that will not pass, and no row is found that would tell."""
-        if taken.index is None or taken.index in self._run(
-            partial(_indexes, roles=self._roles, unnamed=self._dialect.primary)
-        ):
+        """Raises OtherIndex where an index over other columns refused the value: another try would end alike."""
+        known = self._run(lambda connection: _indexes(connection, self._roles, self._dialect.primary))
+        if taken.index is None or taken.index in known:
             return
         cause = taken.__cause__ or taken
         raise OtherIndex(self._roles.name, taken.index, reason(cause)) from cause
 
     def _run(self, work: Callable[[sa.Connection], Result]) -> Result:
-        return self._connector.transaction(partial(_translated, work=work, dialect=self._dialect))
+        return self._connector.transaction(lambda connection: _translated(connection, work, self._dialect))
 
     def _check(self, worker: Any) -> None:
         if worker is None:
@@ -230,7 +229,7 @@ def _assignee(roles: Roles) -> Column:
 
 
 def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
-    """The unique index on these columns alone; None: the primary key. Raises NotExclusive where there is none."""
+    """The unique index over exactly these columns; None: the primary key. Raises NotExclusive where there is none."""
     table, names = columns[0].table, {column.name for column in columns}
     assert isinstance(table, sa.Table)  # noqa: S101 - the columns of a queue's table
     inspector = sa.inspect(connection)
@@ -243,7 +242,7 @@ def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | 
 
 
 def _indexes(connection: sa.Connection, roles: Roles, unnamed: str | None) -> set[str | None]:
-    """The names of the indexes over the worker alone, or the key alone; `unnamed` is that of any primary key."""
+    """The names of the indexes over only the worker, or only the key; `unnamed` is the name of any primary key."""
     table, inspector = roles.table, sa.inspect(connection)
     primary = inspector.get_pk_constraint(table.name, schema=table.schema)
     found: list[Any] = [(primary["name"] or unnamed, primary["constrained_columns"])]
@@ -253,7 +252,7 @@ def _indexes(connection: sa.Connection, roles: Roles, unnamed: str | None) -> se
 
 
 def _is_whole(index: Any) -> bool:
-    """Whether all rows are in the index, but for free ones."""
+    """Whether the index has all rows except free ones."""
     conditions = [value for option, value in index.get("dialect_options", {}).items() if option.endswith("_where")]
     free = f"{index['column_names'][0]} is not null"
     return all(str(where).strip("()").replace('"', "").lower() == free for where in conditions)

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import sqlalchemy as sa
 
-from claimjobs.admin.assigner import Assigner, Assignment, Strategy
+from claimjobs.admin.assigner import Assigner, Assignment, AssignStrategy
 from claimjobs.claim.selector import Selector
 from claimjobs.database.connect import engine_of
 from claimjobs.database.connection import Connector
@@ -59,7 +59,7 @@ class Assignments:
         self._process = os.getpid()
         self._preparing = threading.RLock()
         self._assigner: Assigner | None = None
-        self._strategy: tuple[Where, Strategy] | None = None
+        self._strategy: tuple[Where, AssignStrategy] | None = None
 
     def assign(self, worker: Any, where: Where = None) -> Assignment:
         """Give a worker a row of its own: its value is written into the column `assignee`, until `unassign`.
@@ -124,7 +124,7 @@ class Assignments:
         backend = assigner.backend
         return Selector(self.engine, backend.dialect, backend.roles, self._where, self._order_by, self._now)
 
-    def _strategy_for(self, assigner: Assigner, selector: Selector, where: Where) -> Strategy:
+    def _strategy_for(self, assigner: Assigner, selector: Selector, where: Where) -> AssignStrategy:
         """Built once for a predicate that stays the same."""
         built = self._strategy
         if selector.changes(where) or built is None or built[0] is not where:

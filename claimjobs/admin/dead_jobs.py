@@ -1,10 +1,9 @@
-"""Graveyard: the dead jobs of a queue, for the person who looks after it."""
+"""The dead jobs of a queue: list, count, retry or drop them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from itertools import islice
 from math import inf
 from typing import Any, Final
@@ -28,18 +27,18 @@ from claimjobs.table.columns import DEAD
 from claimjobs.table.predicates import Predicate, Where, predicates_of
 
 AT_ONCE: Final = 1_000
-"""Jobs of one statement and one transaction: no lock is held for long, and what was done before an error stands."""
+"""Jobs of one statement and one transaction: no lock is held for long, and an error undoes no earlier chunk."""
 
 
 class DeadJobs:
-    """The dead jobs: out of attempts, kept in the table until a person decides.
+    """The dead jobs: they have no attempts left, and stay in the table until a person retries or drops them.
 
-    `where` narrows what is meant, as for a claim; the queue's own predicate does not count here. Nobody claims a dead
-    job, so it is never in anyone's hand: what is written is guarded by its status alone. Jobs are found, and locked, by
-    `where`, and then written by their keys: no text of a user stands beside that guard. Raises BadPredicate.
+    `where` selects among them, as for a claim; the queue's own predicate is not used. No owner holds a dead job, so a
+    write is guarded by the status alone. Jobs are found and locked by `where`, and then written by their keys, so that
+    no user's text stands beside that guard. Raises BadPredicate.
 
-    Where claims are kept in a table beside the user's, a dead job is a row of that: its key and its error. `where` may
-    name the columns of both tables, and does not hold for a job whose row is gone.
+    With a side-car, a dead job is a row of the side-car table: its key and its error. `where` may name the columns of
+    both tables, and is false for a job whose row was deleted.
     """
 
     def __init__(
@@ -57,16 +56,16 @@ class DeadJobs:
         self._now = now
         self._connect = connect
 
-    # --- looking ---------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------
 
     def list(self, where: Where = None, *, limit: int | None = None) -> Iterator[Job]:
-        """The dead jobs, `limit` of them at most, by their keys; read as they are asked for, in short transactions."""
+        """The dead jobs, at most `limit`, in the order of their keys; read page by page in short transactions."""
         with self._connect() as connector:
             for jobs in self._pages(connector, self._rows, where, limit):
                 yield from jobs
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
-        """Those of these jobs that are dead, by their keys."""
+        """The dead jobs among those of these keys, in the order of their keys."""
         statement = statements.chosen(self._roles, self._backend.dialect, self._rows.columns)
         with self._connect() as connector:
             found = [
@@ -76,30 +75,30 @@ class DeadJobs:
 
     def count(self, where: Where = None) -> int:
         """How many jobs are dead."""
-        statement = statements.how_many(self._roles, self._narrower(where))
+        statement = statements.count_dead(self._roles, self._narrower(where))
         with self._connect() as connector:
             return int(self._read(connector, statement)[0][0])
 
-    # --- deciding --------------------------------------------------------------------------------------
+    # --- writing ---------------------------------------------------------------------------------------
 
     def retry(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
-        """Give dead jobs all their attempts again, from now on; how many. Without keys: all for which `where` holds.
+        """Make dead jobs due now, with all their attempts; return how many. Without keys: all that match `where`.
 
-        Each is brought back once, even if it dies again meanwhile. The last error stays until the next one. Raises
-        RowsRefused for those that the database refuses, when all others are done; so does `drop`.
+        Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
+        RowsRefused for those that the database refuses, when all others are written; so does `drop`.
         """
-        revive = statements.revive(self._roles, self._backend.dialect, self._now)
-        return self._write(revive, keys, where, limit, what="bringing back a dead job")
+        retry = statements.retry_dead(self._roles, self._backend.dialect, self._now)
+        return self._write(retry, keys, where, limit, what="retrying a dead job")
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
-        """Delete dead jobs; how many. Without keys: all for which `where` holds."""
-        drop = statements.drop(self._roles, self._backend.dialect)
+        """Delete dead jobs; return how many. Without keys: all that match `where`."""
+        drop = statements.drop_dead(self._roles, self._backend.dialect)
         return self._write(drop, keys, where, limit, what="deleting a dead job")
 
     # --- inside ----------------------------------------------------------------------------------------
 
     def _narrower(self, where: Where) -> Sequence[Predicate]:
-        """The predicate, about the user's table, also where the dead stand in a table of claims beside it."""
+        """The predicate about the user's table, also where dead jobs are rows of a side-car."""
         backend = self._backend
         found = predicates_of(where, backend.source, backend.dialect.lexis)
         if backend.apart is None or not found:
@@ -113,7 +112,7 @@ class DeadJobs:
         with self._connect() as connector:
 
             def write(some: Sequence[Key]) -> int:
-                return self._reached(connector, statement, lock, some)
+                return self._write_keys(connector, statement, lock, some)
 
             chunks = self._found(connector, where, limit) if keys is None else _chunks(keys, limit)
             done = sum(sum(halved(chunk, write, self._backend.dialect, refused)) for chunk in chunks)
@@ -125,23 +124,24 @@ class DeadJobs:
         for jobs in self._pages(connector, self._keys, where, limit):
             yield [job.key for job in jobs]
 
-    def _reached(self, connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
-        def write(connection: sa.Connection) -> int:
-            still = keys if lock is None else keys_for(connection, lock, keys)
-            return connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
-
+    def _write_keys(self, connector: Connector, statement: Any, lock: Any, keys: Sequence[Key]) -> int:
+        written = 0
         with predicate_errors(self._backend.dialect):
-            return connector.transaction(write)
+            for attempt in connector.attempts():
+                with attempt as connection:
+                    still = keys if lock is None else keys_for(connection, lock, keys)
+                    written = connection.execute(statement, {"claimjobs_keys": still}).rowcount if still else 0
+        return written
 
     def _pages(
         self, connector: Connector, reader: RowReader, where: Where, limit: int | None
     ) -> Iterator[Sequence[Job]]:
-        """Jobs, page after page, each beginning beyond the last key of the one before."""
+        """Jobs, page by page. Each page begins after the last key of the one before."""
         columns, narrower = reader.columns, self._narrower(where)
-        next_page = partial(statements.page, self._roles, self._backend.dialect, columns, narrower)
         left, after = inf if limit is None else limit, None
         while (size := int(min(left, AT_ONCE))) > 0:
-            jobs = self._jobs(connector, reader, next_page(after=after), claimjobs_limit=size)
+            page = statements.dead_page(self._roles, self._backend.dialect, columns, narrower, after=after)
+            jobs = self._jobs(connector, reader, page, claimjobs_limit=size)
             if jobs:
                 yield jobs
             if len(jobs) < size:
@@ -150,10 +150,10 @@ class DeadJobs:
             after = jobs[-1].key
 
     def _jobs(self, connector: Connector, reader: RowReader, statement: Any, **values: Any) -> Sequence[Job]:
-        """Of a job of which not every column can be read, the others are."""
-        wire = CompiledStatement(statement)
+        """The jobs of a statement. A column that cannot be read does not hide the others."""
+        compiled = CompiledStatement(statement)
         with predicate_errors(self._backend.dialect):
-            return reader.jobs(connector.transaction(lambda connection: reader.all(connection, wire, values)))
+            return reader.jobs(connector.transaction(lambda connection: reader.all(connection, compiled, values)))
 
     def _read(self, connector: Connector, statement: Any, **values: Any) -> Sequence[Any]:
         with predicate_errors(self._backend.dialect):

@@ -1,4 +1,4 @@
-"""Ledger: what was done in a destination, noted there, in the same transaction as the effect."""
+"""The ledger: which jobs were done in a destination, written in the transaction of the effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final
 from uuid import UUID
 
@@ -33,19 +32,19 @@ AT_ONCE: Final = 1_000
 
 
 class Ledger:
-    """Tells the first attempt of a job from a second one, in a destination: another database than the queue's.
+    """Tells the first attempt of a job from a second one in a destination, which is another database than the queue's.
 
-    A job is executed again if its consumer dies after the effect is committed there, and before the job is settled
-    here. So the effect and a note of it are one transaction there, and a second attempt leaves the effect out:
+    A job runs again if its consumer dies after the effect was committed there and before the job was settled here. So
+    the effect and its ledger entry are one transaction there, and a second attempt leaves the effect out:
 
         with destination.begin() as connection:
             if ledger.once(connection, job):
                 ...  # the effect, through this connection
 
-    `queue` names the queue in the destination, and a job is named by its key. Where a key comes a second time, it is
-    taken for the same job, and not done: so give another name to a queue whose table is made anew and begins with
-    id 1 again (`emails-2`), and keep entries for longer than any job may wait for its next attempt. A key is
-    compared as text: all consumers of a queue should describe its table alike.
+    `queue` names the queue in the destination, and a key names the job. A second job with one key is not done: so give
+    another name (`emails-2`) to a queue whose table is created again and begins with id 1, and keep entries for longer
+    than any job may wait for its next attempt. A key is compared as text: all consumers of a queue should describe its
+    table alike.
 
     The destination needs the table `claimjobs_ledger`: `Ledger.make(url)`, or `claimjobs setup-tables --ledger`.
     """
@@ -92,18 +91,28 @@ class Ledger:
             until = connector.transaction(_now) - age
             chosen = {"queue": self.queue, "until": until}
             with _missing(dialect):
-                if dry_run:
-                    return connector.transaction(partial(_count, table=self._table, chosen=chosen))
-                return self._forget(connector, dialect, chosen)
+                return self._count(connector, chosen) if dry_run else self._forget(connector, dialect, chosen)
         finally:
             connector.close()
+
+    def _count(self, connector: Connector, chosen: dict[str, Any]) -> int:
+        statement = statements.count_old_entries(self._table)
+        return connector.transaction(lambda connection: int(connection.execute(statement, chosen).scalar_one()))
 
     def _forget(self, connector: Connector, dialect: Dialect, chosen: dict[str, Any]) -> int:
         count, chunk = 0, AT_ONCE
         while chunk == AT_ONCE:
-            chunk = connector.transaction(partial(_forget, table=self._table, dialect=dialect, chosen=chosen))
+            for attempt in connector.attempts():
+                with attempt as connection:
+                    chunk = self._forget_chunk(connection, dialect, chosen)
             count += chunk
         return count
+
+    def _forget_chunk(self, connection: sa.Connection, dialect: Dialect, chosen: dict[str, Any]) -> int:
+        found = connection.scalars(statements.old_entries(self._table), {**chosen, "limit": AT_ONCE}).all()
+        if found:
+            connection.execute(statements.forget(self._table, dialect), {"claimjobs_keys": found})
+        return len(found)
 
     def _entry(self, key: Key) -> dict[str, str]:
         parts = [_plain(part) for part in (key if isinstance(key, tuple) else (key,))]
@@ -116,7 +125,7 @@ class Ledger:
 
 
 def _insert(connection: sa.Connection, table: sa.Table, dialect: Dialect, entry: dict[str, str]) -> bool:
-    statement = statements.note(table, dialect)
+    statement = statements.note_entry(table, dialect)
     if dialect.skips_duplicates:
         return connection.execute(statement, entry).first() is not None
     try:
@@ -131,7 +140,7 @@ def _insert(connection: sa.Connection, table: sa.Table, dialect: Dialect, entry:
 
 @contextmanager
 def _missing(dialect: Dialect) -> Iterator[None]:
-    """Raise TableMissing, with the next step, for an error that says so."""
+    """Raise TableMissing for the database's error of a missing table."""
     try:
         yield
     except sa.exc.DBAPIError as error:
@@ -150,19 +159,8 @@ def _now(connection: sa.Connection) -> datetime:
     return now
 
 
-def _count(connection: sa.Connection, table: sa.Table, chosen: dict[str, Any]) -> int:
-    return int(connection.execute(statements.how_many(table), chosen).scalar_one())
-
-
-def _forget(connection: sa.Connection, table: sa.Table, dialect: Dialect, chosen: dict[str, Any]) -> int:
-    found = connection.scalars(statements.old(table), {**chosen, "limit": AT_ONCE}).all()
-    if found:
-        connection.execute(statements.forget(table, dialect), {"claimjobs_keys": found})
-    return len(found)
-
-
 def _plain(part: Any) -> str:
-    """A part of a key, the same whatever driver or description of the table it came through."""
+    """A part of a key as text, independent of the driver and the description of the table."""
     if isinstance(part, UUID):
         return part.hex
     if isinstance(part, (bytes, bytearray, memoryview)):

@@ -1,10 +1,9 @@
-"""Purge: kept jobs that are old leave the table, in small committed chunks."""
+"""Deletes old jobs that are kept, in small committed chunks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
@@ -23,14 +22,14 @@ from claimjobs.table.predicates import Where, predicates_of
 Kept = Literal["done", "dead"]
 
 AT_ONCE: Final = 1_000
-"""Jobs of one transaction: no lock is held for long, and what was deleted before an error stays so."""
+"""Jobs of one transaction: no lock is held for long, and an error undoes no earlier chunk."""
 
 
 class Purge:
-    """The jobs of one status that are old. Each write asks again for both: a job that was revived is left alone."""
+    """The old jobs of one status. Each delete checks status and age again, so a job that was retried stays."""
 
     def __init__(self, connector: Connector, backend: Backend, status: Kept) -> None:
-        """Raises ValueError for a status that is not kept for people, but for consumers."""
+        """Raises ValueError for a status other than done and dead."""
         if status not in get_args(Kept):
             raise ValueError(f"jobs that are {status!r} are not purged: give 'done' or 'dead'")
         self._connector = connector
@@ -38,7 +37,7 @@ class Purge:
         self._status = status
 
     def run(self, now: sa.ColumnElement[Any], age: timedelta, *, where: Where, dry_run: bool) -> int:
-        """Delete them, or only count them; how many. Raises ColumnMissing or BadPredicate."""
+        """Delete or only count them; return how many. Raises ColumnMissing or BadPredicate."""
         until = self._connector.transaction(lambda connection: _instant(connection, now)) - age
         roles, dialect = self._backend.roles, self._backend.dialect
         old, narrower = statements.old(roles, self._status, until), predicates_of(where, roles, dialect.lexis)
@@ -46,20 +45,22 @@ class Purge:
             return self._count((*old, *narrower)) if dry_run else self._delete(old, narrower)
 
     def _count(self, chosen: statements.Predicates) -> int:
-        statement = statements.how_many(self._backend.roles, chosen)
+        statement = statements.count_chosen(self._backend.roles, chosen)
         return self._connector.transaction(lambda connection: int(connection.execute(statement).scalar_one()))
 
     def _delete(self, old: statements.Predicates, narrower: statements.Predicates) -> int:
         roles, dialect = self._backend.roles, self._backend.dialect
-        page = partial(statements.page, roles, dialect, (*old, *narrower))
         lock = lock_those(roles, dialect, narrower) if narrower else None
-        delete = statements.purge(roles, dialect, old)
+        delete = statements.delete_old(roles, dialect, old)
         refused: dict[Key, str] = {}
+
+        def write(keys: Sequence[Key]) -> int:
+            return self._delete_keys(delete, lock, keys)
+
         deleted, after = 0, None
         while True:
-            found = self._connector.transaction(partial(_rows, statement=page(after)))
+            found = self._page((*old, *narrower), after)
             keys = [roles.key_in(row._mapping) for row in found]
-            write = partial(self._reached, delete, lock)
             deleted += sum(halved(keys, write, dialect, refused)) if keys else 0
             if len(found) < AT_ONCE:
                 break
@@ -68,16 +69,18 @@ class Purge:
             raise RowsRefused(roles.name, f"deleting a job that is {self._status}", refused, deleted)
         return deleted
 
-    def _reached(self, delete: Any, lock: Any, keys: Sequence[Key]) -> int:
-        def write(connection: sa.Connection) -> int:
-            still = list(keys) if lock is None else keys_for(connection, lock, list(keys))
-            return connection.execute(delete, {"claimjobs_keys": still}).rowcount if still else 0
+    def _page(self, chosen: statements.Predicates, after: Any) -> Sequence[Any]:
+        """The rows of the next chunk, after the last row of the one before."""
+        statement = statements.purge_page(self._backend.roles, self._backend.dialect, chosen, after)
+        return self._connector.transaction(lambda c: c.execute(statement, {"claimjobs_limit": AT_ONCE}).all())
 
-        return self._connector.transaction(write)
-
-
-def _rows(connection: sa.Connection, statement: Any) -> Sequence[Any]:
-    return connection.execute(statement, {"claimjobs_limit": AT_ONCE}).all()
+    def _delete_keys(self, delete: Any, lock: Any, keys: Sequence[Key]) -> int:
+        deleted = 0
+        for attempt in self._connector.attempts():
+            with attempt as connection:
+                still = list(keys) if lock is None else keys_for(connection, lock, list(keys))
+                deleted = connection.execute(delete, {"claimjobs_keys": still}).rowcount if still else 0
+        return deleted
 
 
 def _instant(connection: sa.Connection, now: sa.ColumnElement[Any]) -> datetime:

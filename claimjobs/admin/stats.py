@@ -77,7 +77,7 @@ class Retries:
     """Seconds until the first of them is due, 0 where it is due already; None where none waits."""
 
 
-def retries(
+def read_retries(
     connection: sa.Connection, roles: Roles, now: sa.ColumnElement[Any], where: Sequence[sa.ColumnElement[bool]]
 ) -> Retries:
     """Those of a queue's table, or of its side-car, for which all this holds. Without `run_at` none waits."""
@@ -88,7 +88,7 @@ def retries(
     return Retries(row.jobs, seconds)
 
 
-def read(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
+def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
     """The statistics of a queue's table, in three statements, or a few more."""
     roles = backend.roles
     known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))

@@ -155,13 +155,13 @@ def choice_options(command: Command) -> Command:
     return ids(where_option(every(limit_option(command))))
 
 
-@dead.command()
+@dead.command("retry")
 @choice_options
 @json_option
 @url_option
 @shape_options
 @click.pass_context
-def retry(context: click.Context, /, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
+def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
     """Give dead jobs all their attempts again, from now on, and print how many.
 
     Their last error stays until the next one. They are committed in chunks of 1,000: what was done before an

@@ -17,7 +17,7 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import number, say
 from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.progress import Watch, watch
+from claimjobs.cli.progress import ProgressWatch, watch
 from claimjobs.cli.rejects import Rejects
 from claimjobs.cli.rows import FileRow, RowReader, Source, csv_rows, json_lines
 from claimjobs.cli.shapes import shape_options
@@ -136,7 +136,7 @@ class Enqueuing:
         reader: RowReader,
         *,
         rejects: Rejects | None,
-        watch: Watch,
+        watch: ProgressWatch,
         unique: tuple[str, ...],
     ) -> None:
         self._queue = queue

@@ -15,7 +15,7 @@ EVERY = 5.0
 """Seconds between two lines."""
 
 
-class Watch(Protocol):
+class ProgressWatch(Protocol):
     """Is told how far we are, and says what has to be said meanwhile."""
 
     def __enter__(self) -> Self: ...
@@ -69,6 +69,6 @@ class Lines:
         say(message)
 
 
-def watch(size: int | None) -> Watch:
+def watch(size: int | None) -> ProgressWatch:
     """What suits standard error."""
     return Bar(size) if sys.stderr.isatty() else Lines(size)

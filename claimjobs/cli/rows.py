@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.cli.values import Misfit, Values
+from claimjobs.cli.values import BadValue, Values
 from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadRow
 
@@ -120,9 +120,9 @@ def _object(raw: bytes) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         hint = "; is the file one array? `jq -c '.[]'` makes lines of it" if text.lstrip().startswith("[") else ""
-        raise Misfit(f"is no JSON ({error.msg} at character {error.pos + 1}){hint}") from None
+        raise BadValue(f"is no JSON ({error.msg} at character {error.pos + 1}){hint}") from None
     if not isinstance(found, dict):
-        raise Misfit('is no JSON object: write a row as {"column": value, ...}')
+        raise BadValue('is no JSON object: write a row as {"column": value, ...}')
     return found
 
 
@@ -130,12 +130,12 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise Misfit(f"names {next(name for name in names if names.count(name) > 1)!r} twice")
+        raise BadValue(f"names {next(name for name in names if names.count(name) > 1)!r} twice")
     return found
 
 
 def _no_number(name: str) -> Any:
-    raise Misfit(f"is no JSON ({name} is no number)")
+    raise BadValue(f"is no JSON ({name} is no number)")
 
 
 # --- CSV -----------------------------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ def _header(source: Source, table: sa.Table) -> list[str]:
     try:
         header = [name.strip() for name in next(records)]
     except StopIteration:
-        raise _bad(Misfit("the file is empty: its first line names the columns"), 1, b"") from None
+        raise _bad(BadValue("the file is empty: its first line names the columns"), 1, b"") from None
     except BAD as error:
         raise _bad(error, 1, records.raw) from None
     source.header = records.raw
     for place, name in enumerate(header):
         if name not in table.columns or name in header[:place]:
-            raise _bad(Misfit(_misfit(name, table)), 1, records.raw)
+            raise _bad(BadValue(_misfit(name, table)), 1, records.raw)
     return header
 
 
@@ -201,5 +201,5 @@ def _misfit(name: str, table: sa.Table) -> str:
 
 def _named(header: list[str], fields: list[str]) -> dict[str, str]:
     if len(fields) != len(header):
-        raise Misfit(f"has {len(fields)} fields, and the header has {len(header)}")
+        raise BadValue(f"has {len(fields)} fields, and the header has {len(header)}")
     return dict(zip(header, fields, strict=True))

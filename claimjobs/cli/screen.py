@@ -59,7 +59,7 @@ class LiveTable:
         self._live.update(drawn(snapshot))
 
 
-class Lines:
+class TextLines:
     """One line every few seconds, for a log."""
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class Lines:
             click.echo(_line(snapshot), err=True)
 
 
-class JsonLines(Lines):
+class JsonLines(TextLines):
     """One JSON object a line on standard output."""
 
     def __call__(self, snapshot: Snapshot) -> None:
@@ -112,7 +112,7 @@ def screen_for(as_json: bool) -> Screen:
     if as_json:
         return JsonLines()
     console = Console(stderr=True)
-    return LiveTable(console) if console.is_terminal else Lines()
+    return LiveTable(console) if console.is_terminal else TextLines()
 
 
 def drawn(snapshot: Snapshot) -> Group:

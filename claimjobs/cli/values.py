@@ -21,7 +21,7 @@ TRUE = frozenset({"true", "t", "yes", "y", "1"})
 FALSE = frozenset({"false", "f", "no", "n", "0"})
 
 
-class Misfit(ValueError):
+class BadValue(ValueError):
     """What a file says is nothing for this table; the reason is for a person."""
 
 
@@ -38,7 +38,7 @@ class Values:
         values = {name: self._value(name, value) for name, value in row.items()}
         given = {name: value for name, value in values.items() if value is not DEFAULT}
         if missing := self._required - given.keys():
-            raise Misfit(f"column {min(missing)!r} is missing, and has no default")
+            raise BadValue(f"column {min(missing)!r} is missing, and has no default")
         return given
 
     def _value(self, name: str, value: Any) -> Any:
@@ -46,7 +46,7 @@ class Values:
         try:
             return value if column is None else column.read(value)
         except (ValueError, ArithmeticError, RecursionError) as error:
-            raise Misfit(f"column {name!r}: {error}") from error
+            raise BadValue(f"column {name!r}: {error}") from error
 
 
 class _Default:
@@ -77,7 +77,7 @@ class _Column:
             return None
         if value == "" and isinstance(self._column.type, sa.String):
             return value
-        raise Misfit("must not be null")
+        raise BadValue("must not be null")
 
 
 def _must_be_given(column: sa.Column[Any]) -> bool:
@@ -105,7 +105,7 @@ def _within(type_: sa.types.TypeEngine[Any], read: Read) -> Read:
     def ranged(value: Any) -> Any:
         found = read(value)
         if told := misfit(type_, found):
-            raise Misfit(told)
+            raise BadValue(told)
         return found
 
     return ranged
@@ -138,7 +138,7 @@ def _as_it_is(value: Any) -> Any:
 
 def _must_be_text(value: Any, wanted: str) -> str:
     if not isinstance(value, str):
-        raise Misfit(f"{_shown(value)} is no {wanted}: put it in quotes")
+        raise BadValue(f"{_shown(value)} is no {wanted}: put it in quotes")
     return value
 
 
@@ -146,13 +146,13 @@ def _json(value: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise Misfit(f"{_shown(value)} is no JSON ({error})") from None
+        raise BadValue(f"{_shown(value)} is no JSON ({error})") from None
 
 
 def _one_of(allowed: list[str]) -> Read:
     def read(value: Any) -> Any:
         if value not in allowed:
-            raise Misfit(f"{_shown(value)} is none of {', '.join(allowed)}")
+            raise BadValue(f"{_shown(value)} is none of {', '.join(allowed)}")
         return value
 
     return read
@@ -162,7 +162,7 @@ def _text_up_to(length: int | None) -> Read:
     def read(value: Any) -> str:
         text = _must_be_text(value, "text")
         if length is not None and len(text) > length:
-            raise Misfit(f"{len(text)} characters are too long for it, it holds {length}")
+            raise BadValue(f"{len(text)} characters are too long for it, it holds {length}")
         return text
 
     return read
@@ -172,7 +172,7 @@ def _instant(has_zone: bool) -> Read:
     def read(value: Any) -> datetime:
         instant: datetime = _iso(datetime, "2026-01-31T12:00:00Z")(value)
         if has_zone and instant.tzinfo is None:
-            raise Misfit(f"{_shown(value)} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
+            raise BadValue(f"{_shown(value)} has no time zone: write it as 2026-01-31T12:00:00Z or with +01:00")
         # A column without zones holds UTC, as those of claimjobs do.
         return instant if has_zone or instant.tzinfo is None else instant.astimezone(UTC).replace(tzinfo=None)
 
@@ -184,7 +184,7 @@ def _iso(kind: Any, example: str) -> Read:
         try:
             return kind.fromisoformat(_must_be_text(value, kind.__name__))
         except ValueError:
-            raise Misfit(f"{_shown(value)} is no {kind.__name__}: write it as {example}") from None
+            raise BadValue(f"{_shown(value)} is no {kind.__name__}: write it as {example}") from None
 
     return read
 
@@ -194,7 +194,7 @@ def _parsed(parse: Read, wanted: str) -> Read:
         try:
             return parse(value)
         except (ValueError, ArithmeticError):
-            raise Misfit(f"{_shown(value)} is no {wanted}") from None
+            raise BadValue(f"{_shown(value)} is no {wanted}") from None
 
     return read
 
@@ -204,7 +204,7 @@ def _number(kind: Read, accepted: tuple[type[Any], ...], wanted: str) -> Read:
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, accepted):
-            raise Misfit(f"{_shown(value)} is no {wanted}")
+            raise BadValue(f"{_shown(value)} is no {wanted}")
         return kind(value)
 
     return read
@@ -216,13 +216,13 @@ def _decimal(value: Any) -> Decimal:
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Misfit(f"{_shown(value)} is neither true nor false")
+        raise BadValue(f"{_shown(value)} is neither true nor false")
     return value
 
 
 def _boolean_word(value: str) -> bool:
     if value.lower() not in TRUE | FALSE:
-        raise Misfit(f"{_shown(value)} is neither true nor false")
+        raise BadValue(f"{_shown(value)} is neither true nor false")
     return value.lower() in TRUE
 
 

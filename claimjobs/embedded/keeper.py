@@ -340,7 +340,7 @@ def _tell(keeper: Keeper, said: dict[str, str]) -> None:
             log.write(f"claimjobs: {json.dumps(said)}\n")
 
 
-def main(settings: dict[str, Any]) -> None:
+def run(settings: dict[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Only the command's end is ours. (SIG_IGN would be passed on to the server.)
         signal.signal(number, lambda *_: None)
@@ -353,4 +353,4 @@ def main(settings: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    run(json.loads(sys.argv[1]))

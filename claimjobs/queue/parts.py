@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.admin.stats import Retries, retries
+from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch, Grip
 from claimjobs.batch.leftovers import Leftovers
 from claimjobs.batch.settle import OnDone, Settler
@@ -303,7 +303,7 @@ class QueueParts:
             mine: Sequence[sa.ColumnElement[bool]] = self.selector.predicates(where)
             if backend.apart is not None:
                 mine = [of_jobs(SideCarJoin(backend.apart, backend.roles, backend.dialect, now), mine)]
-            return retries(connection, backend.roles, now, mine)
+            return read_retries(connection, backend.roles, now, mine)
 
     def _look_for(self, selection: Selection) -> sa.ColumnElement[Any]:
         backend = self.backend

@@ -247,7 +247,7 @@ class Queue:
         hold."""
         backend = self._works.backend
         with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:
-            return statistics.read(connection, backend, self._chosen.now)
+            return statistics.read_stats(connection, backend, self._chosen.now)
 
     def retries(self, where: Where = None) -> Retries:
         """How many jobs failed and wait for their next attempt, and when the first of them is due. Raises BadPredicate.

@@ -30,7 +30,7 @@ def of_either(roles: Roles, values: Mapping[str, Any]) -> sa.Select[Any]:
     return sa.select(*roles.table.columns).where(sa.or_(_column(roles) == values[_column(roles).name], key))
 
 
-def free(roles: Roles, selection: Selection) -> sa.ColumnElement[bool]:
+def free_rows(roles: Roles, selection: Selection) -> sa.ColumnElement[bool]:
     """The predicate of a row that no worker has."""
     return sa.and_(_column(roles).is_(None), selection.ready)
 
@@ -52,7 +52,7 @@ def give(roles: Roles, dialect: Dialect) -> sa.Update:
     return dialect.by_key(update.where(dialect.among(roles.key, "claimjobs_keys")), roles.key_index)
 
 
-def take_away(roles: Roles, dialect: Dialect, index: str | None) -> sa.Update:
+def unassign(roles: Roles, dialect: Dialect, index: str | None) -> sa.Update:
     """Make the row that `worker` has free."""
     update = sa.update(roles.table).values({_column(roles): None}).where(_column(roles) == _worker(roles))
     return dialect.by_key(update, index)
@@ -87,7 +87,7 @@ def _given(roles: Roles, dialect: Dialect, selection: Selection, *, mine: sa.CTE
 
 
 def _free(roles: Roles, selection: Selection, columns: Iterable[Any]) -> sa.Select[Any]:
-    return sa.select(*columns).where(free(roles, selection))
+    return sa.select(*columns).where(free_rows(roles, selection))
 
 
 def _first(rows: sa.Select[Any], roles: Roles) -> sa.Select[Any]:
@@ -99,7 +99,7 @@ def _first(rows: sa.Select[Any], roles: Roles) -> sa.Select[Any]:
 
 
 def _any_free(roles: Roles, selection: Selection) -> sa.ColumnElement[bool]:
-    return sa.exists(sa.select(sa.literal(1)).select_from(roles.table).where(free(roles, selection)))
+    return sa.exists(sa.select(sa.literal(1)).select_from(roles.table).where(free_rows(roles, selection)))
 
 
 def _column(roles: Roles) -> sa.Column[Any]:

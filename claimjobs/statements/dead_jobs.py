@@ -14,7 +14,7 @@ from claimjobs.table.roles import Roles
 Predicates = Sequence[sa.ColumnElement[bool]]
 
 
-def page(
+def dead_page(
     roles: Roles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
 ) -> sa.Select[Any]:
     """These columns of the next `limit` dead jobs, in the order of their keys, after the key `after`."""
@@ -33,12 +33,12 @@ def chosen(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[
     return dialect.reach(dead, roles.key, roles.key_index)
 
 
-def how_many(roles: Roles, where: Predicates) -> sa.Select[Any]:
+def count_dead(roles: Roles, where: Predicates) -> sa.Select[Any]:
     """How many jobs are dead."""
     return sa.select(sa.func.count()).select_from(roles.table).where(roles.state.is_(DEAD), *where)
 
 
-def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+def retry_dead(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
     """Make those of the jobs `keys` that are dead unclaimed, as if they had never failed. Their last error stays."""
     date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
     fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
@@ -47,7 +47,7 @@ def revive(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Upd
     return dialect.reach(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
 
 
-def drop(roles: Roles, dialect: Dialect) -> sa.Delete:
+def drop_dead(roles: Roles, dialect: Dialect) -> sa.Delete:
     """Delete those of the jobs `keys` that are dead."""
     delete = dialect.delete(roles.table).where(roles.state.is_(DEAD))
     return dialect.reach(delete, roles.key, roles.key_index)

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 
 
-def note(ledger: sa.Table, dialect: Dialect) -> sa.Insert:
+def note_entry(ledger: sa.Table, dialect: Dialect) -> sa.Insert:
     """Note a job (`digest`, `queue`, `job`).
 
     A job that is noted already is an error. With `skips_duplicates` it is skipped, and its digest is not returned.
@@ -19,13 +19,13 @@ def note(ledger: sa.Table, dialect: Dialect) -> sa.Insert:
     return dialect.insert_unless_there(ledger, [ledger.c.digest]).returning(ledger.c.digest)
 
 
-def old(ledger: sa.Table) -> sa.Select[Any]:
+def old_entries(ledger: sa.Table) -> sa.Select[Any]:
     """The digests of `limit` jobs of a `queue` that were noted at the instant `until` or before, oldest first."""
     limit = sa.bindparam("limit", type_=sa.Integer)
     return sa.select(ledger.c.digest).where(_old(ledger)).order_by(ledger.c.done_at).limit(limit)
 
 
-def how_many(ledger: sa.Table) -> sa.Select[Any]:
+def count_old_entries(ledger: sa.Table) -> sa.Select[Any]:
     """How many jobs `old` finds without its limit."""
     return sa.select(sa.func.count()).select_from(ledger).where(_old(ledger))
 

@@ -21,7 +21,7 @@ def old(roles: Roles, status: str, until: Any) -> Predicates:
     return (roles.state.is_(status), since <= until)
 
 
-def page_columns(roles: Roles) -> tuple[Column, ...]:
+def purge_order(roles: Roles) -> tuple[Column, ...]:
     """The columns to page through: those of the claim index, which holds the jobs of one status side by side.
 
     It is the key if one of them may be NULL: no row is after a NULL.
@@ -30,15 +30,15 @@ def page_columns(roles: Roles) -> tuple[Column, ...]:
     return roles.key if any(column.nullable for column in order) else order
 
 
-def page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any] | None) -> sa.Select[Any]:
-    """The next `limit` of the jobs in the order of `page_columns`, after the values `after` of these columns."""
-    columns = page_columns(roles)
+def purge_page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any] | None) -> sa.Select[Any]:
+    """The next `limit` of the jobs in the order of `purge_order`, after the values `after` of these columns."""
+    columns = purge_order(roles)
     is_after = () if after is None else (dialect.after_values(columns, after),)
     limit = sa.bindparam("claimjobs_limit", type_=sa.Integer)
     return sa.select(*columns).where(*chosen, *is_after).order_by(*columns).limit(limit)
 
 
-def how_many(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
+def count_chosen(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
     """How many jobs meet these predicates."""
     return sa.select(sa.func.count()).select_from(roles.table).where(*chosen)
 

@@ -12,8 +12,7 @@ from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.dialects import Dialect
 from claimjobs.errors import AccessDenied, ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
 from claimjobs.options import SideCar
-from claimjobs.table import acceptance
-from claimjobs.table import column_checks as fit
+from claimjobs.table import acceptance, column_checks
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import OWNER_TABLE, claims_table, owner_table
 from claimjobs.table.reflection import collated, map_of, resolve
@@ -80,7 +79,7 @@ def look_at(
         roles = replace(roles, key_index=key_index(connection, roles), quote=quote_of(connection))
         acceptance.check_key(connection, found, roles)
         acceptance.check_roles(connection, found, roles)
-        fit.check(connection, roles)
+        column_checks.check_columns(connection, roles)
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
@@ -88,7 +87,7 @@ def look_at(
 def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
     """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
-    fit.check_owner(connection, backend.roles)
+    column_checks.check_owner(connection, backend.roles)
     try:
         return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
     except AccessDenied as error:

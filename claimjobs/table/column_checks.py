@@ -43,7 +43,7 @@ WRITTEN: Final = {
 """What roles are written with, and the types that do not hold it."""
 
 
-def check(connection: sa.Connection, roles: Roles) -> None:
+def check_columns(connection: sa.Connection, roles: Roles) -> None:
     """Whether a status column holds the value of each state, and other columns what their roles say.
 
     Raises StateUnfit or ColumnUnfit.

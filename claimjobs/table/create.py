@@ -17,7 +17,7 @@ from claimjobs.errors import AccessDenied, UnfitTable
 from claimjobs.table.acceptance import check_table
 from claimjobs.table.backend import TableLike
 from claimjobs.table.claim_index import covers
-from claimjobs.table.ddl import marked
+from claimjobs.table.ddl import table_comment
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE, article_table, owner_table
 from claimjobs.table.reflection import is_made_by_us
 
@@ -107,7 +107,7 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         created = [_above_earlier_ids(connection, table, kept) for table in tables if table not in kept]
         for table in created:
             table.create(connection)
-            connection.execute(marked(table))
+            connection.execute(table_comment(table))
             check_table(connection, dialect, table)  # a server may give it another engine than the one that was named
     return CreatedTables(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
 

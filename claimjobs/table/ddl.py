@@ -22,11 +22,11 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
             table.drop(printer, checkfirst=False)
         table.create(printer, checkfirst=False)
         if MADE_BY not in (table.comment or ""):
-            statements.append(text(marked(table), engine))
+            statements.append(text(table_comment(table), engine))
     return "\n\n".join(_indexes_sorted(statements)) + "\n"
 
 
-def marked(table: sa.Table) -> sa.schema.SetTableComment:
+def table_comment(table: sa.Table) -> sa.schema.SetTableComment:
     """The statement that notes in a table's comment that claimjobs made it."""
     comment = ", ".join(filter(None, (table.comment, MADE_BY)))
     ours = comment if MADE_BY not in (table.comment or "") else table.comment

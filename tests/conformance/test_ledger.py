@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from claimjobs import Job, Ledger
 from claimjobs.admin import ledger
 from claimjobs.errors import TableMissing, UnknownDatabase
-from claimjobs.statements.ledger import forget, old
+from claimjobs.statements.ledger import forget, old_entries
 from claimjobs.table.definitions import LEDGER_TABLE, ledger_table
 from tests.backends import FLAVOURS, Backend
 from tests.conformance.jobs import jobs
@@ -257,7 +257,7 @@ def test_a_clean_up_reads_only_what_is_old(backend: Backend, ledger_of: Make) ->
     backend.analyze(LEDGER_TABLE)
     values = {"queue": "jobs", "until": datetime(2000, 1, 1, tzinfo=UTC), "limit": 1_000}
     with backend.engine.connect() as connection:
-        plan = backend.plan(connection, old(table), values)
+        plan = backend.plan(connection, old_entries(table), values)
         assert plan.indexes == (f"{LEDGER_TABLE}_age",), plan.text
         assert not plan.sorts, plan.text
         plan = backend.plan(connection, forget(table, backend.dialect), {"claimjobs_keys": ["a", "b"]})

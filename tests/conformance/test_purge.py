@@ -255,10 +255,10 @@ def test_it_reads_the_jobs_of_its_state_in_their_order_and_no_others(backend: Ba
     chosen = statements.old(roles, "done", clock.now)
     keys = [row["id"] for row in backend.rows()]
     with backend.engine.connect() as connection:
-        page = statements.page(roles, backend.dialect, chosen, (0, keys[1_000]))
-        plan = backend.plan(connection, page, {"claimjobs_limit": 100})
+        purge_page = statements.purge_page(roles, backend.dialect, chosen, (0, keys[1_000]))
+        plan = backend.plan(connection, purge_page, {"claimjobs_limit": 100})
         assert plan.indexes == ("jobs_claim",), plan.text
         assert not plan.sorts, plan.text
-        delete = statements.purge(roles, backend.dialect, chosen)
+        delete = statements.delete_old(roles, backend.dialect, chosen)
         plan = backend.plan(connection, delete, {"claimjobs_keys": keys[:100]})
         assert plan.indexes == (backend.primary_key_of("jobs"),), plan.text
