@@ -380,7 +380,7 @@ class SettleFailed(ClaimjobsError):
         )
 
 
-class OwnerBuried(ClaimjobsError):
+class OwnerDeclaredDead(ClaimjobsError):
     """An owner was declared dead again and again, each time before it could claim anything."""
 
     def __init__(self, table: str, times: int) -> None:

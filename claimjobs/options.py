@@ -14,8 +14,8 @@ LockKind = Literal["rows", "advisory"]
 """What keeps others from claiming the same job: the lock of its row, or an advisory lock on its key."""
 LOCKS: Final = get_args(LockKind)
 
-LOOK: Final = 0.4
-"""Seconds between two looks of the one process that has the janitor's lock."""
+CHECK_EVERY: Final = 0.4
+"""Seconds between two checks of owners by the one process that has the named lock."""
 
 
 @dataclass(frozen=True)

@@ -444,7 +444,7 @@ class Dialect:
         del index
         return statement.where(self.among(key, "claimjobs_keys"))
 
-    def lock_in_order(self, wanted: sa.Select[Any], walk: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
+    def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
         """Walk along numbered rows, the left of a join; look up what is `wanted` of its right, and lock the first
         `limit` rows there that nobody else has locked.
 

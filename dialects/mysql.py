@@ -145,7 +145,7 @@ class MySQL(Dialect):
         The primary key is forced: a table that seems small is read whole instead, in its own order.
         """
         del order  # the candidates already stand in it
-        return _walked(jobs, key, "claimjobs_candidates", index)
+        return _joined(jobs, key, "claimjobs_candidates", index)
 
     def encoded(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # PyMySQL makes a datetime in Python, by a regular expression: as much work as five other values.
@@ -167,14 +167,14 @@ class MySQL(Dialect):
     def joined_decoder(self, column: sa.Column[Any]) -> Callable[[str], Any]:
         return int if isinstance(column.type, sa.Integer) else _instant
 
-    def lock_in_order(self, wanted: sa.Select[Any], walk: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
+    def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
         """As `only_candidates`, with candidates that never leave the server.
 
         FOR UPDATE OF locks what it names; a subquery is a plain read. With its window function it is a table that is
         stored, and read as it was stored.
         """
-        found = _straight(wanted, walk, index)
-        return found.limit(limit).with_for_update(skip_locked=True, of=walk.right)
+        found = _straight(wanted, join, index)
+        return found.limit(limit).with_for_update(skip_locked=True, of=join.right)
 
     # --- sessions ------------------------------------------------------------------------------------------
 
@@ -245,12 +245,12 @@ class MySQL(Dialect):
 
     def interrupt(self, session: int) -> sa.Executable:
         # What the session does after its nap is its own: without the lock there is nobody to kill, which is error 1094.
-        return sa.text(f"KILL QUERY is_used_lock({_NAP})").bindparams(session=session)
+        return sa.text(f"KILL QUERY is_used_lock({_SLEEP_LOCK})").bindparams(session=session)
 
     @contextlib.contextmanager
     def committing(self, connection: sa.Connection) -> Iterator[None]:
         # In one statement with the lock that says that this session may be interrupted.
-        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_nap = get_lock({_MY_NAP}, 0)").close()
+        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_nap = get_lock({_OWN_SLEEP_LOCK}, 0)").close()
         try:
             yield
         finally:
@@ -262,7 +262,8 @@ class MySQL(Dialect):
         try:
             for _ in range(3):  # a call may hit this statement, too
                 with self._interruptible():
-                    connection.exec_driver_sql(f"SET autocommit = 0, @claimjobs_nap = release_lock({_MY_NAP})").close()
+                    back = f"SET autocommit = 0, @claimjobs_nap = release_lock({_OWN_SLEEP_LOCK})"
+                    connection.exec_driver_sql(back).close()
                     return
         except sa.exc.SQLAlchemyError:
             connection.invalidate()
@@ -364,7 +365,7 @@ class MySQL(Dialect):
         wait for a row before it has seen that it wants it; but in a join it locks what its subqueries read.
         """
         if isinstance(statement, sa.Select):
-            return _walked(statement, key, "claimjobs_keys", index)
+            return _joined(statement, key, "claimjobs_keys", index)
         if isinstance(statement, sa.Update):
             return self.by_key(statement.where(self._among_some(key, "claimjobs_keys")), index)
         given, matches = _given(key, "claimjobs_keys")
@@ -443,9 +444,9 @@ class _Sleep:
             self._ending.join(1.0)  # so that it does not interrupt what comes next
 
 
-_NAP = "concat('claimjobs.nap.', :session)"
+_SLEEP_LOCK = "concat('claimjobs.nap.', :session)"
 """The lock of a session that may be interrupted: its number is the server's, and so are the names of locks."""
-_MY_NAP = "concat('claimjobs.nap.', connection_id())"
+_OWN_SLEEP_LOCK = "concat('claimjobs.nap.', connection_id())"
 _INTERRUPTED = 1317
 _UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
 
@@ -460,8 +461,8 @@ class _WalkedDelete(sa.Delete):
 def _delete(delete: _WalkedDelete, compiler: Any, **kw: Any) -> str:
     def tables(_delete: Any, table: Any, extra: Sequence[Any], from_hints: dict[Any, str], **kw: Any) -> str:
         kw["asfrom"] = True
-        walk = " STRAIGHT_JOIN ".join(part._compiler_dispatch(compiler, **kw) for part in (*extra, table))
-        return f"USING {walk} {' '.join(from_hints.values())}"
+        join = " STRAIGHT_JOIN ".join(part._compiler_dispatch(compiler, **kw) for part in (*extra, table))
+        return f"USING {join} {' '.join(from_hints.values())}"
 
     compiler.delete_extra_from_clause = tables
     return str(compiler.visit_delete(delete, **kw))
@@ -498,14 +499,14 @@ def _force(index: str | None) -> str:
     return f"FORCE INDEX ({'PRIMARY' if index is None else _PREPARER.quote(index)})"
 
 
-def _walked(rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None) -> sa.Select[Any]:
+def _joined(rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None) -> sa.Select[Any]:
     given, matches = _given(key, parameter)
     return _straight(rows, given.join(key[0].table, matches), index)
 
 
-def _straight(rows: sa.Select[Any], walk: sa.Join, index: str | None) -> sa.Select[Any]:
+def _straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
     """The left of a join first, in its order; for each of them the row of the right, through this index."""
-    return rows.select_from(walk).prefix_with("STRAIGHT_JOIN").with_hint(walk.right, _force(index))
+    return rows.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, _force(index))
 
 
 def _given(key: Sequence[sa.Column[Any]], parameter: str) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:

@@ -127,8 +127,8 @@ class Postgres(Dialect):
         return str(self.error_code(error))[:2] in {"22", "23", "27", "38", "39", "44", "P0"}
 
     def refusing_index(self, error: BaseException) -> str | None:
-        told = getattr(getattr(error, "orig", None), "diag", None)
-        return getattr(told, "constraint_name", None)
+        detail = getattr(getattr(error, "orig", None), "diag", None)
+        return getattr(detail, "constraint_name", None)
 
     def missing_name(self, error: BaseException) -> str | None:
         found = re.search(r'"(?:[^"]*\.)?([^".]+)"', str(getattr(error, "orig", error)))
@@ -412,13 +412,13 @@ class _Line:
 
     def __init__(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.driver_connection
-        self._calls = self._hear(connection, driver)
+        self._calls = self._listen(connection, driver)
         self._ours, self._theirs = socket.socketpair()
         self._theirs.setblocking(False)
         self._line = driver.fileno()
         self._known = self._calls[0]
 
-    def _hear(self, connection: sa.Connection, driver: Any) -> list[int]:
+    def _listen(self, connection: sa.Connection, driver: Any) -> list[int]:
         """How many calls this connection has heard. One may come along with the answer to a statement."""
         calls: list[int] | None = connection.info.get(_CHANNEL)
         if calls is None:

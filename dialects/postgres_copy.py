@@ -144,5 +144,5 @@ def _explained(connection: sa.Connection, error: Any, statement: str) -> BaseExc
     dialect = connection.dialect
     gone = dialect.is_disconnect(error, connection.connection, None)
     options: dict[str, Any] = {"connection_invalidated": gone, "dialect": dialect}
-    told: BaseException = sa.exc.DBAPIError.instance(statement, None, error, psycopg.Error, **options)
-    return told
+    converted: BaseException = sa.exc.DBAPIError.instance(statement, None, error, psycopg.Error, **options)
+    return converted

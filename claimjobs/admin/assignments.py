@@ -23,7 +23,7 @@ from claimjobs.dialects.types import database_now
 from claimjobs.errors import CrossedFork
 from claimjobs.options import Liveness
 from claimjobs.report import Report
-from claimjobs.table.backend import TableLike, look_at
+from claimjobs.table.backend import TableLike, inspect_table
 from claimjobs.table.columns import Columns
 from claimjobs.table.predicates import OrderBy, Where
 
@@ -110,7 +110,7 @@ class Assignments:
             raise CrossedFork
         with self._preparing:
             if self._assigner is None:
-                backend = look_at(self.engine, self._table, self._dialect, columns=self._columns, by_lease=False)
+                backend = inspect_table(self.engine, self._table, self._dialect, columns=self._columns, by_lease=False)
                 connector = Connector(self.engine, backend.dialect, self._liveness, self.report)
                 try:
                     self._assigner = Assigner(connector, backend)

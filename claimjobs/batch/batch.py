@@ -214,7 +214,7 @@ class Batch:
             self._outcomes.suspects[key] = self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0))
 
     def _can_fail(self) -> bool:
-        return self._roles.can_retry and self._roles.can_bury
+        return self._roles.can_retry and self._roles.can_be_dead
 
     def extend(self) -> None:
         """Say that the work on this batch goes on, where that takes long and no job passes meanwhile."""

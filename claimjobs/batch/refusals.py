@@ -120,7 +120,7 @@ class Refusals:
 
     def _failures(self, outcomes: Outcomes, refused: Mapping[Key, str], once: set[Key]) -> Outcomes:
         failed = Outcomes(jobs=outcomes.jobs)
-        if self._roles.can_retry and self._roles.can_bury:
+        if self._roles.can_retry and self._roles.can_be_dead:
             done = set(outcomes.done)
             for key in refused:
                 if key in done and key in outcomes.jobs:

@@ -110,7 +110,7 @@ def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None
 
 def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
     if recreate:
-        _confirm(engine, setup.doomed(engine, shape.load()), yes)
+        _confirm(engine, setup.drop_plan(engine, shape.load()), yes)
     _must_be_there(engine, shape)
     with suppress(UnfitTable):  # `check` says all that the table lacks
         say(what_becomes_of_done_jobs(engine, shape))
@@ -144,12 +144,12 @@ def _must_be_there(engine: sa.Engine, shape: Shape) -> None:
             )
 
 
-def _confirm(engine: sa.Engine, doomed: setup.DropPlan | None, yes: bool) -> None:
+def _confirm(engine: sa.Engine, drop_plan: setup.DropPlan | None, yes: bool) -> None:
     """Return if the table may be dropped; raises Abort where the answer is no."""
-    if doomed and not yes:
-        at_work = f"; {number(doomed.owners, 'owner')} at work on it" if doomed.owners else ""
+    if drop_plan and not yes:
+        at_work = f"; {number(drop_plan.owners, 'owner')} at work on it" if drop_plan.owners else ""
         where = shown(engine.url)
-        question = f"Drop table {doomed.table} with {number(doomed.rows, 'row')} in {where}{at_work}?"
+        question = f"Drop table {drop_plan.table} with {number(drop_plan.rows, 'row')} in {where}{at_work}?"
         click.confirm(question, abort=True, err=True)
 
 

@@ -107,8 +107,8 @@ def _lines(name: str, stats: Stats) -> list[str]:
 
 
 def _ownerless(stats: Stats) -> list[str]:
-    told = f"{stats.ownerless} claimed by nobody: `claimjobs reclaim --ownerless` frees them"
-    return [told] if stats.ownerless else []
+    line = f"{stats.ownerless} claimed by nobody: `claimjobs reclaim --ownerless` frees them"
+    return [line] if stats.ownerless else []
 
 
 def _strangers(stats: Stats) -> list[str]:

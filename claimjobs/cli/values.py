@@ -104,8 +104,8 @@ def reader(type_: sa.types.TypeEngine[Any], *, text: bool) -> Read:
 def _within(type_: sa.types.TypeEngine[Any], read: Read) -> Read:
     def ranged(value: Any) -> Any:
         found = read(value)
-        if told := misfit(type_, found):
-            raise BadValue(told)
+        if flaw := misfit(type_, found):
+            raise BadValue(flaw)
         return found
 
     return ranged

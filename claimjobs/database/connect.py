@@ -100,9 +100,9 @@ def parse(url: str | sa.URL) -> sa.URL:
 
 
 def _unusable(url: sa.URL, error: Exception) -> str:
-    told = masked(reason(error), [url.render_as_string(hide_password=False)])
+    cause = masked(reason(error), [url.render_as_string(hide_password=False)])
     return (
-        f"{shown(url)}: the driver cannot use this URL ({told}): check its options, and that it names the right server"
+        f"{shown(url)}: the driver cannot use this URL ({cause}): check its options, and that it names the right server"
     )
 
 
@@ -163,8 +163,8 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     except sa.exc.InvalidRequestError as error:
         if not DIALECTS[engine.dialect.name]().is_elsewhere(error):
             raise
-        told = f"{shown(engine.url)} leads to another database ({error})"
-        raise UnknownDatabase(f"{told}: give a URL such as {EXAMPLES}") from error
+        cause = f"{shown(engine.url)} leads to another database ({error})"
+        raise UnknownDatabase(f"{cause}: give a URL such as {EXAMPLES}") from error
     except sa.exc.DBAPIError as error:
         raise _explained(engine, error) from error
     except UNUSABLE as error:

@@ -9,7 +9,7 @@ from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import Roles
 
-TELLS: Final = {
+MEANINGS: Final = {
     "owner_id": "who holds a job",
     "owner_date": "since when a job is claimed, done or dead",
     "attempts": "how often a job has failed",
@@ -25,7 +25,7 @@ class Reserved:
 
     def __init__(self, roles: Roles) -> None:
         self._state = roles.state
-        found = {role: getattr(roles, role) for role in TELLS}
+        found = {role: getattr(roles, role) for role in MEANINGS}
         self._roles = {column.key: role for role, column in found.items() if _is_ours(role, column)}
         self._status = None if roles.status is None else roles.status.key
 
@@ -35,17 +35,17 @@ class Reserved:
 
     def misfit(self, row: Mapping[str, Any], names: Collection[str]) -> str | None:
         """Why a row cannot be enqueued, by what it holds in these columns; None: it can."""
-        return next((told for name in names if (told := self._told(name, row[name]))), None)
+        return next((flaw for name in names if (flaw := self._flaw(name, row[name]))), None)
 
-    def _told(self, name: str, value: Any) -> str | None:
+    def _flaw(self, name: str, value: Any) -> str | None:
         if name == self._status:
-            return self._told_of_state(name, value)
+            return self._state_flaw(name, value)
         role = self._roles[name]
         if value in FRESH.get(role, (None,)):
             return None
-        return f"column {name!r} tells {TELLS[role]}, which claimjobs keeps for itself: leave it out"
+        return f"column {name!r} tells {MEANINGS[role]}, which claimjobs keeps for itself: leave it out"
 
-    def _told_of_state(self, name: str, value: Any) -> str | None:
+    def _state_flaw(self, name: str, value: Any) -> str | None:
         state = self._state.meant_by(value)
         if state is None:
             return None

@@ -18,7 +18,7 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import Sleeper
-from claimjobs.options import LOOK, Liveness
+from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
 SWEEP: Final = 5.0
@@ -32,7 +32,7 @@ log = logging.getLogger("claimjobs.heart")
 class Heartbeat:
     """Beats every fifth of a lease; reclaims what the dead hold.
 
-    One process at a time, whoever has the janitor's session lock, looks at the owners every `LOOK` seconds. All
+    One process at a time, whoever has the janitor's session lock, looks at the owners every `CHECK_EVERY` seconds. All
     others look with every beat: so a janitor that hangs is found dead too, and no lock at all is needed for that.
     """
 
@@ -86,11 +86,11 @@ class Heartbeat:
     # --- in the thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause = LOOK
+        pause = CHECK_EVERY
         while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - so that not all look at once
             began = time.monotonic()
             often = self._beat_and_look() or self._leads
-            pause = min(max(LOOK, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
+            pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
 
     def _is_over_after(self, pause: float) -> bool:
         self.sleeper.pass_time(pause)

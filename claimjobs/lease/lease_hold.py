@@ -28,7 +28,7 @@ from claimjobs.errors import (
     CrossedFork,
     KeyNotUnique,
     OutcomeRefused,
-    OwnerBuried,
+    OwnerDeclaredDead,
     SettleFailed,
     WriteSwallowed,
 )
@@ -120,7 +120,7 @@ class LeaseHold:
                 self.owner.beat()
                 if self.owner.id == tried[0]:  # it was alive all the time
                     raise self._swallowed(dead) from dead
-        raise OwnerBuried(self._backend.roles.name, LIVES)
+        raise OwnerDeclaredDead(self._backend.roles.name, LIVES)
 
     def _swallowed(self, dead: OwnerDead) -> WriteSwallowed:
         short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())

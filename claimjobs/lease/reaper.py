@@ -199,7 +199,7 @@ class Reaper:
         """
         found: list[tuple[Key, int]] = [(row[0] if len(row) == 2 else tuple(row[:-1]), row[-1]) for row in rows]
         roles = self._backend.roles
-        if not (roles.can_retry and roles.can_suspect and roles.can_bury):
+        if not (roles.can_retry and roles.can_suspect and roles.can_be_dead):
             return Outcomes(released=[key for key, _ in found])
         errors = {key: roles.kept_of(f"owner {owner} died with it in hand") for key, _ in found}
         if not alone:

@@ -20,7 +20,7 @@ from claimjobs.database.connection import Connector, IdleConnection
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.idle_checks import CheckSchedule, IdleChecks, WakeCondition
 from claimjobs.lease.owner import Owner
-from claimjobs.options import LOOK, Liveness
+from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
 YAWN: Final = 0.05
@@ -265,14 +265,14 @@ class IdleWait:
 
     def _is_careful(self) -> bool:
         """Whether this one looks after others with this glance: who leads, and a few of the rest, whoever."""
-        if time.monotonic() - self._unwell < LOOK:
+        if time.monotonic() - self._unwell < CHECK_EVERY:
             return False
         return self._leads() or random.random() * self._asleep < WATCHERS  # noqa: S311
 
     def _longest(self) -> float:
         """Between two glances. Those that are at work have jobs that others must not wait for."""
         if self._stirring and self._leads():
-            return LOOK
+            return CHECK_EVERY
         few = self._stirring and self._asleep < WATCHERS
         return self._liveness.beat if few else CYCLE * self._rarer * self._liveness.lease
 

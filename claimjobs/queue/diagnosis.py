@@ -13,7 +13,7 @@ from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, Unfit
 from claimjobs.options import SideCar
 from claimjobs.queue.config import Shape
 from claimjobs.table.acceptance import check_table
-from claimjobs.table.backend import look_at
+from claimjobs.table.backend import inspect_table
 from claimjobs.table.claim_index import claim_index, covers, holds, indexes_of
 from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import exists, tables_for
@@ -47,7 +47,7 @@ def check(engine: sa.Engine, shape: Shape) -> Roles:
     """
     try:
         by_lease, side_car = shape.hold == "lease", SideCar() if shape.side_car else None
-        return look_at(engine, shape.load(), columns=shape.columns, by_lease=by_lease, side_car=side_car).roles
+        return inspect_table(engine, shape.load(), columns=shape.columns, by_lease=by_lease, side_car=side_car).roles
     except (ColumnMissing, OwnersOutdated) as first:
         missing = list(_missing(engine, shape))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first
@@ -128,7 +128,7 @@ def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
 def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
     """What an enum cannot say. Columns that count failures are of little use until a job can fail for the last time."""
     status = roles.status
-    if status is None or not isinstance(status.type, sa.Enum) or roles.can_bury:
+    if status is None or not isinstance(status.type, sa.Enum) or roles.can_be_dead:
         return []
     lack = f"without the value {DEAD!r} in the column {status.name} no job can fail for the last time"
     return [f"{lack}: {add_value(engine, status, DEAD)}"]

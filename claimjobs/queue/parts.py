@@ -38,7 +38,7 @@ from claimjobs.report import Report
 from claimjobs.statements.find import Selection
 from claimjobs.statements.idle import work
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
-from claimjobs.table.backend import Backend, look_at
+from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
 from claimjobs.table.predicates import Where
 
@@ -88,8 +88,14 @@ class QueueParts:
         with self._preparing:
             if self._backend is None:
                 chosen = self._choices
-                given: dict[str, Any] = {"columns": chosen.columns, "side_car": chosen.side_car}
-                self._backend = look_at(self._engine, chosen.table, chosen.dialect, by_lease=chosen.by_lease, **given)
+                self._backend = inspect_table(
+                    self._engine,
+                    chosen.table,
+                    chosen.dialect,
+                    columns=chosen.columns,
+                    side_car=chosen.side_car,
+                    by_lease=chosen.by_lease,
+                )
             return self._backend
 
     def must_claim(self) -> Backend:

@@ -49,7 +49,7 @@ class Backend:
         return TablesInUse(self.dialect, (self.source.table, self.owners), side_car)
 
 
-def look_at(
+def inspect_table(
     engine: sa.Engine,
     table: TableLike,
     dialect: Dialect | None = None,

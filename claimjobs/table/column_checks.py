@@ -1,7 +1,7 @@
-"""Whether the columns of a table can hold what a queue writes into them, found out before anything is claimed.
+"""Checks, before the first claim, that the columns of a table can hold what a queue writes into them.
 
-A value that is not there looks like an empty queue; one that does not fit ends every consumer in turn. Types are those
-in the database, whatever a description in Python says; one that is not known here may hold anything.
+With a wrong value of a state, a queue seems empty; a value that does not fit ends every consumer. The types are those
+of the database, not those of a description in Python. A column of a type that is not known here passes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from claimjobs.table.roles import Roles
 Type = sa.types.TypeEngine[Any]
 
 BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INTEGER": 32}
-"""Of whole numbers, by the name of their type; the others have 64."""
+"""Bits of whole numbers, by the name of their type; other types have 64."""
 NO_NUMBERS: Final = (
     sa.String,
     sa.Uuid,
@@ -40,31 +40,31 @@ WRITTEN: Final = {
     "owner_date": (NO_INSTANTS, "a date and time"),
     "run_at": (NO_INSTANTS, "a date and time"),
 }
-"""What roles are written with, and the types that do not hold it."""
+"""What is written for each role, and the types that cannot hold it."""
 
 
 def check_columns(connection: sa.Connection, roles: Roles) -> None:
-    """Whether a status column holds the value of each state, and other columns what their roles say.
+    """Check that the status column holds the value of each state, and the other columns the values of their roles.
 
     Raises StateUnfit or ColumnUnfit.
     """
-    look = _Look(connection, roles)
-    look.states()
+    columns = _DatabaseColumns(connection, roles)
+    columns.states()
     for role, (wrong, needed) in WRITTEN.items():
-        found = look.at(role)
+        found = columns.at(role)
         if found is not None and isinstance(found["type"], wrong):
-            raise look.unfit(role, needed)
-    owner = look.at("owner_id")
+            raise columns.unfit(role, needed)
+    owner = columns.at("owner_id")
     if owner is not None and not owner["nullable"]:
-        raise look.unfit("owner_id", "NULL where nobody holds a row")
+        raise columns.unfit("owner_id", "NULL for a row that no owner holds")
 
 
 def check_owner(connection: sa.Connection, roles: Roles) -> None:
-    """Whether the owner column holds the ids of owners. Raises ColumnUnfit."""
-    look = _Look(connection, roles)
-    found = look.at("owner_id")
+    """Check that the owner column holds the ids of owners. Raises ColumnUnfit."""
+    columns = _DatabaseColumns(connection, roles)
+    found = columns.at("owner_id")
     if found is not None and not _holds_owners(found["type"]):
-        raise look.unfit("owner_id", f"a whole number, and hold {FIRST_OWNER:,} and more")
+        raise columns.unfit("owner_id", f"a whole number, and hold {FIRST_OWNER:,} and more")
 
 
 def _holds_owners(type_: Type) -> bool:
@@ -75,8 +75,8 @@ def _holds_owners(type_: Type) -> bool:
     return not isinstance(type_, NO_NUMBERS)
 
 
-class _Look:
-    """A look at the columns of a queue, as they are in the database."""
+class _DatabaseColumns:
+    """The columns of a queue, as they are in the database."""
 
     def __init__(self, connection: sa.Connection, roles: Roles) -> None:
         self._connection = connection
@@ -85,12 +85,12 @@ class _Look:
         self._found = {column["name"]: column for column in found}
 
     def at(self, role: str) -> Any:
-        """The column that plays a role; None: there is none."""
+        """The column with a role; None: there is none."""
         column: Column | None = getattr(self._roles, role)
         return None if column is None else self._found[column.name]
 
     def unfit(self, role: str, needed: str) -> ColumnUnfit:
-        """That it is not what is needed, with the statement that adds one that is."""
+        """The error for a column that does not fit, with the statement that adds one that does."""
         found, table, dialect = self.at(role), self._roles.table, self._connection.dialect
         ours = job_table(table.name, sa.MetaData()).c[role]
         other = sa.Column(f"claim_{role}", ours.type, nullable=ours.nullable, server_default=ours.server_default)
@@ -113,15 +113,15 @@ class _Look:
 
 
 def _sent(dialect: sa.Dialect, column: Column, value: Any) -> Any:
-    """A value as a driver would be given it: a type of the user's may turn it into another one."""
-    with suppress(LookupError, ValueError, TypeError, AttributeError):  # then it is told what the column holds
+    """A value as the driver gets it: a type of the user's may convert it."""
+    with suppress(LookupError, ValueError, TypeError, AttributeError):  # then the check names what the column holds
         process = column.type.dialect_impl(dialect).bind_processor(dialect)
         return process(value) if process is not None else value
     return value
 
 
 def _objections(value: Any, found: Any, *, truth_is_a_number: bool) -> Iterator[str]:
-    """What a column holds, if that is not this value."""
+    """What the column holds, if it does not hold this value."""
     type_ = found["type"]
     if value is None:
         yield from () if found["nullable"] else ("is NOT NULL",)

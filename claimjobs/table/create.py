@@ -176,7 +176,7 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
     return sa.inspect(connection).has_table(table.name, schema=table.schema)
 
 
-def doomed(engine: sa.Engine, table: TableLike) -> DropPlan | None:
+def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
     """What `recreate` would drop; None where there is nothing to drop.
 
     Raises UnfitTable for a table that claimjobs did not make, and for a name that stands for a table with other

@@ -1,4 +1,4 @@
-"""State: how a row says which state it is in."""
+"""How the columns of a row express the state of its job."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ Column = sa.Column[Any]
 class State:
     """A column with a value for each state, an owner that is NULL or not, or both.
 
-    Where one value means two states the owner tells them apart: only a claimed job has one. Without a column all
-    rows are unclaimed, but for those with an owner.
+    If one value stands for two states, the owner distinguishes them: only a claimed job has one. Without a column,
+    every row without an owner is unclaimed.
     """
 
     column: Column | None
     values: Mapping[str, Any]
-    """The column's value for each state that it can say."""
+    """The column's value for each state that it can express."""
     owner: Column | None
 
     @cached_property
     def can(self) -> frozenset[str]:
-        """The states that a row can say."""
-        said = {UNCLAIMED, *self.values}
+        """The states that a row can express."""
+        known = {UNCLAIMED, *self.values}
         if self.owner is not None:
-            return frozenset(said | {CLAIMED})
-        others = [self._value(state) for state in said if state != CLAIMED]
-        return frozenset(said - {CLAIMED} if self._value(CLAIMED) in others else said)
+            return frozenset(known | {CLAIMED})
+        others = [self._value(state) for state in known if state != CLAIMED]
+        return frozenset(known - {CLAIMED} if self._value(CLAIMED) in others else known)
 
     def is_(self, state: str) -> sa.ColumnElement[bool]:
         """The predicate of a row in this state."""
@@ -50,9 +50,9 @@ class State:
         return sa.and_(*self._predicates(CLAIMED), self.owner == me)
 
     def becomes(self, state: str, me: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
-        """What is written into a row to bring it into this state: claimed, by `me`; otherwise by nobody.
+        """The values that bring a row into this state. `me`: the owner of a claimed job.
 
-        A row that is done, or the like, keeps its owner where that is not what tells its state.
+        A done or dead job keeps its owner, unless the owner distinguishes its state.
         """
         values = {} if self.column is None else {self.column: self.values.get(state, self.values[UNCLAIMED])}
         leaves = state == UNCLAIMED or self._is_shared(state)
@@ -76,9 +76,9 @@ class State:
         return fitting[0] if fitting else None
 
     def meant_by(self, value: Any) -> str | None:
-        """The state other than unclaimed that a value of the column means; None: none of them.
+        """The state, other than unclaimed, that a value of the column means; None: no such state.
 
-        Also one that only looks alike, as 'Claimed' and 1: there are databases and types to which it is the same.
+        Values such as 'Claimed' and 1 count, too: some databases and types treat them as equal.
         """
         if self.column is None or _alike(value) == _alike(self.values[UNCLAIMED]):
             return None
@@ -91,13 +91,13 @@ class State:
         return [] if self.column is None else [self.column == self._value(state)]
 
     def _is_shared(self, state: str) -> bool:
-        """Whether the column does not tell this state from another one."""
+        """Whether the column has one value for this state and another one."""
         others = [other for other in self.can if other != state]
         return self.column is None or self._value(state) in [self._value(other) for other in others]
 
 
 def _alike(value: Any) -> str | None:
-    """Values that a column may take for the same have the same text."""
+    """A text that is equal for all values that a column may treat as equal."""
     if value is None:
         return None
     plain = value.name if isinstance(value, Enum) else int(value) if isinstance(value, bool) else value

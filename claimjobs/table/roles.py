@@ -23,16 +23,16 @@ from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Colu
 from claimjobs.table.job_state import Column, State
 
 REQUIRED: Final = ("status", "owner_id")
-"""What a table must have that comes without a map of its columns."""
+"""Columns that a table without a map of its columns must have."""
 OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee")
 ALL: Final = (*REQUIRED, *OPTIONAL)
 LONGEST_ERROR: Final = 2_000
-"""Characters of an error that are kept; the rest of a long one is rarely read."""
+"""Characters of an error that are stored."""
 
 
 @dataclass(frozen=True)
 class Roles:
-    """A table seen as a queue: its key, its state, its owner, and what else it has."""
+    """A table as a queue: its key, its state, its owner and its optional columns."""
 
     table: sa.Table
     key: tuple[Column, ...]
@@ -49,11 +49,11 @@ class Roles:
     key_index: str | None = None
     """The index through which a row is found by its key; None: the primary key."""
     quote: Quote = str
-    """How the database has a name written in a statement."""
+    """Writes a name as the database needs it in a statement."""
 
     @cached_property
     def name(self) -> str:
-        """The table's name with its schema, as a person would write it."""
+        """The table's name, with its schema if it has one."""
         return self.table.fullname
 
     @cached_property
@@ -63,7 +63,7 @@ class Roles:
 
     @cached_property
     def payload(self) -> tuple[Column, ...]:
-        """The columns that are the user's own."""
+        """The user's columns: those without a role."""
         ours = {getattr(self, role) for role in ALL} | set(self.key)
         return tuple(column for column in self.table.columns if column not in ours)
 
@@ -84,7 +84,7 @@ class Roles:
 
     @cached_property
     def mine(self) -> sa.ColumnElement[bool]:
-        """The guard of every way out of `claimed`: still claimed, and by the parameter `me`."""
+        """The guard of every settle: the job is still claimed by the owner of the parameter `me`."""
         return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
 
     def value_of(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
@@ -94,26 +94,26 @@ class Roles:
         return otherwise if value is None else value
 
     def key_in(self, row: Mapping[Any, Any]) -> Any:
-        """What names a row, out of a mapping of columns: a value, or a tuple where the key has several columns."""
+        """The key of a row, from a mapping of columns: a value, or a tuple where the key has several columns."""
         parts = tuple(row[column] for column in self.key)
         return parts if len(parts) > 1 else parts[0]
 
     def need(self, role: str, purpose: str) -> Column:
-        """The column of an optional role, or ColumnMissing that says what it is wanted for."""
+        """The column of an optional role. Raises ColumnMissing, with the purpose, where there is none."""
         column: Column | None = getattr(self, role)
         if column is None:
             raise ColumnMissing(self.name, role, purpose, self.quote)
         return column
 
     def need_state(self, state: str, purpose: str) -> None:
-        """Raises ColumnMissing or StateMissing where a row cannot say that it is in this state."""
+        """Raises ColumnMissing or StateMissing where a row cannot express this state."""
         if state not in self.state.can:
             if self.status is None:
                 raise ColumnMissing(self.name, "status", purpose, self.quote)
             raise StateMissing(self.name, self.status.name, state, purpose)
 
     def kept_of(self, error: str) -> str:
-        """As much of an error as its column holds."""
+        """An error, cut to the length of its column."""
         holds = None if self.last_error is None else getattr(self.last_error.type, "length", None)
         longest = min(holds or LONGEST_ERROR, LONGEST_ERROR)
         return error if len(error) <= longest else error[: longest - 1] + "…"
@@ -124,21 +124,21 @@ class Roles:
         return self.attempts is not None and self.run_at is not None
 
     @property
-    def can_bury(self) -> bool:
+    def can_be_dead(self) -> bool:
         """Whether a job can be dead."""
         return DEAD in self.state.can
 
     @property
     def can_suspect(self) -> bool:
-        """Whether jobs can be marked as suspect, and wait."""
+        """Whether a job can be a suspect, and wait."""
         return self.suspect is not None and self.run_at is not None
 
 
 def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> Roles:
     """The roles of a table's columns: by the map, or by their own names.
 
-    Raises ColumnMissing for a column that the map names and the table has not; NoPrimaryKey where no key is;
-    StateMissing or StatesClash where the values do not tell the states.
+    Raises ColumnMissing for a column that the map names and the table does not have, NoPrimaryKey for a table without
+    a key, and StateMissing or StatesClash where the values do not distinguish the states.
     """
     given = columns or Columns()
     found: dict[str, Any] = {role: _column(table, role, given.names.get(role)) for role in ALL}
@@ -151,7 +151,7 @@ def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | N
 def check_lease(roles: Roles, *, mapped: bool) -> None:
     """Whether a claim by lease can be written into the table. Raises ColumnMissing.
 
-    One that comes without a map must have the columns for it under their own names.
+    A table without a map must have the columns under their own names.
     """
     for role in REQUIRED if not mapped else ("owner_id",):
         roles.need(role, "claiming")
@@ -164,7 +164,7 @@ def _column(table: sa.Table, role: str, name: str | None) -> Column | None:
 
 
 def _named(table: sa.Table, name: str, role: str) -> Column:
-    """By the name in the database; in Python it may have another one (`Column(..., key=...)`)."""
+    """The column with this name in the database; in Python it may have another one (`Column(..., key=...)`)."""
     found = [column for column in table.columns if column.name == name]
     if not found:
         raise NotInTable(table.fullname, name, role)
@@ -179,7 +179,7 @@ def _key(table: sa.Table, columns: Columns) -> tuple[Column, ...]:
 
 
 def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The value of each state that the status column can say."""
+    """The value of each state that the status column can express."""
     if status is None:
         return {}
     values = dict(states) if states is not None else _words(status)
@@ -198,7 +198,7 @@ def _words(status: Column) -> dict[str, Any]:
 
 
 def _is_boolean(column: Column) -> bool:
-    """Also where a database keeps truth in a number of one digit."""
+    """Whether a column is boolean, also in a database that stores booleans as numbers of one digit."""
     return isinstance(column.type, sa.Boolean) or getattr(column.type, "display_width", None) == 1
 
 

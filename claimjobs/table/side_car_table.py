@@ -59,8 +59,8 @@ def _collations(connection: sa.Connection, table: sa.Table) -> dict[str, str]:
     """The collation of each column that has one of its own; columns that have the table's own do not say so."""
     columns = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
     schema = table.schema or sa.inspect(connection).default_schema_name
-    told: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
+    collations: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
     rows = connection.execute(
-        told.select_from(columns).where(columns.c.table_schema == schema, columns.c.table_name == table.name)
+        collations.select_from(columns).where(columns.c.table_schema == schema, columns.c.table_name == table.name)
     )
     return {row.name: row.collation for row in rows if row.collation is not None}

@@ -20,8 +20,8 @@ _BITS: Final = {
 def culprit(row: Mapping[str, Any], table: sa.Table) -> str | None:
     """The first column that cannot hold its value, and why; None: nobody can tell without the database."""
     for name, value in row.items():
-        if name in table.c and (told := misfit(table.c[name].type, value)):
-            return f"column {name!r}: {told}"
+        if name in table.c and (flaw := misfit(table.c[name].type, value)):
+            return f"column {name!r}: {flaw}"
     return None
 
 

@@ -171,7 +171,7 @@ def test_an_owner_that_nobody_can_leave(backend: Backend, hold: Any) -> None:
     made(backend, sa.Column("owner_id", sa.Integer, nullable=False), sa.Column("status", sa.String(9)))
     message = complaint(backend.bare_queue("tasks", hold=hold), ColumnUnfit)
     assert "'owner_id' of table 'tasks' is INTEGER" in message
-    assert "NOT NULL, and as owner_id it must be NULL where nobody holds a row" in message
+    assert "NOT NULL, and as owner_id it must be NULL for a row that no owner holds" in message
 
 
 @pytest.mark.parametrize("role", ["attempts", "suspect", "owner_date", "run_at"])
