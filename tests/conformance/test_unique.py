@@ -133,7 +133,7 @@ def test_a_job_that_is_done_makes_room_for_the_next_one_of_its_key(backend: Back
         ({"customer": None, "day": 1}, "null"),
         ({"customer": "new", "day": 1, "id": 1}, "duplicate"),
         ({"customer": "new", "day": 1, "note": "x" * 9}, "too long"),
-        ({"customer": "new"}, "column 'day' is missing, by which jobs are unique"),
+        ({"customer": "new"}, "column 'day' of the unique key is missing"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -34,7 +34,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "WriteSwallowed": ("emails", "the settle", (3, 5), [7]),
     "OutcomeRefused": ("emails", {7: "violates check constraint"}, 4),
     "SettleFailed": ("emails", 5, "permission denied"),
-    "OwnerBuried": ("emails", 5),
+    "OwnerDeclaredDead": ("emails", 5),
     "RowsRefused": ("emails", "deleting a dead job", {7: "violates foreign key constraint"}, 4),
     "Unreadable": (7, "due", "'infinity', date"),
     "KeyUnreadable": ("emails", "'infinity', date"),
