@@ -43,6 +43,6 @@ def count_chosen(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(roles.table).where(*chosen)
 
 
-def purge(roles: Roles, dialect: Dialect, guard: Predicates) -> sa.Delete:
+def delete_old(roles: Roles, dialect: Dialect, guard: Predicates) -> sa.Delete:
     """Delete those of the jobs `keys` that are still old. `guard` is `old`: it holds no text of the user's."""
     return dialect.reach(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)

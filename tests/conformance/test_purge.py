@@ -234,9 +234,8 @@ def test_a_priority_that_may_be_null_hides_nothing(backend: Backend, small_chunk
         f"owner_date {'timestamptz' if backend.family == 'postgres' else 'datetime'}, priority int)"
     )
     queue = backend.queue("orders")
-    rows = [{"id": n, "status": "done", "priority": n % 2 or None} for n in range(8)]
-    queue.enqueue(rows)
-    backend.run("UPDATE orders SET owner_date = '2020-01-01 00:00:00'")
+    queue.enqueue([{"id": n, "priority": n % 2 or None} for n in range(8)])
+    backend.run("UPDATE orders SET status = 'done', owner_date = '2020-01-01 00:00:00'")
     assert queue.purge(DAY) == 8
 
 
