@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs.errors import ColumnUnfit, StateUnfit
 from claimjobs.table.ddl import add_column
-from claimjobs.table.definitions import FIRST_OWNER, job_table
+from claimjobs.table.definitions import LAST_OWNER, job_table
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import Roles
 
@@ -64,14 +64,14 @@ def check_owner(connection: sa.Connection, roles: Roles) -> None:
     columns = _DatabaseColumns(connection, roles)
     found = columns.at("owner_id")
     if found is not None and not _holds_owners(found["type"]):
-        raise columns.unfit("owner_id", f"a whole number, and hold {FIRST_OWNER:,} and more")
+        raise columns.unfit("owner_id", f"a whole number, and hold ids up to {LAST_OWNER:,}")
 
 
 def _holds_owners(type_: Type) -> bool:
     if isinstance(type_, sa.Integer):
-        return _range(type_)[1] >= FIRST_OWNER
+        return _range(type_)[1] >= LAST_OWNER
     if isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float) and type_.precision is not None:
-        return int(10 ** (type_.precision - (type_.scale or 0))) > FIRST_OWNER
+        return int(10 ** (type_.precision - (type_.scale or 0))) > LAST_OWNER
     return not isinstance(type_, NO_NUMBERS)
 
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import AccessDenied, UnfitTable
 from claimjobs.table.acceptance import check_table
@@ -159,7 +159,7 @@ def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
     try:
         with connected(engine) as connection:
             return all(exists(connection, table) for table in tables)
-    except sa.exc.DBAPIError:  # there can be none of this name
+    except (sa.exc.DBAPIError, UnfitTable):  # there can be none of this name
         return False
 
 
@@ -172,8 +172,14 @@ def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
 
 
 def exists(connection: sa.Connection, table: sa.Table) -> bool:
-    """Whether the database has a table of this name."""
-    return sa.inspect(connection).has_table(table.name, schema=table.schema)
+    """Whether the database has a table of this name. Raises UnfitTable for a name that it cannot have."""
+    try:
+        return sa.inspect(connection).has_table(table.name, schema=table.schema)
+    except sa.exc.DBAPIError as error:
+        dialect = dialect_of(connection)
+        if dialect.error_code(error) in dialect.bad_name:
+            raise _bad_name([table], error) from error
+        raise
 
 
 def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:

@@ -26,6 +26,8 @@ DEMONSTRATION: Final = "jobs of the demonstration"
 FIRST_OWNER: Final = 10_000_000
 """Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
 program that claims rows of the same table under such a number is never taken for one of us."""
+LAST_OWNER: Final = 2**31 - 1
+"""What the type of an owner's id holds. The first id of a table of owners counts seconds: see `create`."""
 
 
 def job_table(

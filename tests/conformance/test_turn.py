@@ -227,7 +227,7 @@ def test_what_is_settled_stays_so_where_the_next_claim_is_refused(backend: Backe
     with next(batches) as batch:
         batch.done()
     assert states(backend) == {FREE: 2}
-    with pytest.raises(sa.exc.DBAPIError, match="division"):
+    with pytest.raises(BadPredicate, match="division"):
         next(batches)
 
 
