@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, make
+from claimjobs.dialects import Dialect
 from claimjobs.table.definitions import owner_table
 from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import FLAVOURS, Backend, Family, Servers
@@ -32,6 +33,7 @@ class Places:
     def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._lent: dict[Family, Backend] = {}
+        self._engines: dict[tuple[Family, tuple[str, ...]], sa.Engine] = {}
         self._count = 0
 
     def at(self, family: Family) -> Backend:
@@ -40,6 +42,13 @@ class Places:
             self._lent[family] = self._servers.lend(family)
             make(self._lent[family].engine, [owner_table()])
         return self._lent[family]
+
+    def engine(self, family: Family, settings: Sequence[str]) -> sa.Engine:
+        """One for all cases with the same settings: they share what SQLAlchemy has asked, and compiled, before."""
+        wanted = (family, tuple(settings))
+        if wanted not in self._engines:
+            self._engines[wanted] = _engine(self.at(family), settings)
+        return self._engines[wanted]
 
     def name(self) -> str:
         """A name that no table has."""
@@ -55,8 +64,9 @@ class Places:
 def run(places: Places, family: Family, way: Way, case: Case) -> None:
     """Run a case to its end, which must be the one that it names."""
     place, name = places.at(family), f"{case.table}{places.name()}"
+    engine = places.engine(family, case.settings)
     try:
-        with _queues(place, name, way, case) as queues:
+        with _queues(engine, name, way, case=case, dialect=FLAVOURS[place.name].dialect) as queues:
             _ends_as_it_should(place, name, way, case=case, queues=queues)
     finally:
         with place.engine.connect() as connection:
@@ -79,6 +89,7 @@ def _ends_as_it_should(place: Backend, name: str, way: Way, *, case: Case, queue
 
 def _from_end_to_end(place: Backend, name: str, way: Way, *, case: Case, queues: list[Queue]) -> Counter[int]:
     _make(place, name, way, case=case, engine=queues[0].engine)
+    _look_once(queues)
     return _drain(queues, case.count)
 
 
@@ -112,18 +123,23 @@ def _sql(statement: str, place: Backend, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _queues(place: Backend, name: str, way: Way, case: Case) -> Iterator[list[Queue]]:
-    """Two consumers, each with connections of its own."""
-    options = OPTIONS[way]
-    dialect = FLAVOURS[place.name].dialect
+def _queues(engine: sa.Engine, name: str, way: Way, *, case: Case, dialect: Dialect | None) -> Iterator[list[Queue]]:
+    """Two consumers. Each claims through a connection of its own: of a pool they have none in common."""
     with contextlib.ExitStack() as stack:
-        engines = [_engine(place, case.settings) for _ in range(2)]
-        for engine in engines:
-            stack.callback(engine.dispose)
-        queues = [Queue(e, name, columns=case.columns, dialect=dialect, **options, **case.options) for e in engines]
+        queues = [
+            Queue(engine, name, columns=case.columns, dialect=dialect, **OPTIONS[way], **case.options) for _ in range(2)
+        ]
         for queue in queues:
             stack.callback(queue.close)
         yield queues
+
+
+def _look_once(queues: list[Queue]) -> None:
+    """Look at the table for the first consumer; the other has found the same, at a third of the time of a case."""
+    first, *others = queues
+    first.check()
+    for queue in others:
+        queue._works._backend = first._works._backend
 
 
 def _engine(place: Backend, settings: Sequence[str]) -> sa.Engine:
@@ -149,12 +165,11 @@ def _drain(queues: list[Queue], count: int) -> Counter[int]:
     The first job of all fails, and is tried again; the last of the first batch is released.
     """
     done: Counter[int] = Counter()
-    for queue in queues:
-        queue.check()
     for turn in range(count + 3):
-        batches = [queue.claim(SIZE) for queue in queues]
-        if not any(batch.jobs for batch in batches):
+        first = queues[0].claim(SIZE)
+        if not first.jobs:  # nobody holds any now
             return done
+        batches = [first, *(queue.claim(SIZE) for queue in queues[1:])]
         for place, batch in enumerate(batches):
             done.update(_settle(batch, fails=turn == place == 0))
     pytest.fail(f"there are jobs still after {turn + 1} batches: {dict(done)}")
