@@ -32,6 +32,12 @@ ALL: list[Case] = [
         table(setting, settings=(f"SET SESSION {setting}",), on=("mysql",), ways=("lease",))
         for setting in ("sql_require_primary_key = 1", "sql_safe_updates = 1", "transaction_isolation = 'SERIALIZABLE'")
     ),
+    table(
+        "tx_isolation = 'SERIALIZABLE'",
+        settings=("SET SESSION tx_isolation = 'SERIALIZABLE'",),
+        on=("mariadb",),
+        ways=("lease", "transaction"),
+    ),
     *(
         table(setting, settings=(f"SET {setting}",), on=POSTGRES, ways=("lease", "transaction"))
         for setting in (
