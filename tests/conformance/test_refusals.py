@@ -295,6 +295,7 @@ def test_dead_jobs_are_dropped_but_for_the_one_that_is_refused(backend: Backend)
 
 def test_old_jobs_are_purged_but_for_the_one_that_is_refused(backend: Backend) -> None:
     queue = dead_ones(backend)
+    backend.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00'")
     refuse(backend, "DELETE", "0002")
     with pytest.raises(RowsRefused, match=r"1 of 5 rows of table 'jobs'.*protected"):
         queue.purge(0, status="dead")
