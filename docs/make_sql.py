@@ -380,7 +380,7 @@ def _go_on(queue: Queue) -> None:
     for count, batch in enumerate(queue.batches(SIZE, where=None)):
         with batch:
             batch.done()
-        hand_of(queue).look_back() if count == 1 else None
+        hand_of(queue).restart_from_head() if count == 1 else None
         if count == 3:
             break
     with queue.claim(SIZE) as batch:
@@ -394,7 +394,7 @@ def _live(queue: Queue) -> None:
     hand = hand_of(queue)
     hand.owner.beat()
     hand.heart._look()
-    wish = WakeCondition(queue._works.work(None), 1.0, 1.0)
+    wish = WakeCondition(queue._parts.plan(None).work, 1.0, 1.0)
     nap = hand.sleeper._nap
 
     def sleep(lull: IdleConnection) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.orm_instances import instances
 from claimjobs.batch.settle import Outcomes
+from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch, OutcomeRefused, TooLate, Unreadable
+from claimjobs.errors import BatchSettled, NotInBatch, OutcomeRefused, TooLate, Unreadable
 from claimjobs.job import Job, claim_of
 from claimjobs.options import Retry, bounded
 from claimjobs.table.columns import DEAD
@@ -19,47 +21,6 @@ from claimjobs.table.roles import Roles
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
-
-
-class Grip:
-    """What keeps the jobs of a batch in hand, as far as a batch needs to know. This one is for claims held by lease.
-
-    Such a claim is committed: what a handler writes is its own affair, and nothing of it can be undone.
-    """
-
-    def __init__(self, settle: Callable[[Outcomes], set[Key]], progress: Callable[[], None] = lambda: None) -> None:
-        self.settle = settle
-        """Write the outcomes; the keys of jobs that were not ours any more."""
-        self.progress = progress
-        """Called when the work goes on."""
-        self.settle_and_go_on: Callable[[Outcomes], set[Key]] | None = None
-        """The same as `settle` when the work on a batch has ended as it should, where another batch may follow."""
-
-    ends_with_its_settle = False
-    """Whether a settle that failed cannot be tried again."""
-
-    @property
-    def connection(self) -> sa.Connection:
-        """The open transaction that holds the jobs. Raises NoOpenTransaction where they are held by lease."""
-        raise NoOpenTransaction("is held by lease and has no open transaction")
-
-    def session(self, **options: Any) -> Session:
-        """A session on that connection. Raises as `connection`."""
-        raise NoOpenTransaction("is held by lease and has no open transaction")
-
-    def enter(self) -> None:
-        """The work on a job begins."""
-
-    def leave(self) -> bool:
-        """The work on the job is done: what it wrote stays. Whether it can have written, and nothing undoes it now."""
-        return False
-
-    def undo(self) -> None:
-        """What the job in work wrote is undone."""
-
-    def undo_all(self) -> bool:
-        """All that was written since the claim is undone; the jobs stay in hand. Whether anything can have been."""
-        return False
 
 
 class Batch:
@@ -72,14 +33,24 @@ class Batch:
     """
 
     def __init__(
-        self, jobs: Sequence[Job], roles: Roles, grip: Grip, retry: Retry, *, entity: type[Any] | None = None
+        self,
+        claimed: ClaimResult,
+        hold: Hold,
+        roles: Roles,
+        retry: Retry,
+        *,
+        source: SettlesBatch | None = None,
+        entity: type[Any] | None = None,
     ) -> None:
-        self._jobs = {job.key: job for job in jobs}
-        self._order = tuple(jobs)
+        """`source`: what settles the batch when its block is left without an exception, in place of the hold."""
+        self._claimed = claimed
+        self._jobs = {job.key: job for job in claimed.jobs}
+        self._order = tuple(claimed.jobs)
         self._undecided = dict(self._jobs)
         self._outcomes = Outcomes(jobs=self._jobs)
         self._roles = roles
-        self._grip = grip
+        self._hold = hold
+        self._source = source
         self._retry = retry
         self._entity = entity
         self._in_work: Job | None = None
@@ -124,7 +95,7 @@ class Batch:
         What a job wrote that then fails, or is released, is undone, and the rest commits. Raises NoOpenTransaction
         where the Queue was not made with `hold="transaction"`.
         """
-        return self._grip.connection
+        return self._hold.connection(self._claimed)
 
     def session(self, **options: Any) -> Session:
         """A Session on `connection`: flushed when a job's work is kept, rolled back when it is undone.
@@ -132,7 +103,7 @@ class Batch:
         One that you make yourself knows nothing of jobs: what it has not flushed when a job fails would be written
         for another one. Use such a one for a single job, and commit it there. `options` are those of Session.
         """
-        return self._grip.session(**options)
+        return self._hold.session(self._claimed, **options)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -219,12 +190,12 @@ class Batch:
     def extend(self) -> None:
         """Say that the work on this batch goes on, where that takes long and no job passes meanwhile."""
         self._must_be_open()
-        self._grip.progress()
+        self._hold.progress()
 
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
         keys = self._meant(jobs)
-        self._grip.progress()
+        self._hold.progress()
         if not jobs:
             self._undecided.clear()
             return keys
@@ -238,15 +209,15 @@ class Batch:
     def _begin(self, job: Job) -> None:
         self._finish()
         self._in_work = job
-        self._grip.enter()
+        self._hold.begin_job(self._claimed)
 
     def _finish(self) -> None:
         """The work on a job is over: what it wrote stays if it is done. Until now that could be taken back."""
         if self._in_work is None:
             return
         if self._in_work.key in self._undecided:
-            self._grip.undo()
-        elif self._grip.leave():
+            self._hold.undo_job(self._claimed)
+        elif self._hold.keep_job(self._claimed):
             self._kept.add(self._in_work.key)
         self._in_work = None
 
@@ -257,7 +228,7 @@ class Batch:
             if key in self._kept:
                 raise TooLate(key)
         if self._in_work is not None and self._in_work.key in keys:
-            self._grip.undo()
+            self._hold.undo_job(self._claimed)
             self._in_work = None
 
     # --- settling --------------------------------------------------------------------------------------
@@ -275,11 +246,11 @@ class Batch:
             self.blame(error)
         elif error is not None:
             self._undo_what_raised()
-        self._settle((error is None and self._grip.settle_and_go_on) or self._grip.settle)
+        self._settle(self._source if error is None else None)
 
     def _undo_what_raised(self) -> None:
         """Nobody knows which job wrote what was written outside of any job's work: all is undone, and no job done."""
-        if self._in_work is None and self._grip.undo_all():
+        if self._in_work is None and self._hold.undo_all(self._claimed):
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)
             self._kept.clear()
@@ -294,23 +265,28 @@ class Batch:
 
         Where a transaction holds the jobs: BatchRolledBack if that is gone.
         """
-        self._settle(self._grip.settle)
+        self._settle(None)
 
-    def _settle(self, write: Callable[[Outcomes], set[Key]]) -> None:
+    def _settle(self, source: SettlesBatch | None) -> None:
         self._must_be_open()
         if self._undecided:
             self.release()
         self._finish()
         if not any((self._outcomes.done, self._outcomes.errors)):
-            self._grip.undo_all()  # nothing came of them, so nothing may come of what was written for them
+            self._hold.undo_all(self._claimed)  # nothing came of them, so nothing may come of what was written for them
         try:
-            lost = write(self._outcomes) if self._order else set()
+            lost = self._write(source) if self._order else set()
         except BaseException as error:
-            if self._grip.ends_with_its_settle or isinstance(error, OutcomeRefused):  # all others are written
+            if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # all others are written
                 self._is_settled()
             raise
         self._is_settled()
         self.lost = tuple(job for job in self._order if job.key in lost)
+
+    def _write(self, source: SettlesBatch | None) -> set[Key]:
+        if source is None:
+            return self._hold.settle(self._claimed, self._outcomes)
+        return source.settle(self._hold, self._claimed, self._outcomes)
 
     def _is_settled(self) -> None:
         self.settled = True

@@ -169,9 +169,14 @@ class Settler:
         `doubts` as for `Connector.transaction`.
         """
         try:
-            return connector.transaction(partial(self.guarded, me=me, outcomes=outcomes), unconfirmed=doubts)
+            for attempt in connector.attempts(unconfirmed=doubts):
+                with attempt as connection:
+                    lost = self.guarded(connection, me, outcomes)
         except SomeLost:
-            return connector.transaction(partial(self._look_then_write, me=me, outcomes=outcomes), unconfirmed=doubts)
+            for attempt in connector.attempts(unconfirmed=doubts):
+                with attempt as connection:
+                    lost = self._look_then_write(connection, me, outcomes)
+        return lost
 
     def guarded(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """The same within the caller's transaction. Raises SomeAreLost, after which that must be rolled back."""

@@ -1,6 +1,6 @@
-"""Turn: a batch is settled and the next one claimed, in one transaction.
+"""Settle a batch and claim the next one in one transaction.
 
-That is one commit a batch; and, where the database can, one statement and one round trip.
+That is one commit for each batch. Where the database can, it is also one statement and one round trip.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from claimjobs.statements.claim import settled_by_the_dead
 class SettleAndClaim(Protocol):
     """A way to settle outcomes of jobs held by `owner`, and to claim for `me`, in the caller's transaction.
 
-    Returns the keys that were not the owner's any more, and what was claimed. Raises SomeAreLost, OwnerDead or
+    Returns the keys that were not the owner's any more, and what was claimed. Raises SomeLost, OwnerDead or
     KeyNotUnique, after which the transaction must be rolled back, and the outcomes settled by themselves.
     """
 
-    algorithm: ClaimStrategy
+    strategy: ClaimStrategy
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
         """Whether these outcomes, and the claim, are one statement, which needs no transaction around it."""
 
-    def __call__(
+    def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]: ...
 
@@ -36,58 +36,58 @@ class SettleAndClaim(Protocol):
 class SettleThenClaim:
     """The statements of a settle, then those of a claim."""
 
-    def __init__(self, settler: Settler, algorithm: ClaimStrategy) -> None:
+    def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
         self._settler = settler
-        self.algorithm = algorithm
+        self.strategy = strategy
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
         del outcomes
         return False
 
-    def __call__(
+    def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         lost = self._settler.guarded(connection, owner, outcomes)
-        return lost, self.algorithm.claim(connection, me, request)
+        return lost, self.strategy.claim(connection, me, request)
 
 
 class SettleAndClaimInOne(SettleThenClaim):
     """One statement, where all jobs are done: the usual case."""
 
-    def __init__(self, settler: Settler, algorithm: OneStatement, settle: sa.Delete | sa.Update, keys: int) -> None:
+    def __init__(self, settler: Settler, strategy: OneStatement, settle: sa.Delete | sa.Update, keys: int) -> None:
         """`settle` is the settler's for done jobs, whose keys have so many columns."""
-        super().__init__(settler, algorithm)
-        self._one = algorithm
+        super().__init__(settler, strategy)
+        self._one = strategy
         self._told = SETTLED_COLUMNS + keys
-        self._turn = algorithm.statement(self._told, settle)
+        self._statement = strategy.statement(self._told, settle)
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
         return self._one.is_one_statement and outcomes.all_done and len(outcomes.done) <= MANY
 
-    def __call__(
+    def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         if not self.is_one_statement(outcomes):
-            return super().__call__(connection, me, request, owner=owner, outcomes=outcomes)
+            return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         if owner != me:  # we were declared dead since: what is ours must still be one statement
             return self._settler.guarded(connection, owner, outcomes), NOTHING
         settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
-        rows = self._turn.rows(connection, me, request, **settles)
+        rows = self._statement.rows(connection, me, request, **settles)
         count, *arrays = rows[0][: self._told]
         settled = settled_by_the_dead(count) if count < 0 else count
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if count < 0:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
-        return lost, self._one.result(connection, self._turn.reader, rows, owner=me, request=request)
+        return lost, self._one.result(connection, self._statement.reader, rows, owner=me, request=request)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:
     return set(arrays[0]) if len(arrays) == 1 else set(zip(*arrays, strict=True))
 
 
-def turn(settler: Settler, algorithm: ClaimStrategy) -> SettleAndClaim:
-    """The shortest way from one batch to the next that the database is capable of."""
+def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleAndClaim:
+    """The fastest way that the database can do it."""
     settle = settler.in_one
-    if isinstance(algorithm, OneStatement) and settle is not None:
-        return SettleAndClaimInOne(settler, algorithm, settle, keys=algorithm.key_columns)
-    return SettleThenClaim(settler, algorithm)
+    if isinstance(strategy, OneStatement) and settle is not None:
+        return SettleAndClaimInOne(settler, strategy, settle, keys=strategy.key_columns)
+    return SettleThenClaim(settler, strategy)

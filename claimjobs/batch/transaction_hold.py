@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from claimjobs.batch.batch import Grip
+from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import IsolatingSettle
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.search import Search
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
+from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
@@ -29,7 +30,6 @@ from claimjobs.report import Report
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
 
-Result = TypeVar("Result")
 ENDED = "has no open transaction any more, for its handler committed, rolled back or closed it"
 NOBODY = 0
 """The owner of jobs that are locked and not marked."""
@@ -47,8 +47,8 @@ class OpenTransaction(Connector):
         self._gone: str | None = None
         self._gone_by: BaseException | None = None
         self._ended = False
-        self.number = 0
-        """Of its transactions; a batch knows its own one by it."""
+        self.batch: BatchTransaction | None = None
+        """What the jobs of the last claim write. A new transaction forgets it."""
 
     @property
     def connection(self) -> sa.Connection:
@@ -65,10 +65,6 @@ class OpenTransaction(Connector):
         """Whether somebody has committed, rolled back or closed what is ours to end."""
         return self._transaction is not None and not self._transaction.is_active
 
-    def begin(self, work: Callable[[sa.Connection], Result], *, unless: Callable[[], bool]) -> Result:
-        """Run `work` in a transaction, and leave it open. Tried again as in `transaction`, if it does not succeed."""
-        return self.transaction(work, unless=unless)
-
     @contextlib.contextmanager
     def once(self, unconfirmed: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
         """A single try: a transaction that the end of the block leaves open, and an exception rolls back."""
@@ -77,20 +73,21 @@ class OpenTransaction(Connector):
             connection = self._open()
             self._gone = self._gone_by = None
             self._ended = False
-            self.number += 1
+            self.batch = None
             self._transaction = connection.begin()
             undone.callback(self.close)
             yield connection
             undone.pop_all()
 
-    def commit(self, work: Callable[[sa.Connection], object]) -> None:
-        """Run `work` at the end of the transaction, and commit it. It is not tried again: what it held is free.
+    @contextlib.contextmanager
+    def committed(self) -> Iterator[sa.Connection]:
+        """Commit the transaction at the end of the block. There is no further try: what it held is free.
 
         Raises BatchRolledBack.
         """
         with contextlib.closing(self):
             with self.or_gone(), shielded(), self._breaking():
-                work(self.connection)
+                yield self.connection
                 self._transaction.commit()  # type: ignore[union-attr]  # it is open: `connection` says so
             self._must_be_there()
 
@@ -132,26 +129,20 @@ class OpenTransaction(Connector):
         super().close()
 
     def _set_up(self, connection: sa.Connection) -> None:
-        """No settings, and no greeting: nobody is registered."""
+        """No settings, and nobody to register."""
 
 
-class TransactionGrip(Grip):
-    """The open transaction of one batch: a savepoint for each job in work, as soon as the connection is used.
+class BatchTransaction:
+    """What the jobs of one batch write: a savepoint for each job, made as soon as the connection is used.
 
-    Below them is one for the whole batch. It is gone if the server has rolled the transaction back, as after a
-    deadlock, and a handler goes on that did not listen: what it writes then has no lock that protects it.
+    Below them is a savepoint for the whole batch. The server removes it when it rolls the transaction back, as after
+    a deadlock. A handler that goes on then is refused: what it writes has no lock that protects it.
     """
 
-    ends_with_its_settle = True
-
-    def __init__(
-        self, transaction: OpenTransaction, settle: Callable[[Outcomes, sa.NestedTransaction | None], set[Key]]
-    ) -> None:
-        super().__init__(self._settle)
-        self._transaction = transaction
-        self._number = transaction.number
+    def __init__(self, transaction: OpenTransaction, claimed: ClaimResult) -> None:
+        self.claimed = claimed
+        self.transaction = transaction
         self._process = os.getpid()
-        self._write = settle
         self._working = False
         self._job: sa.NestedTransaction | None = None
         self._whole: sa.NestedTransaction | None = None
@@ -159,7 +150,8 @@ class TransactionGrip(Grip):
 
     @property
     def connection(self) -> sa.Connection:
-        connection = self._mine.connection
+        """The connection, with its savepoints. Raises BatchRolledBack, NoOpenTransaction or CrossedFork."""
+        connection = self._own.connection
         if self._whole is None:
             self._whole = connection.begin_nested()
         if self._working and self._job is None:
@@ -167,69 +159,82 @@ class TransactionGrip(Grip):
         return connection
 
     def session(self, **options: Any) -> Session:
+        """A session on the connection."""
         usual = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
         session = Session(self.connection, **{**usual, **options})
         self._sessions.append(session)
         return session
 
-    def enter(self) -> None:
-        if self._whole is not None:  # it may be at hand under another name, and be used without a word to us
+    def begin_job(self) -> None:
+        """The work on a job begins."""
+        if self._whole is not None:  # a handler that kept the connection may use it without asking for it again
             self._flush()
-            self._job = self._mine.connection.begin_nested()
+            self._job = self._own.connection.begin_nested()
         self._working = True
 
-    def leave(self) -> bool:
+    def keep_job(self) -> bool:
+        """The job is done: release its savepoint. Returns whether there was one."""
         if self._job is not None:
             self._flush()
-            with self._mine.or_gone():
+            with self._own.or_gone():
                 self._job.commit()
         wrote, self._job, self._working = self._job is not None, None, False
         return wrote
 
-    def undo(self) -> None:
+    def undo_job(self) -> None:
+        """Undo what the current job wrote."""
         self._roll_back(self._job)
         self._job, self._working = None, False
 
     def undo_all(self) -> bool:
+        """Undo what was written since the claim. Returns whether there was a savepoint."""
         self._roll_back(self._whole)
         wrote, self._whole = self._whole is not None, None
         return wrote
 
+    def commit(self, settling: IsolatingSettle, *, careful: bool) -> None:
+        """Write the outcomes and commit: all that was written stands, or nothing. Raises BatchRolledBack."""
+        try:
+            self._flush()
+            with self._own.committed() as connection:
+                settling.write(connection, whole=self._whole, careful=careful)
+        finally:
+            for session in self._sessions:  # a session that the user keeps must not write into the next batch
+                session.expunge_all()
+                session.bind = None
+
     def _roll_back(self, savepoint: sa.NestedTransaction | None) -> None:
         if savepoint is not None:
-            with self._mine.or_gone():
+            with self._own.or_gone():
                 for session in self._sessions:
                     session.rollback()
                 if savepoint.is_active:
                     savepoint.rollback()
 
     def _flush(self) -> None:
-        """What sessions have not written yet belongs to the job in work; their savepoints must not outlast its own."""
-        with self._mine.or_gone():
+        """What sessions have not written yet belongs to the current job; their savepoints must end before its own."""
+        with self._own.or_gone():
             for session in self._sessions:
                 session.commit()
 
-    def _settle(self, outcomes: Outcomes) -> set[Key]:
-        try:
-            self._flush()
-            return self._write(outcomes, self._whole)
-        finally:
-            for session in self._sessions:  # one that is kept must not write into the next batch's transaction
-                session.expunge_all()
-                session.bind = None
-
     @property
-    def _mine(self) -> OpenTransaction:
-        """The transaction, as long as it is this batch's, in the process that claimed it."""
+    def _own(self) -> OpenTransaction:
+        """The transaction, while it is this batch's, in the process that claimed it."""
         if self._process != os.getpid():
             raise CrossedFork
-        if self._number != self._transaction.number:
+        if self.transaction.batch is not self:
             raise NoOpenTransaction("has no open transaction any more")
-        return self._transaction
+        return self.transaction
 
 
-class TransactionHold:
+class TransactionHold(Hold):
     """Claims through open transactions: each batch has one, on a connection of its own."""
+
+    settle_is_final = True
+    settles_and_claims = False
+    owner_id = NOBODY
+    sleeper = None
+    """Nobody is registered who could be woken."""
 
     def __init__(
         self,
@@ -240,77 +245,143 @@ class TransactionHold:
         liveness: Liveness,
         retry: Retry,
         report: Report,
+        control: Control,
     ) -> None:
-        self._new = partial(OpenTransaction, engine, backend, liveness, report)
+        self._engine, self._liveness = engine, liveness
         self._backend, self._settler, self._retry = backend, settler, retry
         self._is_careful = False
         """Whether a settle has a savepoint of its own: a row was refused, and without one all locks were gone."""
         self._report = report
+        self._control = control
         self._search = Search(report)
         self._process = os.getpid()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
-        self.owner_id = NOBODY
-        self.sleeper = None
-        """Nobody is registered who could be called."""
-        self.unwanted: Callable[[], bool] = lambda: False
-        """Whether a claim that does not succeed at once is wanted no more."""
 
-    def claim(self, size: int, algorithm: ClaimStrategy) -> tuple[ClaimResult, Grip]:
-        """Up to `size` jobs, locked by a transaction that is open, and what they are settled through."""
-        transaction = self._idle.pop() if self._idle else self._new()
+    # --- claiming --------------------------------------------------------------------------------------
+
+    def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
+        """Up to `size` jobs, locked by a transaction that stays open."""
+        transaction = self._idle.pop() if self._idle else self._new_transaction()
         self._busy.append(transaction)
         try:
-            claimed = self._searched(transaction, size, algorithm)
+            claimed = self._claim_until_over(transaction, size, plan)
         except BaseException:
-            self._let_go(transaction)
+            self._end(transaction)
             raise
-        if not claimed.jobs:
-            self._let_go(transaction)
-        return claimed, TransactionGrip(transaction, partial(self._settle, transaction))
+        if claimed.jobs:
+            transaction.batch = BatchTransaction(transaction, claimed)
+        else:
+            self._end(transaction)
+        return claimed
 
-    def _searched(self, transaction: OpenTransaction, size: int, strategy: ClaimStrategy) -> ClaimResult:
+    def _new_transaction(self) -> OpenTransaction:
+        return OpenTransaction(self._engine, self._backend, self._liveness, self._report)
+
+    def _claim_until_over(self, transaction: OpenTransaction, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
-            request = self._search.next_request(size, strategy)
-            result = self._claim_once(transaction, strategy, request)
-            self._search.learn(request, result)
-            if self._search.is_over(request, result):
-                return result
+            request = self._search.next_request(size, plan.strategy)
+            claimed = self._claim_once(transaction, plan, request)
+            self._search.learn(request, claimed)
+            if self._search.is_over(request, claimed):
+                return claimed
 
-    def _claim_once(self, transaction: OpenTransaction, strategy: ClaimStrategy, request: ClaimRequest) -> ClaimResult:
-        transaction.close()  # of a try that claimed nothing
-        work = lambda connection: strategy.claim(connection, NOBODY, request)  # noqa: E731
-        return transaction.begin(work, unless=self.unwanted)
+    def _claim_once(self, transaction: OpenTransaction, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
+        transaction.close()  # the one before, which claimed nothing
+        for attempt in transaction.attempts(unless=self._control):
+            with attempt as connection:
+                claimed = plan.strategy.claim(connection, NOBODY, request)
+        return claimed
 
-    def _settle(self, transaction: OpenTransaction, outcomes: Outcomes, whole: sa.NestedTransaction | None) -> set[Key]:
-        """Write the outcomes and commit: either all is done that was written, or nothing was."""
+    # --- settling --------------------------------------------------------------------------------------
+
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
+        """Write the outcomes and commit. Raises BatchRolledBack, NoOpenTransaction, CrossedFork. No job is lost."""
+        batch = self._open_batch_of(claimed)
         settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
         settled = False
         try:
-            transaction.commit(partial(settling.write, whole=whole, careful=self._is_careful))
-            settled = True
+            batch.commit(settling, careful=self._is_careful)
+            settled, batch.transaction.batch = True, None
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
             self._is_careful = self._is_careful or settling.was_refused
             raise
         finally:
-            self._let_go(transaction)
+            self._end(batch.transaction)
             if not (settled and settling.written.all_done):  # some of them are free
-                self._search.look_back()
+                self.restart_from_head()
         settling.written.count(self._report)
         if settling.refused is not None:
             settling.tell()
             raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
         return set()
 
-    def _let_go(self, transaction: OpenTransaction) -> None:
+    def settle_and_claim(
+        self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
+    ) -> tuple[set[Key], ClaimResult]:
+        """Settle. Nothing is claimed: the transaction that holds the jobs ends with them."""
+        del size, plan
+        return self.settle(claimed, outcomes), NOTHING
+
+    def progress(self) -> None:
+        """Nobody asks: the locks stand for as long as the transaction is open."""
+
+    def _end(self, transaction: OpenTransaction) -> None:
         transaction.close()
         if transaction in self._busy:
             self._busy.remove(transaction)
             self._idle.append(transaction)
 
-    def look_back(self) -> None:
-        """There may be jobs before those that were claimed last."""
+    # --- what jobs write -------------------------------------------------------------------------------
+
+    def connection(self, claimed: ClaimResult) -> sa.Connection:
+        """The open transaction that holds the jobs. Raises BatchRolledBack, NoOpenTransaction or CrossedFork."""
+        return self._open_batch_of(claimed).connection
+
+    def session(self, claimed: ClaimResult, **options: Any) -> Session:
+        """A session on that connection. Raises as `connection`."""
+        return self._open_batch_of(claimed).session(**options)
+
+    def begin_job(self, claimed: ClaimResult) -> None:
+        """The work on a job begins: what it writes gets a savepoint."""
+        if batch := self._batch_of(claimed):
+            batch.begin_job()
+
+    def keep_job(self, claimed: ClaimResult) -> bool:
+        """The job is done: what it wrote stays. Returns whether it may have written something."""
+        batch = self._batch_of(claimed)
+        return batch is not None and batch.keep_job()
+
+    def undo_job(self, claimed: ClaimResult) -> None:
+        """Undo what the current job wrote."""
+        if batch := self._batch_of(claimed):
+            batch.undo_job()
+
+    def undo_all(self, claimed: ClaimResult) -> bool:
+        """Undo all that was written since the claim; the jobs stay locked. Returns whether there can be anything."""
+        batch = self._batch_of(claimed)
+        return batch is not None and batch.undo_all()
+
+    def _batch_of(self, claimed: ClaimResult) -> BatchTransaction | None:
+        for transactions in (self._busy, self._idle):
+            for transaction in transactions:
+                if transaction.batch is not None and transaction.batch.claimed is claimed:
+                    return transaction.batch
+        return None
+
+    def _open_batch_of(self, claimed: ClaimResult) -> BatchTransaction:
+        if self._process != os.getpid():
+            raise CrossedFork
+        batch = self._batch_of(claimed)
+        if batch is None:
+            raise NoOpenTransaction("has no open transaction any more")
+        return batch
+
+    # --- the whole hold --------------------------------------------------------------------------------
+
+    def restart_from_head(self) -> None:
+        """Search from the head of the order next: there may be jobs before those that were claimed last."""
         self._search.look_back()
 
     def give_up(self) -> None:
@@ -320,5 +391,6 @@ class TransactionHold:
 
     def close(self) -> None:
         """Roll back what is open, and close all connections. In a forked child they are its parent's."""
-        while self._process == os.getpid() and (self._busy or self._idle):
-            (self._busy or self._idle).pop().disconnect()
+        if self._process == os.getpid():
+            for transaction in (*self._busy, *self._idle):
+                transaction.disconnect()

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
+from claimjobs.control import Control
 from claimjobs.database.connect import open_connection
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.fair_lock import FairLock, Ticket
@@ -54,7 +55,7 @@ class Connector:
     """One connection, kept open. Threads take turns, a transaction each.
 
     Isolation is the dialect's, whatever the engine's default: a claim at REPEATABLE READ would see a frozen table
-    and, on InnoDB, lock gaps. `on_open` is called in a transaction of its own on every new connection.
+    and, on InnoDB, lock gaps.
     """
 
     def __init__(
@@ -67,7 +68,6 @@ class Connector:
         tables: TablesInUse | None = None,
     ) -> None:
         """`tables`: those that the work is about, so that a missing one is named."""
-        self.on_open: Callable[[sa.Connection], None] = lambda _: None
         self.lost = 0
         """How often a connection was lost in the middle of work: its last commit may have happened, or not."""
         self.pooled = False
@@ -95,7 +95,7 @@ class Connector:
         patience: float | None = None,
         *,
         unconfirmed: list[BaseException] | None = None,
-        unless: Callable[[], bool] = lambda: False,
+        unless: Control | None = None,
         alone: bool = False,
     ) -> Result:
         """Run `work` in a transaction and commit it; `patience` seconds at most, if it does not succeed at once.
@@ -107,8 +107,8 @@ class Connector:
         restarting, full or read-only server, too many connections: the same on a new connection. Each is counted,
         and told of once. Then the error is raised as SQLAlchemy raises it, or ServerUnreachable, or StatementTimedOut.
 
-        `unconfirmed` collects the errors after which nobody knows whether a try was committed. When `unless()` is true
-        there is no further try.
+        `unconfirmed` collects the errors after which nobody knows whether a try was committed. There is no
+        further try once `unless` was told to stop.
         """
         attempts = self.attempts(patience, unconfirmed=unconfirmed, unless=unless, alone=alone)
         for attempt in attempts:
@@ -121,7 +121,7 @@ class Connector:
         patience: float | None = None,
         *,
         unconfirmed: list[BaseException] | None = None,
-        unless: Callable[[], bool] = lambda: False,
+        unless: Control | None = None,
         alone: bool = False,
     ) -> Attempts:
         """The tries of one transaction, with the parameters of `transaction`:
@@ -281,7 +281,10 @@ class Connector:
                 for setting in self._dialect.settings(self._liveness.lock_timeout):
                     connection.execute(sa.text(setting))
         with connection.begin():
-            self.on_open(connection)
+            self._on_open(connection)
+
+    def _on_open(self, connection: sa.Connection) -> None:
+        """Called in a transaction of its own on every new connection. An owner's connection registers the owner."""
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -340,7 +343,7 @@ class Attempts:
         self,
         connector: Connector,
         patience: float,
-        unless: Callable[[], bool],
+        unless: Control | None,
         unconfirmed: list[BaseException] | None,
         *,
         alone: bool,
@@ -393,7 +396,7 @@ class Attempts:
         now = time.monotonic()
         if self._deadline is None:
             self._deadline = now + self._patience
-        if now >= self._deadline or self._unless():
+        if now >= self._deadline or (self._unless is not None and self._unless.stopping):
             self._connector.raise_if_timed_out(error)
             return False
         return not self._connector.pause(self._backoff.pause())

@@ -6,12 +6,12 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable
 from math import inf
-from typing import Final
+from typing import Final, Protocol
 
 import sqlalchemy as sa
 
+from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.fair_lock import AGAIN
 from claimjobs.errors import ClaimjobsError
@@ -29,6 +29,16 @@ SHARE: Final = 20
 log = logging.getLogger("claimjobs.heart")
 
 
+class BeatingHold(Protocol):
+    """The hold whose owner is kept alive, as far as its heartbeat needs to know it."""
+
+    def restart_from_head(self) -> None:
+        """Search from the head of the order next."""
+
+    def release_forgotten(self) -> None:
+        """Release the claims that nobody asked for."""
+
+
 class Heartbeat:
     """Beats every fifth of a lease; reclaims what the dead hold.
 
@@ -37,23 +47,30 @@ class Heartbeat:
     """
 
     def __init__(
-        self, connector: Connector, backend: Backend, liveness: Liveness, *, owner: Owner, janitor: Reaper
+        self,
+        connector: Connector,
+        backend: Backend,
+        liveness: Liveness,
+        *,
+        owner: Owner,
+        reaper: Reaper,
+        hold: BeatingHold,
+        control: Control,
     ) -> None:
-        self.on_reclaimed: Callable[[], None] = lambda: None
-        """Called when jobs were handed back: there is work."""
-        self.on_hang: Callable[[], None] = lambda: None
-        """Called once when a batch makes no progress for longer than it may."""
-        self.on_beat: Callable[[], None] = lambda: None
-        """Called now and then, as long as it beats."""
+        """`control` is told when jobs were reclaimed, so that there is work, and when a batch hangs."""
+        self._control = control
+        self._hold = hold
         self._connector = connector
         self._liveness = liveness
         self._owner = owner
-        self._janitor = janitor
+        self._reaper = reaper
         name = backend.roles.name
         self._lead = sa.select(backend.dialect.try_named_lock(f"janitor of {name}"))
         self._leads = False
         self._led_through = -1
-        self.sleeper = Sleeper(connector, backend, liveness, owner=owner, leads=self._is_leader)
+        self.sleeper = Sleeper(
+            connector, backend, liveness, owner=owner, leads=self._is_leader, hold=hold, control=control
+        )
         """What it does between two beats."""
         self._working_since: float | None = None
         self._hung = False
@@ -105,7 +122,7 @@ class Heartbeat:
             if not self._hangs():
                 self._beat_if_due()
                 self._look()
-                self.on_beat()
+                self._hold.release_forgotten()
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             log.debug("no sign of life: %s", error)
             self._leads = False
@@ -120,7 +137,7 @@ class Heartbeat:
         if not self._hung:
             self._hung = True
             log.error("no progress for %.0f s: the handler hangs, its jobs go to others", time.monotonic() - since)
-            self.on_hang()
+            self._control.batch_hangs()
         return True
 
     def _beat_if_due(self) -> None:
@@ -135,10 +152,11 @@ class Heartbeat:
         if not self._leads and not self._connector.pooled:
             self._leads = bool(self._connector.transaction(lambda c: c.scalar(self._lead), patience=0))
             self._led_through = self._connector.lost
-        jobs = sum(map(self._janitor.reclaim, self._janitor.dead()))
+        jobs = sum(map(self._reaper.reclaim, self._reaper.dead()))
         # Where no session lock can be had nobody leads, and everyone sweeps.
         if (self._leads or self._connector.pooled) and time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP
-            jobs += self._janitor.reclaim_unknown()
+            jobs += self._reaper.reclaim_unknown()
         if jobs:
-            self.on_reclaimed()
+            self._hold.restart_from_head()
+            self._control.wake()

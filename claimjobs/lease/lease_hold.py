@@ -1,4 +1,4 @@
-"""Hand: where an owner's claims come in and its settles go out, through one connection, counted."""
+"""LeaseHold: claims that are committed in the name of an owner, and stand while that owner lives."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Iterator
 from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.batch import Grip
+from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import Refusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
-from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.claim.search import Search
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Unmarked
-from claimjobs.database.connection import Connector
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
+from claimjobs.control import Control
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import (
@@ -34,7 +32,7 @@ from claimjobs.errors import (
 )
 from claimjobs.job import key_of
 from claimjobs.lease.heartbeat import Heartbeat
-from claimjobs.lease.owner import Owner
+from claimjobs.lease.owner import Owner, OwnerConnection
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import Sleeper
 from claimjobs.options import Liveness, Retry
@@ -46,81 +44,93 @@ LIVES: Final = 5
 """How often a claim is tried in a row whose owner was declared dead before it, and goes on under a new id."""
 
 
-class LeaseHold:
-    """One owner at work. Registers it; `close` hands back what is left and takes the owner out again."""
+class LeaseHold(Hold):
+    """One owner and what it holds. Registers the owner; `close` releases what is left, and removes the owner."""
+
+    settle_is_final = False
+    settles_and_claims = True
 
     def __init__(
-        self, engine: sa.Engine, backend: Backend, settler: Settler, *, liveness: Liveness, retry: Retry, report: Report
+        self,
+        engine: sa.Engine,
+        backend: Backend,
+        settler: Settler,
+        *,
+        liveness: Liveness,
+        retry: Retry,
+        report: Report,
+        control: Control,
     ) -> None:
         self._backend = backend
         self._settler = settler
         self._report = report
-        self._connector = Connector(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
+        self._connector = OwnerConnection(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
+        self._control = control
         self._search = Search(report)
         self._process = os.getpid()
         self._in_hand: defaultdict[int, set[Key]] = defaultdict(set)
         """By the owner in whose name they were claimed."""
-        self.ahead = EarlyClaims()
-        """Those that nobody has asked for yet."""
+        self._early = EarlyClaims()
         self._stuck: set[Key] = set()
         """Those that can neither be settled nor fail: nobody shall do them again while this owner lives."""
         self._doubts = 0
         self._doubted: float | None = None
         self._closed = False
         self._lease = liveness.lease
-        self.unwanted: Callable[[], bool] = lambda: False
-        """Whether a claim that does not succeed at once is wanted no more."""
         self._alone = threading.Lock()
         """Held by a claim or a settle: between its commit and its book-keeping no other may look at what is held."""
-        name = backend.roles.name
-        self.owner = Owner(self._connector, backend.dialect, liveness, table=backend.owners, claims=name)
-        janitor = Reaper(self._connector, backend, settler, retry)
+        self.owner = Owner(self._connector, backend, liveness)
         self._refusals = Refusals(self._connector, backend, settler, retry)
-        self.heart = Heartbeat(self._connector, backend, liveness, owner=self.owner, janitor=janitor)
-        self.heart.on_beat = self._release_forgotten
+        reaper = Reaper(self._connector, backend, settler, retry)
+        self.heart = Heartbeat(
+            self._connector, backend, liveness, owner=self.owner, reaper=reaper, hold=self, control=control
+        )
         self.heart.start()
 
     # --- claiming --------------------------------------------------------------------------------------
 
-    def claim(self, size: int, algorithm: ClaimStrategy) -> tuple[ClaimResult, Grip]:
-        """Up to `size` jobs, committed as this owner's, and what they are settled through."""
+    def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
+        """Up to `size` jobs, committed as this owner's."""
         with self._alone:
-            claimed = self._searched(size, algorithm)
-            self._hold(claimed)
+            claimed = self._claim_until_over(size, plan)
+            self._keep(claimed)
         self.progress()
-        return claimed, self.grip(claimed)
+        return claimed
 
-    def grip(self, claimed: ClaimResult) -> Grip:
-        """What claimed jobs are settled through."""
-        return Grip(partial(self.settle, owner=claimed.owner), self.progress)
-
-    def _hold(self, claimed: ClaimResult) -> None:
+    def _keep(self, claimed: ClaimResult) -> None:
         self._in_hand[claimed.owner].update(keys_of(claimed))
         self._dispel_doubts()
 
-    def _searched(self, size: int, strategy: ClaimStrategy) -> ClaimResult:
+    def _claim_until_over(self, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
-            request = self._search.next_request(size, strategy)
-            result = self._claim_once(strategy, request)
-            self._search.learn(request, result)
-            if self._search.is_over(request, result):
-                return result
+            request = self._search.next_request(size, plan.strategy)
+            claimed = self._claim_once(plan, request)
+            self._search.learn(request, claimed)
+            if self._search.is_over(request, claimed):
+                return claimed
 
-    def _claim_once(self, strategy: ClaimStrategy, request: ClaimRequest) -> ClaimResult:
+    def _claim_once(self, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
+        strategy = plan.strategy
         for _ in range(LIVES):
-            tried = [self.owner.id]
-
-            def take(connection: sa.Connection, tried: list[int] = tried) -> ClaimResult:
-                tried[0] = self.owner.id  # at each try: on a new connection it may be a new one
-                return strategy.claim(connection, tried[0], request)
-
+            tried = self.owner.id
             try:
-                return self._connector.transaction(take, unless=self.unwanted, alone=strategy.is_one_statement)
+                for attempt in self._connector.attempts(unless=self._control, alone=strategy.is_one_statement):
+                    with attempt as connection:
+                        tried = self.owner.id  # a new connection may have registered under a new id
+                        claimed = strategy.claim(connection, tried, request)
             except OwnerDead as dead:
                 self.owner.beat()
-                if self.owner.id == tried[0]:  # it was alive all the time
+                if self.owner.id == tried:  # it was alive all the time
                     raise self._swallowed(dead) from dead
+            else:
+                return claimed
         raise OwnerDeclaredDead(self._backend.roles.name, LIVES)
+
+    def _held_by(self, owner: int, patience: float | None = None) -> list[Key]:
+        for attempt in self._connector.attempts(patience):
+            with attempt as connection:
+                rows = connection.execute(owners.held(self._backend.roles), {"claimjobs_me": owner}).all()
+        return [key_of(row) for row in rows]
 
     def _swallowed(self, dead: OwnerDead) -> WriteSwallowed:
         short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
@@ -138,20 +148,23 @@ class LeaseHold:
             return
         self._doubted = None if now - self._doubted > self._lease else self._doubted
         me = self.owner.id
-        held = self._connector.transaction(partial(_held, backend=self._backend, me=me))
+        held = self._held_by(me)
         strays = [key for key in held if key not in self._in_hand[me] and key not in self._stuck]
         if strays:
             self._settler.settle(self._connector, me, Outcomes(released=strays))
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def settle(self, outcomes: Outcomes, owner: int) -> set[Key]:
-        """Write outcomes of jobs claimed under this owner id; return the keys that it did not hold any more."""
-        doubts: list[BaseException] = []
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
+        """Write the outcomes; the keys of the jobs that this owner held no longer.
+
+        Raises OutcomeRefused, SettleFailed or CrossedFork.
+        """
+        owner, doubts = claimed.owner, list[BaseException]()
         with self._settling():
             unsettled = self._refusals_of(outcomes, owner, doubts)
             if not outcomes.all_done:
-                self._search.look_back()
+                self.restart_from_head()
             return self._settled(outcomes, owner, unsettled, doubts)
 
     def _refusals_of(self, outcomes: Outcomes, owner: int, doubts: list[BaseException]) -> Unsettled:
@@ -163,36 +176,45 @@ class LeaseHold:
                 raise
             raise SettleFailed(self._backend.roles.name, len(keys), reason(error)) from error
 
-    def turn(self, outcomes: Outcomes, owner: int, size: int, turn: SettleAndClaim) -> tuple[set[Key], ClaimResult]:
-        """The same, and claim the next `size` jobs in the same transaction: none, where that does not succeed."""
-        doubts: list[BaseException] = []
+    def settle_and_claim(
+        self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
+    ) -> tuple[set[Key], ClaimResult]:
+        """Settle as `settle` does, and claim the next `size` jobs in the same transaction: none if that fails."""
+        owner, doubts = claimed.owner, list[BaseException]()
         with self._settling():
-            unsettled, claimed = self._turned(outcomes, owner, size, turn=turn, doubts=doubts)
-            if unsettled.stuck and claimed.jobs:  # that raises, and nobody would get what was claimed
-                self._settler.settle(self._connector, claimed.owner, Outcomes(released=keys_of(claimed)))
-                claimed = NOTHING
+            unsettled, following = self._settled_and_claimed(outcomes, owner, size, plan=plan, doubts=doubts)
+            if unsettled.stuck and following.jobs:  # that raises, and nobody would get what was claimed
+                self._settler.settle(self._connector, following.owner, Outcomes(released=keys_of(following)))
+                following = NOTHING
             lost = self._settled(outcomes, owner, unsettled, doubts)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                self._hold(claimed)  # doubts that are not dispelled now are so with the next claim
-            return lost, claimed
+                self._keep(following)  # what cannot be looked up now is looked up with the next claim
+        if following.jobs:
+            self._early.add(following)
+        return lost, following
 
-    def _turned(
-        self, outcomes: Outcomes, owner: int, size: int, *, turn: SettleAndClaim, doubts: list[BaseException]
+    def take_early(self, claimed: ClaimResult) -> bool:
+        """Whether this claim of `settle_and_claim` can be worked on now: nobody released it meanwhile."""
+        return self._early.take(claimed)
+
+    def _settled_and_claimed(
+        self, outcomes: Outcomes, owner: int, size: int, *, plan: ClaimPlan, doubts: list[BaseException]
     ) -> tuple[Unsettled, ClaimResult]:
         if not outcomes.all_done:
-            self._search.look_back()
-        request = self._search.next_request(size, turn.algorithm)
-        # The id is read at each try: on a new connection it may be a new one.
-        work = lambda c: turn(c, self.owner.id, request, owner=owner, outcomes=outcomes)  # noqa: E731
+            self.restart_from_head()
+        request = self._search.next_request(size, plan.strategy)
+        way = plan.settle_and_claim(self._settler)
         try:
-            alone = turn.is_one_statement(outcomes)
-            refused, claimed = self._connector.transaction(work, unconfirmed=doubts, alone=alone)
+            for attempt in self._connector.attempts(unconfirmed=doubts, alone=way.is_one_statement(outcomes)):
+                with attempt as connection:
+                    me = self.owner.id  # a new connection may have registered under a new id
+                    refused, claimed = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed):
             return self._refusals_of(outcomes, owner, doubts), NOTHING
         except sa.exc.DBAPIError as error:
             if self._connector.is_passing(error):
                 raise
-            # If that was about the claim, whoever asks for the next batch is told.
+            # If that was about the claim, whoever asks for the next batch gets the error.
             return self._refusals_of(outcomes, owner, doubts), NOTHING
         self._search.learn(request, claimed)
         keys = keys_of(claimed)
@@ -250,15 +272,16 @@ class LeaseHold:
         """The work goes on: a job passed, a batch came or went."""
         self.heart.working(any(self._in_hand.values()))
 
-    def look_back(self) -> None:
-        """There may be jobs before those that were claimed last."""
+    def restart_from_head(self) -> None:
+        """Search from the head of the order next: there may be jobs before those that were claimed last."""
         self._search.look_back()
 
-    def _release_forgotten(self) -> None:
-        if self._alone.locked():  # whoever is at work may be so for long, and the heart must beat
+    def release_forgotten(self) -> None:
+        """Release the early claims for which nobody asked for half a lease."""
+        if self._alone.locked():  # a claim or settle may take long, and the heartbeat must not wait for it
             return
-        for claimed in self.ahead.forgotten(self._lease / 2):
-            self.settle(Outcomes(released=keys_of(claimed)), claimed.owner)
+        for claimed in self._early.forgotten(self._lease / 2):
+            self.settle(claimed, Outcomes(released=keys_of(claimed)))
 
     def give_up(self) -> None:
         """Do not try on when the database cannot be reached: this hand is about to be closed."""
@@ -283,13 +306,13 @@ class LeaseHold:
                 self._hand_back()
         finally:
             self._closed = True
-            self._connector.on_open = lambda _: None  # who has left is registered no more
+            self.owner.retire()
             self._connector.close()
 
     def _hand_back(self) -> None:
-        self.ahead.clear()
+        self._early.clear()
         me = self.owner.id
-        keys = self._connector.transaction(partial(_held, backend=self._backend, me=me), patience=1)
+        keys = self._held_by(me, patience=1)
         if keys:
             self._settler.settle(self._connector, me, Outcomes(released=keys))
         self.owner.leave()
@@ -299,47 +322,31 @@ def keys_of(claimed: ClaimResult) -> list[Key]:
     return [job.key for job in claimed.jobs]
 
 
-def _held(connection: sa.Connection, backend: Backend, me: int) -> list[Key]:
-    return [key_of(row) for row in connection.execute(owners.held(backend.roles), {"claimjobs_me": me})]
-
-
-@dataclass(eq=False)
-class EarlyClaim:
-    """A claim that waits to be asked for."""
-
-    claimed: ClaimResult
-    since: float = field(default_factory=time.monotonic)
-
-
 class EarlyClaims:
-    """Those of one owner. Each is had once, whoever asks: the loop that it was made for, or who clears away."""
+    """Claims that were made with a settle, and that nobody has asked for yet. Each is given once."""
 
     def __init__(self) -> None:
-        self._waiting: set[EarlyClaim] = set()
+        self._waiting: dict[int, tuple[ClaimResult, float]] = {}
+        """By identity: the claim, and since when it waits."""
         self._guard = threading.Lock()
 
-    def add(self, claimed: ClaimResult) -> EarlyClaim:
-        """This one waits now."""
-        ahead = EarlyClaim(claimed)
+    def add(self, claimed: ClaimResult) -> None:
+        """This claim waits from now on."""
         with self._guard:
-            self._waiting.add(ahead)
-        return ahead
+            self._waiting[id(claimed)] = claimed, time.monotonic()
 
-    def take(self, ahead: EarlyClaim) -> ClaimResult | None:
-        """The claim, if nobody has had it."""
+    def take(self, claimed: ClaimResult) -> bool:
+        """Whether the claim was still there."""
         with self._guard:
-            if ahead not in self._waiting:
-                return None
-            self._waiting.remove(ahead)
-        return ahead.claimed
+            return self._waiting.pop(id(claimed), None) is not None
 
     def forgotten(self, seconds: float) -> Iterator[ClaimResult]:
         """Take those for which nobody has asked for so long."""
         with self._guard:
-            old = [ahead for ahead in self._waiting if time.monotonic() - ahead.since >= seconds]
-        yield from filter(None, map(self.take, old))
+            old = [claimed for claimed, since in self._waiting.values() if time.monotonic() - since >= seconds]
+        yield from filter(self.take, old)
 
     def clear(self) -> None:
-        """Nobody gets any of them any more: they are handed back with all that their owner holds."""
+        """Nobody gets any of them any more: they are released with all that their owner holds."""
         with self._guard:
             self._waiting.clear()

@@ -12,15 +12,24 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.database.connection import Connector
-from claimjobs.dialects import Dialect
 from claimjobs.options import Liveness
 from claimjobs.statements import idle as sleepers
 from claimjobs.statements import owners as statements
+from claimjobs.table.backend import Backend
 
 END_OF_SESSION: Final = 2.0
 """Seconds that a session has to end, until it is ended, or given up on."""
 
 log = logging.getLogger("claimjobs.owner")
+
+
+class OwnerConnection(Connector):
+    """The connection of an owner, which registers on each new one: its session lock ends with the session."""
+
+    owner: Owner
+
+    def _on_open(self, connection: sa.Connection) -> None:
+        self.owner.register(connection)
 
 
 class Owner:
@@ -30,14 +39,12 @@ class Owner:
     connection ends, and a beat by the database's clock. Declared dead by either, it gets a new id: `id` changes.
     """
 
-    def __init__(
-        self, connector: Connector, dialect: Dialect, liveness: Liveness, *, table: sa.Table, claims: str
-    ) -> None:
+    def __init__(self, connector: OwnerConnection, backend: Backend, liveness: Liveness) -> None:
         self._connector = connector
-        self._dialect = dialect
+        self._dialect = backend.dialect
         self._liveness = liveness
-        self._table = table
-        self._claims = claims
+        self._table = table = backend.owners
+        self._claims = backend.roles.name
         self._beat = statements.beat(table)
         self._lie_down = sleepers.lie_down(table)
         self.id = 0
@@ -45,12 +52,15 @@ class Owner:
         """Whether others believe that it sleeps, and has to be called."""
         self.locked = False
         """Whether it has its session lock."""
-        connector.on_open = self._greet
+        self._has_left = False
+        connector.owner = self
         connector.transaction(lambda connection: None)
 
     def beat(self, patience: float | None = 0) -> None:
         """Give a sign of life, or take a new id if this owner was declared dead. Raises as `Connector.transaction`."""
-        self._connector.transaction(self._live_on, patience)
+        for attempt in self._connector.attempts(patience):
+            with attempt as connection:
+                self._live_on(connection)
 
     def lie_down(self, connection: sa.Connection) -> bool:
         """Give a sign of life, and tell that this owner sleeps until the next beat. Not if it was declared dead."""
@@ -62,17 +72,23 @@ class Owner:
         me = {"claimjobs_me": self.id}
         self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)
 
-    def _greet(self, connection: sa.Connection) -> None:
+    def retire(self) -> None:
+        """Register on no new connection any more."""
+        self._has_left = True
+
+    def register(self, connection: sa.Connection) -> None:
         """On a new connection: go on under the old id if nobody declared it dead, and take its session lock."""
+        if self._has_left:
+            return
         if not self.id or not self._is_alive(connection):
-            self._register(connection)
+            self._insert(connection)
         since = self._lock_session(connection)
         connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
 
     def _live_on(self, connection: sa.Connection) -> None:
         if not self._is_alive(connection):
             log.warning("owner %d was declared dead; going on under a new id", self.id)
-            self._register(connection)
+            self._insert(connection)
             since = self._lock_session(connection)
             connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
 
@@ -81,7 +97,7 @@ class Owner:
         self.asleep = False
         return alive
 
-    def _register(self, connection: sa.Connection) -> None:
+    def _insert(self, connection: sa.Connection) -> None:
         row = {
             "host": socket.gethostname()[:255],
             "pid": os.getpid(),

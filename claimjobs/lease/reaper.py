@@ -7,7 +7,6 @@ import logging
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -52,7 +51,10 @@ class Reaper:
 
     def dead(self) -> list[OwnerState]:
         """The owners that are dead by now."""
-        return self._connector.transaction(self._dead, patience=0)
+        for attempt in self._connector.attempts(patience=0):
+            with attempt as connection:
+                found = self._dead(connection)
+        return found
 
     def unknown(self) -> list[int]:
         """Owners in no table that hold jobs all the same."""
@@ -118,9 +120,9 @@ class Reaper:
         return self._reclaim(owner, None)
 
     def _reclaim(self, owner: int, last_beat: datetime | None) -> int:
-        jobs, ended = self._connector.transaction(
-            partial(self._take_over, owner=owner, last_beat=last_beat), patience=1
-        )
+        for attempt in self._connector.attempts(patience=1):
+            with attempt as connection:
+                jobs, ended = self._take_over(connection, owner, last_beat)
         if jobs or ended:
             log.warning("owner %d is dead: %d %s handed back", owner, jobs, "job" if jobs == 1 else "jobs")
         return jobs

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Final
+from typing import Final, Protocol
 
 import sqlalchemy as sa
 
+from claimjobs.control import Control
 from claimjobs.database.connection import Connector, IdleConnection
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.idle_checks import CheckSchedule, IdleChecks, WakeCondition
@@ -31,14 +32,30 @@ DISTRUST: Final = 60.0
 log = logging.getLogger("claimjobs.sleep")
 
 
+class Searches(Protocol):
+    """The hold of a sleeping owner, as far as the sleeper needs to know it."""
+
+    def restart_from_head(self) -> None:
+        """Search from the head of the order next."""
+
+
 class Sleeper:
     """The time between two beats of a heart, in which it sleeps if nobody has anything to do."""
 
     def __init__(
-        self, connector: Connector, backend: Backend, liveness: Liveness, *, owner: Owner, leads: Callable[[], bool]
+        self,
+        connector: Connector,
+        backend: Backend,
+        liveness: Liveness,
+        *,
+        owner: Owner,
+        leads: Callable[[], bool],
+        hold: Searches,
+        control: Control,
     ) -> None:
-        self.on_called: Callable[[], None] = lambda: None
-        """Called when those who wait are to look for work."""
+        """`control` is told when those who wait are to look for work; `hold` searches from the head then."""
+        self._hold = hold
+        self._control = control
         self._connector = connector
         self._dialect = backend.dialect
         self._liveness = liveness
@@ -62,7 +79,7 @@ class Sleeper:
 
     @contextmanager
     def waiting(self, wish: WakeCondition) -> Iterator[None]:
-        """For a `with` block in which a thread waits for `on_called`."""
+        """For a `with` block in which a thread waits to be woken."""
         with self._guard:
             self._waiting += 1
             self._nap.breathed = time.monotonic()
@@ -93,7 +110,11 @@ class Sleeper:
         if busy and self._owner.asleep:
             self._nudged.set()
             if self._waiting:
-                self.on_called()  # they cannot be called any more
+                self._wake()  # nobody can wake them any more
+
+    def _wake(self) -> None:
+        self._hold.restart_from_head()
+        self._control.wake()
 
     # --- for the heart ---------------------------------------------------------------------------------
 
@@ -151,7 +172,7 @@ class Sleeper:
             why = self._connector.idle(lambda lull: self._nap(lull, wish, self._is_wished))
         if why is WakeReason.CALLED:
             self._wish = None
-            self.on_called()
+            self._wake()
         elif why is WakeReason.UNWELL and not self._owner.asleep:
             self._rise()  # declared dead: under a new id
         return why

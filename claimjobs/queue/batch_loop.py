@@ -1,27 +1,25 @@
-"""Rounds: a loop that claims batch after batch, and waits in between while there is nothing to claim."""
+"""BatchLoop: claims batch after batch, and waits while there is nothing to claim."""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 from typing import Final, Literal
 
 import sqlalchemy as sa
 
-from claimjobs.batch.batch import Batch, Grip
+from claimjobs.batch.batch import Batch
+from claimjobs.batch.hold import Hold
 from claimjobs.batch.settle import Outcomes
-from claimjobs.batch.transaction_hold import TransactionHold
-from claimjobs.claim.strategy import NOTHING, ClaimResult
+from claimjobs.claim.strategy import ClaimResult
+from claimjobs.control import Control
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchNotSettled, ServerUnreachable
 from claimjobs.lease.idle_checks import WakeCondition
-from claimjobs.lease.lease_hold import EarlyClaim, LeaseHold
 from claimjobs.lease.sleeper import Sleeper
-from claimjobs.queue.control import Control
 from claimjobs.queue.idle_backoff import IdleBackoff
 from claimjobs.queue.parts import QueueParts
 from claimjobs.table.predicates import Where
@@ -41,103 +39,90 @@ class BatchLoop:
 
     def __init__(
         self,
-        works: QueueParts,
-        relay: BatchSource | PrefetchSource,
-        orders: Control,
+        parts: QueueParts,
+        source: BatchSource | PrefetchSource,
+        control: Control,
         *,
         drain: Drain,
         poll: float,
         idle: float | None,
     ) -> None:
-        """It ends when it is ordered to stop; with `drain`, or ordered to, when nothing can be claimed; and after
-        `idle` seconds without a batch. `poll` is the longest pause between two looks, in seconds.
+        """It ends when `control` says stop; with `drain`, or when `control` says so, once nothing can be claimed; and
+        after `idle` seconds without a batch. `poll` is the longest pause between two claims, in seconds.
         """
-        self._works = works
-        self._relay = relay
-        self._orders = orders
+        self._parts = parts
+        self._source = source
+        self._control = control
         self._drain = drain
         self._poll = poll
         self._idle = math.inf if idle is None else idle
 
     def __iter__(self) -> Generator[Batch, None, None]:
         """Raises BatchNotSettled when the next batch is asked for while the last one is open, and what a claim does."""
-        with contextlib.closing(self._relay):
+        with contextlib.closing(self._source):
             yield from self._batches(IdleBackoff(self._poll, self._idle))
 
     def _batches(self, idleness: IdleBackoff) -> Generator[Batch, None, None]:
-        while not self._orders.stopping:
+        while not self._control.stopping:
             batch = self._claim()
             if batch:
                 yield batch
                 _must_be_settled(batch)
                 idleness.worked()
-            elif self._is_last(batch, idleness):
+            elif batch is None or self._is_last(batch, idleness):
                 return
             elif batch.contended or self._drains_retries or not self._slept(idleness):
-                self._orders.wait(idleness.pause())
+                self._control.wait(idleness.pause())
 
-    def _claim(self) -> Batch:
-        """A batch; an empty one where the database cannot be reached and nobody wants to wait for it any more."""
+    def _claim(self) -> Batch | None:
+        """A batch, perhaps empty; None where the database cannot be reached and the loop is to stop."""
         try:
-            return self._relay()
+            return self._source.next_batch()
         except (sa.exc.DBAPIError, ServerUnreachable):
-            if not self._orders.stopping:
+            if not self._control.stopping:
                 raise
-            return self._works.batch(NOTHING, Grip(lambda _: set()))
+            return None
 
     def _is_last(self, empty: Batch, idleness: IdleBackoff) -> bool:
         """Whether this was the last look. What others are about to claim may come back: a drain waits for that."""
-        if self._orders.stopping or idleness.left <= 0:
+        if self._control.stopping or idleness.left <= 0:
             return True
-        drained = (self._drain or self._orders.draining) and not empty.contended
+        drained = (self._drain or self._control.draining) and not empty.contended
         return bool(drained) and not self._retries_are_awaited()
 
     @property
     def _drains_retries(self) -> bool:
         """Then it does not sleep: nobody calls when another consumer has done the last one."""
-        return self._drain == "retries" or self._orders.waits_for_retries
+        return self._drain == "retries" or self._control.waits_for_retries
 
     def _retries_are_awaited(self) -> bool:
-        return self._drains_retries and self._works.retries(self._relay.where).jobs > 0
+        return self._drains_retries and self._parts.retries(self._source.where).jobs > 0
 
     # --- asleep ----------------------------------------------------------------------------------------
 
     def _slept(self, idleness: IdleBackoff) -> bool:
         """Wait to be called, where that can be and is worth it; then there may be work."""
-        sleeper = self._works.hand.sleeper
+        sleeper = self._parts.hold.sleeper
         if sleeper is None or not sleeper.can() or not idleness.may_sleep:
             return False
         wish = self._wish(idleness)
         with idleness.asleep(costs=wish.work is not None), sleeper.waiting(wish):
             self._wait_for_a_call(sleeper, idleness)
-        self._orders.heed()
+        self._control.heed()
         return True
 
     def _wish(self, idleness: IdleBackoff) -> WakeCondition:
         """What to be called for. Where only a claim can tell whether there is work, claims go on as ever."""
-        work = self._works.work(self._relay.where)
+        work = self._parts.plan(self._source.where).work
         if work is not None:
             return WakeCondition(work, FIRST_LOOK, self._poll * RARER)
         pause = idleness.pause()
         return WakeCondition(None, pause, pause)
 
     def _wait_for_a_call(self, sleeper: Sleeper, idleness: IdleBackoff) -> None:
-        while not self._orders.hears(min(CHECK, max(0.0, idleness.left))):
+        while not self._control.hears(min(CHECK, max(0.0, idleness.left))):
             if idleness.left <= 0 or not sleeper.is_well:
                 return
-
-
-def listen(hand: LeaseHold | TransactionHold, *, orders: Control, on_hang: Callable[[], None]) -> None:
-    """Let a new hand heed the orders, and tell the loops when there may be work; `on_hang`: when a batch hangs."""
-    hand.unwanted = lambda: orders.stopping
-    if isinstance(hand, LeaseHold):
-        hand.heart.on_reclaimed = hand.heart.sleeper.on_called = partial(_look_back_at_once, hand, orders)
-        hand.heart.on_hang = on_hang
-
-
-def _look_back_at_once(hand: LeaseHold, orders: Control) -> None:
-    hand.look_back()
-    orders.wake()
 
 
 def _must_be_settled(batch: Batch) -> None:
@@ -152,84 +137,83 @@ class BatchSource:
     What is claimed so and not asked for is released: when the loop ends, or after half a lease.
     """
 
-    def __init__(self, works: QueueParts, size: int, where: Where, wanted: Callable[[], bool]) -> None:
-        """`wanted`: whether there is to be another batch."""
-        self._works = works
+    def __init__(self, parts: QueueParts, size: int, where: Where, control: Control) -> None:
+        """No batch is claimed ahead once `control` says stop."""
+        self._parts = parts
         self._size = size
         self.where = where
-        self._wanted = wanted
-        self._next: tuple[LeaseHold, EarlyClaim] | None = None
+        self._control = control
+        self._closed = False
+        self._early: tuple[Hold, ClaimResult] | None = None
 
-    def __call__(self) -> Batch:
-        """The batch that was taken along, or one that is claimed now. It may be empty."""
-        claimed, grip = self._taken_along() or self._works.claim(self._size, self.where)
-        hand = self._works.hand
-        if isinstance(hand, LeaseHold):  # where a transaction holds the jobs, it ends with them
-            grip.settle_and_go_on = partial(self._go_on, hand, claimed.owner)
-        return self._works.batch(claimed, grip)
+    def next_batch(self) -> Batch:
+        """The batch that was claimed with the last settle, or one that is claimed now. It may be empty."""
+        early, self._early = self._early, None
+        if early is not None:
+            hold, claimed = early
+            if hold.take_early(claimed):
+                return self._parts.batch(hold, claimed, self)
+        return self._parts.claim(self._size, self.where, self)
 
-    def close(self) -> None:
-        """Release what nobody asked for. A batch that is still open takes no other one along any more."""
-        self._wanted = _nobody
-        hand, claimed = self._take()
-        if hand is not None and claimed is not None:
-            hand.settle(Outcomes(released=[job.key for job in claimed.jobs]), claimed.owner)
-
-    def _go_on(self, hand: LeaseHold, owner: int, outcomes: Outcomes) -> set[Key]:
-        """Settle. Where nothing came of a batch the next one would not be another."""
-        if not outcomes.done or not self._wanted():
-            return hand.settle(outcomes, owner)
+    def settle(self, hold: Hold, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
+        """Settle a batch and claim the next one. If no job was done, a claim would return the same jobs again."""
+        if self._is_last or not (outcomes.done and hold.settles_and_claims):
+            return hold.settle(claimed, outcomes)
         try:
-            turn = self._works.turn(self.where)
-        except Exception:  # of a user's callable: whoever asks for the next batch is told
-            return hand.settle(outcomes, owner)
-        lost, claimed = hand.turn(outcomes, owner, self._size, turn)
-        if claimed.jobs:
-            self._next = hand, hand.ahead.add(claimed)
+            plan = self._parts.plan(self.where)
+        except Exception:  # of a user's callable: whoever asks for the next batch gets the error
+            return hold.settle(claimed, outcomes)
+        lost, following = hold.settle_and_claim(claimed, outcomes, self._size, plan)
+        if following.jobs:
+            self._early = hold, following
         return lost
 
-    def _taken_along(self) -> tuple[ClaimResult, Grip] | None:
-        hand, claimed = self._take()
-        return None if hand is None or claimed is None else (claimed, hand.grip(claimed))
+    @property
+    def _is_last(self) -> bool:
+        return self._closed or self._control.stopping
 
-    def _take(self) -> tuple[LeaseHold | None, ClaimResult | None]:
-        taken, self._next = self._next, None
-        return (None, None) if taken is None else (taken[0], taken[0].ahead.take(taken[1]))
-
-
-def _nobody() -> bool:
-    return False
+    def close(self) -> None:
+        """Release what nobody asked for. A batch that is still open claims no other one any more."""
+        self._closed = True
+        early, self._early = self._early, None
+        if early is not None:
+            hold, claimed = early
+            if hold.take_early(claimed):
+                hold.settle(claimed, Outcomes(released=[job.key for job in claimed.jobs]))
 
 
 class PrefetchSource:
-    """The same, where batches are claimed while the one before is worked on, in a thread; each is settled by itself.
+    """Claims batches in a thread, while the one before is worked on; each is settled by itself.
 
-    They are in hand from then on: an owner that dies loses them all, and so does one whose handler hangs.
+    Prefetched batches are held: an owner that dies loses them all, and so does one whose handler hangs.
     """
 
-    def __init__(self, works: QueueParts, size: int, where: Where, wanted: Callable[[], bool], *, count: int) -> None:
-        """`count`: how many batches to have in hand beside the one that is worked on."""
-        self._works = works
+    def __init__(self, parts: QueueParts, size: int, where: Where, control: Control, *, count: int) -> None:
+        """`count`: how many batches to hold beside the one that is worked on."""
+        self._parts = parts
+        self._size = size
         self.where = where
-        self._claim = partial(works.claim, size, where)
-        self._wanted = wanted
+        self._control = control
         self._count = count
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="claimjobs prefetch")
-        self._next: deque[Future[tuple[ClaimResult, Grip]]] = deque()
+        self._next: deque[Future[Batch]] = deque()
 
-    def __call__(self) -> Batch:
+    def next_batch(self) -> Batch:
         """The batch that was claimed first, or one that is claimed now. It may be empty."""
-        claimed, grip = self._next.popleft().result() if self._next else self._claim()
-        if not claimed.jobs:  # that was some time ago
-            claimed, grip = self._claim()
-        while claimed.jobs and len(self._next) < self._count and self._wanted():
+        batch = self._next.popleft().result() if self._next else self._claim()
+        if not batch:  # that was some time ago
+            batch = self._claim()
+        while batch and len(self._next) < self._count and not self._control.stopping:
             self._next.append(self._thread.submit(self._claim))
-        return self._works.batch(claimed, grip)
+        return batch
 
     def close(self) -> None:
         """Release what nobody asked for."""
         self._thread.shutdown(cancel_futures=True)
         for claim in self._next:
             if not claim.cancelled() and not claim.exception():
-                self._works.batch(*claim.result()).settle()
+                claim.result().settle()
         self._next.clear()
+
+    def _claim(self) -> Batch:
+        return self._parts.claim(self._size, self.where)

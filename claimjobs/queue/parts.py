@@ -1,4 +1,4 @@
-"""Works: what a Queue has found out about its database, and has built for it. Each once, when it is first needed."""
+"""QueueParts: what a Queue knows of its database and has built for it. Each part is built once, when first needed."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries, read_retries
-from claimjobs.batch.batch import Batch, Grip
+from claimjobs.batch.batch import Batch
+from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.leftovers import Leftovers
 from claimjobs.batch.settle import OnDone, Settler
-from claimjobs.batch.settle_and_claim import SettleAndClaim, turn
 from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.claim.choose import strategy_for
 from claimjobs.claim.probe import Probe
 from claimjobs.claim.selector import Selector
-from claimjobs.claim.strategy import ClaimResult, ClaimStrategy
+from claimjobs.claim.strategy import ClaimResult
 from claimjobs.claim.two_phases import TwoPhases
+from claimjobs.control import Control
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -35,8 +37,6 @@ from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
-from claimjobs.statements.find import Selection
-from claimjobs.statements.idle import work
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
@@ -56,27 +56,24 @@ log = logging.getLogger("claimjobs.claim")
 class QueueParts:
     """The machinery behind a Queue, in the process that made it: raises CrossedFork in any other one."""
 
-    def __init__(self, engine: sa.Engine, choices: Settings, report: Report) -> None:
+    def __init__(self, engine: sa.Engine, choices: Settings, report: Report, control: Control) -> None:
         self._engine = engine
         self._choices = choices
         self._report = report
+        self._control = control
         self._process = os.getpid()
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
         self._finish: tuple[Finish | None] | None = None
         self._leftovers: Leftovers | None = None
-        self._algorithm: tuple[Where, ClaimStrategy] | None = None
-        self._turn: SettleAndClaim | None = None
-        self._hand: LeaseHold | TransactionHold | None = None
+        self._plan: ClaimPlan | None = None
+        self._hold: LeaseHold | TransactionHold | None = None
         self._enqueuer: tuple[Backend, Enqueuer] | None = None
-        self._work: tuple[Where, sa.ColumnElement[Any]] | None = None
         self._in_vain = 0
         """Claims in a row that found jobs and took none."""
         self._empty = 0
         """Claims that found nothing."""
         self._finalizers: list[Callable[[], Any]] = []
-        self.on_new_hand: Callable[[LeaseHold | TransactionHold], None] = lambda _: None
-        """Called with a hand before its first claim."""
 
     # --- the database ----------------------------------------------------------------------------------
 
@@ -121,22 +118,20 @@ class QueueParts:
     # --- what is built ---------------------------------------------------------------------------------
 
     @property
-    def hand(self) -> LeaseHold | TransactionHold:
-        """What holds claims. One by lease is registered as an owner."""
+    def hold(self) -> LeaseHold | TransactionHold:
+        """What holds claims. A lease hold registers as an owner."""
         backend = self.must_claim()  # also for one that is there already: not after a fork
         with self._preparing:
-            if self._hand is None:
-                self._hand = self._new_hand(backend)
-                self.on_new_hand(self._hand)
-                self._finalizers.append(weakref.finalize(self, self._hand.close))
-            return self._hand
+            if self._hold is None:
+                self._hold = self._new_hold(backend)
+                self._finalizers.append(weakref.finalize(self, self._hold.close))
+            return self._hold
 
-    def _new_hand(self, backend: Backend) -> LeaseHold | TransactionHold:
-        settler, liveness = self.settler(), self._choices.liveness
-        retry = self._choices.retry
-        if not self._choices.by_lease:
-            return TransactionHold(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
-        return LeaseHold(self._engine, backend, settler, liveness=liveness, retry=retry, report=self._report)
+    def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
+        chosen, report, control = self._choices, self._report, self._control
+        settler, liveness, retry = self.settler(), chosen.liveness, chosen.retry
+        make = LeaseHold if chosen.by_lease else TransactionHold
+        return make(self._engine, backend, settler, liveness=liveness, retry=retry, report=report, control=control)
 
     @property
     def enqueuer(self) -> Enqueuer:
@@ -201,19 +196,22 @@ class QueueParts:
 
     # --- what is claimed, and how ----------------------------------------------------------------------
 
-    def claim(self, size: int, where: Where) -> tuple[ClaimResult, Grip]:
-        """A claim that is made now. Raises BadPredicate; KeyUnequal or WriteSwallowed where none can ever succeed."""
-        hand = self.hand
+    def claim(self, size: int, where: Where, source: SettlesBatch | None = None) -> Batch:
+        """A batch that is claimed now; it may be empty. `source` settles it in place of the hold.
+
+        Raises BadPredicate; KeyUnequal or WriteSwallowed where no claim can ever succeed.
+        """
+        hold = self.hold
         if self._leftovers is not None:
             self._leftovers.check()
         with self.selector.understood(where), self._readable():
-            claimed, grip = hand.claim(size, self.algorithm(where))
+            claimed = hold.claim(size, self.plan(where))
             self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
             if self._in_vain in PROBES:
-                return self._claim_carefully(hand, size, where)
-            if not claimed.found:
+                claimed = self._claim_carefully(hold, size, where)
+            elif not claimed.found:
                 self._tell_unreadable_keys()
-            return claimed, grip
+        return self.batch(hold, claimed, source)
 
     def _tell_unreadable_keys(self) -> None:
         """Say once which rows are never claimed, when no other is left: then they are found by the index of a claim."""
@@ -239,43 +237,38 @@ class QueueParts:
                 raise KeyUnreadable(self.backend.source.name, reason(error)) from error
             raise
 
-    def _claim_carefully(self, hand: LeaseHold | TransactionHold, size: int, where: Where) -> tuple[ClaimResult, Grip]:
-        """What was found again and again was never claimed: others hold it, or nobody can claim it.
+    def _claim_carefully(self, hold: Hold, size: int, where: Where) -> ClaimResult:
+        """Claim where candidates were found again and again and never claimed: others hold them, or nobody can.
 
-        Only a claim that marks what it has locked before can tell which, where the write is swallowed.
+        Only a claim that marks what it has locked before can tell which rows swallow the write.
         """
-        backend, selection = self.backend, self.selector.selection(where)
+        backend, plan = self.backend, self.plan(where)
         with self.connector() as connector:
-            connector.transaction(Probe(backend, selection).run)
-        if isinstance(hand, LeaseHold) and backend.apart is None:
-            return hand.claim(size, TwoPhases(backend, selection, self._choices.now))
-        return hand.claim(size, self.algorithm(where))
+            connector.transaction(Probe(backend, plan.selection).run)
+        if self._choices.by_lease and backend.apart is None:
+            plan = replace(plan, strategy=TwoPhases(backend, plan.selection, self._choices.now))
+        return hold.claim(size, plan)
 
-    def batch(self, claimed: ClaimResult, grip: Grip) -> Batch:
+    def batch(self, hold: Hold, claimed: ClaimResult, source: SettlesBatch | None = None) -> Batch:
         """What was claimed, as a user gets it."""
-        batch = Batch(claimed.jobs, self.backend.roles, grip, self._choices.retry, entity=self._choices.entity)
+        chosen = self._choices
+        batch = Batch(claimed, hold, self.backend.roles, chosen.retry, source=source, entity=chosen.entity)
         batch.contended = bool(claimed.found) and not claimed.jobs
         batch.kept_alive = self if claimed.jobs else None
         return batch
 
-    def turn(self, where: Where) -> SettleAndClaim:
-        """How a batch is settled and the next one claimed at once; built as often as the algorithm."""
-        algorithm = self.algorithm(where)
-        if self._turn is None or self._turn.algorithm is not algorithm:
-            self._turn = turn(self.settler(), algorithm)
-        return self._turn
-
-    def algorithm(self, where: Where) -> ClaimStrategy:
+    def plan(self, where: Where) -> ClaimPlan:
         """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
-        built = self._algorithm
-        if self.selector.changes(where) or built is None or built[0] is not where:
-            self._algorithm = built = (where, self._build(where))
-        return built[1]
+        plan = self._plan
+        if plan is None or plan.changes or plan.where is not where:
+            self._plan = plan = self._new_plan(where)
+        return plan
 
-    def _build(self, where: Where) -> ClaimStrategy:
+    def _new_plan(self, where: Where) -> ClaimPlan:
         backend, selection, chosen = self.backend, self.selector.selection(where), self._choices
-        declared = chosen.liveness.session_lock
-        return strategy_for(backend, selection, chosen.now, hold=chosen.hold, lock=chosen.lock, session_lock=declared)
+        declared, now = chosen.liveness.session_lock, chosen.now
+        strategy = strategy_for(backend, selection, now, hold=chosen.hold, lock=chosen.lock, session_lock=declared)
+        return ClaimPlan(where, selection, strategy, backend, now, changes=self.selector.changes(where))
 
     @property
     def selector(self) -> Selector:
@@ -293,15 +286,6 @@ class QueueParts:
                 self._leftovers = Leftovers(self.backend.roles, self.backend.dialect, self._report)
             return self._leftovers
 
-    def work(self, where: Where) -> sa.ColumnElement[Any] | None:
-        """NULL where there is nothing to claim; None for a predicate that is another one with each claim."""
-        if self.selector.changes(where):
-            return None
-        built = self._work
-        if built is None or built[0] is not where:
-            self._work = built = (where, self._look_for(self.selector.selection(where)))
-        return built[1]
-
     def retries(self, where: Where) -> Retries:
         """The jobs that match and wait for their next attempt. Raises BadPredicate."""
         backend, now = self.backend, self._choices.now
@@ -311,20 +295,13 @@ class QueueParts:
                 mine = [of_jobs(SideCarJoin(backend.apart, backend.roles, backend.dialect, now), mine)]
             return read_retries(connection, backend.roles, now, mine)
 
-    def _look_for(self, selection: Selection) -> sa.ColumnElement[Any]:
-        backend = self.backend
-        if backend.apart is None:
-            return work(backend.source, selection)
-        pair = SideCarJoin(backend.apart, backend.roles, backend.dialect, self._choices.now)
-        return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.group_size >= 0)))
-
-    def look_back(self) -> None:
+    def restart_from_head(self) -> None:
         """There may be new jobs anywhere in the order."""
-        if self._hand is not None:
-            self._hand.look_back()
+        if self._hold is not None:
+            self._hold.restart_from_head()
 
     def close(self) -> None:
         """Close whatever is open. It is built again when it is needed again."""
         while self._finalizers:
             self._finalizers.pop()()
-        self._hand = None
+        self._hold = None

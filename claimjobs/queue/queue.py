@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
@@ -17,6 +16,7 @@ from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.settle import OnDone
+from claimjobs.control import Control
 from claimjobs.database.connect import connected, engine_of
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
@@ -25,8 +25,7 @@ from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadSize
 from claimjobs.instants import age_of
 from claimjobs.options import HoldKind, Liveness, LockKind, Retry, SideCar
-from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource, listen
-from claimjobs.queue.control import Control
+from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.parts import QueueParts
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
@@ -105,11 +104,10 @@ class Queue:
             dialect=dialect,
             now=database_now() if now is None else now,
         )
-        self._works = QueueParts(self.engine, self._chosen, self.report)
+        self._control = Control(self)
+        self._parts = QueueParts(self.engine, self._chosen, self.report, self._control)
         self.on_hang: Callable[[], None] = lambda: None
         """Called, in a thread, when a batch makes no progress for longer than `liveness.max_batch_time`."""
-        self._orders = Control()
-        self._works.on_new_hand = partial(listen, orders=self._orders, on_hang=partial(_hangs, weakref.ref(self)))
 
     # --- producing -------------------------------------------------------------------------------------
 
@@ -133,16 +131,16 @@ class Queue:
         about to commit them. Without a connection a conflict with that is settled here; with one it may raise, like
         any conflict of the caller's transaction.
         """
-        backend = self._works.backend
+        backend = self._parts.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
-        enqueuer = self._works.enqueuer
+        enqueuer = self._parts.enqueuer
         with backend.tables_in_use.naming_what_is_missing():
             if connection is not None:
                 count = enqueuer.insert_into(connection, rows, on_bad, names)
             else:
                 count = enqueuer.insert_and_commit(rows, on_bad, names)
         self.report.enqueued += count
-        self._works.look_back()
+        self._parts.restart_from_head()
         return count
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -153,7 +151,7 @@ class Queue:
         `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder where the database cannot read it.
         """
         _check_size(size)
-        return self._works.batch(*self._works.claim(size, where))
+        return self._parts.claim(size, where)
 
     def batches(
         self,
@@ -185,37 +183,39 @@ class Queue:
         _check_size(size)
         if prefetch < 0:
             raise ValueError(f"prefetch={prefetch}: give a number of batches, 0 or more")
-        # By this the loop keeps its queue, and with it `on_hang`, also where nobody else does.
-        wanted = lambda: not self.stopping  # noqa: E731
-        relay: BatchSource | PrefetchSource = BatchSource(self._works, size, where, wanted)
+        source: BatchSource | PrefetchSource = BatchSource(self._parts, size, where, self._control)
         if prefetch:
-            relay = PrefetchSource(self._works, size, where, wanted, count=prefetch)
-        return iter(BatchLoop(self._works, relay, self._orders, drain=drain, poll=poll, idle=idle))
+            source = PrefetchSource(self._parts, size, where, self._control, count=prefetch)
+        return self._run(BatchLoop(self._parts, source, self._control, drain=drain, poll=poll, idle=idle))
+
+    def _run(self, loop: BatchLoop) -> Generator[Batch, None, None]:
+        """A method of its own, so that the loop keeps its queue, and with it `on_hang`, while nobody else does."""
+        yield from loop
 
     def stop(self) -> None:
         """Let `batches` end after the batch in hand, from any thread or signal handler."""
-        self._orders.stop()
+        self._control.stop()
 
     def drain(self, *, retries: bool = False) -> None:
         """Let `batches` end once no job is due that anybody could claim, from any thread or signal handler.
 
         With `retries` they go on while a job that failed waits for its next attempt.
         """
-        self._orders.drain(retries=retries)
+        self._control.drain(retries=retries)
 
     @property
     def stopping(self) -> bool:
         """Whether `stop()` was called."""
-        return self._orders.stopping
+        return self._control.stopping
 
     @property
     def draining(self) -> bool:
         """Whether `drain()` was called."""
-        return self._orders.draining
+        return self._control.draining
 
     def wait(self, seconds: float) -> None:
         """Pause, but not beyond `stop()` or `drain()`."""
-        self._orders.wait(seconds)
+        self._control.wait(seconds)
 
     @property
     def owner_id(self) -> int:
@@ -223,7 +223,7 @@ class Queue:
 
         0 where the locks of a transaction hold them: nobody is registered then.
         """
-        return self._works.hand.owner_id
+        return self._parts.hold.owner_id
 
     @property
     def hold(self) -> HoldKind:
@@ -235,17 +235,17 @@ class Queue:
     @property
     def table(self) -> sa.Table:
         """The table as it is in the database."""
-        return self._works.backend.source.table
+        return self._parts.backend.source.table
 
     @property
     def roles(self) -> Roles:
         """Which column of the table plays which role, and what names a row."""
-        return self._works.backend.roles
+        return self._parts.backend.roles
 
     def stats(self) -> Stats:
         """Jobs by status, the age of the oldest, and the owners. All rows of the table, also where `where` does not
         hold."""
-        backend = self._works.backend
+        backend = self._parts.backend
         with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:
             return statistics.read_stats(connection, backend, self._chosen.now)
 
@@ -254,18 +254,18 @@ class Queue:
 
         Those of this queue's predicate alone, and of `where`.
         """
-        return self._works.retries(where)
+        return self._parts.retries(where)
 
     def now(self) -> datetime:
         """This moment by the database's clock, in UTC: what `run_at` is compared with."""
-        with self._works.connector() as connector:
+        with self._parts.connector() as connector:
             moment: datetime = connector.transaction(lambda c: c.execute(sa.select(self._chosen.now)).scalar_one())
             return moment
 
     @property
     def dead(self) -> DeadJobs:
         """The jobs that are out of attempts: to be looked at, run again or dropped."""
-        return DeadJobs(self._works.backend, self._chosen.now, self._works.connector)
+        return DeadJobs(self._parts.backend, self._chosen.now, self._parts.connector)
 
     def purge(
         self, older_than: timedelta | float, *, status: Kept = "done", where: Where = None, dry_run: bool = False
@@ -282,26 +282,26 @@ class Queue:
             raise ValueError(
                 "what a side-car keeps tells that a row was done: delete the row, and it is no job any more"
             )
-        with self._works.connector() as connector:
-            return Purge(connector, self._works.backend, status).run(
+        with self._parts.connector() as connector:
+            return Purge(connector, self._parts.backend, status).run(
                 self._chosen.now, age, where=where, dry_run=dry_run
             )
 
     @property
     def done_jobs(self) -> str:
         """What becomes of done jobs, as a sentence. Raises DoneUndecided where nobody has said it."""
-        return self._works.done_jobs
+        return self._parts.done_jobs
 
     @property
     def payload(self) -> tuple[str, ...]:
         """The names of the table's columns that are the user's own."""
-        return tuple(column.name for column in self._works.backend.source.payload)
+        return tuple(column.name for column in self._parts.backend.source.payload)
 
     def check(self) -> None:
         """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
-        self._works.must_claim()
-        self._works.settler()
-        selector = self._works.selector
+        self._parts.must_claim()
+        self._parts.settler()
+        selector = self._parts.selector
         with selector.understood(None):
             selector.trial(None, ordered=True)
 
@@ -317,7 +317,7 @@ class Queue:
         """
         if self._chosen.hold == "transaction":
             return 0
-        with self._works.janitor() as janitor:
+        with self._parts.janitor() as janitor:
             return janitor.reclaim_by_id(owner_id)
 
     def reclaim(self) -> int:
@@ -327,7 +327,7 @@ class Queue:
         """
         if self._chosen.hold == "transaction":
             return 0
-        with self._works.janitor() as janitor:
+        with self._parts.janitor() as janitor:
             return janitor.reclaim_dead()
 
     def reclaim_ownerless(self) -> int:
@@ -336,25 +336,18 @@ class Queue:
         No claim leaves such a job behind: its row was written by another program, or by hand. Make sure that none of
         them claims in this way, and is at work.
         """
-        with self._works.janitor() as janitor:
+        with self._parts.janitor() as janitor:
             return janitor.reclaim_ownerless()
 
     def close(self) -> None:
         """Hand back what is still held, leave the owners and close the connection. The Queue can be used again."""
-        self._works.close()
+        self._parts.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _hangs(queue: weakref.ref[Queue]) -> None:
-    """The heart's thread, which calls this, must not keep a queue alive that nobody else knows of."""
-    known = queue()
-    if known is not None:
-        known.on_hang()
 
 
 def _check_size(size: Any) -> None:

@@ -23,7 +23,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 def hand_of(queue: Queue) -> LeaseHold:
     """The hand of a queue, registered if it was not yet."""
-    hand = queue._works.hand
+    hand = queue._parts.hold
     assert isinstance(hand, LeaseHold)
     return hand
 

@@ -217,7 +217,7 @@ def test_others_are_tried_in_place_of_what_the_recheck_refused(backend: Backend,
 
 def find_more(queue: Queue, hold: str) -> None:
     """As if the last claims had met others on their way."""
-    hand: Any = queue._works.hand
+    hand: Any = queue._parts.hold
     hand._search._overfetch.factor = 4.0
 
 
@@ -381,7 +381,7 @@ def test_a_session_that_is_lost_in_a_claim_takes_its_locks_with_it(backend: Back
 
 def end_claimer(backend: Backend, queue: Queue) -> None:
     """End the session that claims, as an administrator would."""
-    hand = queue._works.hand
+    hand = queue._parts.hold
     connector: Any = hand._busy[0] if isinstance(hand, TransactionHold) else hand._connector
     driver = connector._connection.connection.driver_connection
     session = driver.info.backend_pid if backend.family == "postgres" else driver.thread_id()

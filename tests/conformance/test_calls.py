@@ -48,7 +48,7 @@ def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypa
         stuck.set()
         free.wait(30)
 
-    hand_of(queue).heart.on_beat = sticks
+    monkeypatch.setattr(hand_of(queue), "release_forgotten", sticks)
     assert stuck.wait(10)
     try:
         with Consumer(backend, queue) as consumer:

@@ -169,7 +169,7 @@ def test_order_is_kept_whether_or_not_it_can_be_entered(
 
 def names_in_order(backend: Backend, queue: Queue) -> list[str]:
     with backend.engine.connect() as connection:
-        order = queue._works.selector.selection(None).order
+        order = queue._parts.selector.selection(None).order
         return list(connection.scalars(sa.select(queue.table.c.d).order_by(*order)))
 
 

@@ -95,7 +95,7 @@ def test_what_was_in_hand_under_an_id_that_is_dead_does_not_hide_a_stray(backend
     hand_of(queue).owner.beat(patience=None)
     assert queue.owner_id > before
     backend.run("UPDATE jobs SET suspect = 0, run_at = :due", due=backend.rows()[1]["run_at"])
-    hand_of(queue).look_back()
+    hand_of(queue).restart_from_head()
     # Counted, so that a claim of a single statement is sent, and committed, by SQLAlchemy.
     with counted(engine), answer_lost(engine, backend.dialect, True, lambda: None):
         again = queue.claim(1)

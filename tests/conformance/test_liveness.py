@@ -62,7 +62,7 @@ def hearts() -> list[str]:
 
 
 def janitor_of(queue: Queue) -> Reaper:
-    return hand_of(queue).heart._janitor
+    return hand_of(queue).heart._reaper
 
 
 # --- signs of life -----------------------------------------------------------------------------------------
@@ -172,14 +172,12 @@ def test_what_a_killed_process_held_is_handed_back_at_once(database: Backend) ->
     """By the heart of another consumer, which has nothing else to do; long before any lease is over."""
     queue = database.queue(liveness=PATIENT)
     queue.enqueue(jobs(3))
-    woken = threading.Event()
     with consumer(database, size=2) as (process, owner_id):
         assert queue.owner_id
-        hand_of(queue).heart.on_reclaimed = woken.set
         assert session_of(database, owner_id) is not None
         process.kill()
         process.wait()
-        assert woken.wait(10)
+        assert queue._control.hears(10)
     assert states(database) == ["unclaimed"] * 3
     assert owner_row(database, owner_id) is None
 
@@ -208,9 +206,8 @@ def test_a_heartbeat_from_the_future_that_does_not_change_is_silence(backend: Ba
     batch = dead.claim(2)
     write_owner(backend, dead.owner_id, beat=in_an_hour(backend))
     living = backend.queue(liveness=QUICK)
-    before, handed_back = living.owner_id, threading.Event()
-    hand_of(living).heart.on_reclaimed = handed_back.set
-    assert handed_back.wait(20)
+    before = living.owner_id
+    assert living._control.hears(20)
     assert owner_row(backend, dead.owner_id) is None
     assert states(backend) == ["unclaimed"] * 3
     assert living.owner_id == before
@@ -291,7 +288,7 @@ def test_an_owner_declared_dead_goes_on_under_a_new_id(
 def test_a_claim_in_the_name_of_a_dead_owner_takes_nothing(backend: Backend) -> None:
     queue = still(backend.queue())
     queue.enqueue(jobs(3))
-    me, strategy = queue.owner_id, queue._works.algorithm(None)
+    me, strategy = queue.owner_id, queue._parts.plan(None).strategy
     declare_dead(backend, me)
     with backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation) as connection:
         for owner_id in (me, me + 1_000):
@@ -531,12 +528,10 @@ def test_a_batch_without_progress_ends_the_signs_of_life(backend: Backend, caplo
     queue.on_hang = hangs.release
     queue.enqueue(jobs(2))
     me, batch = queue.owner_id, queue.claim(2)
-    handed_back = threading.Event()
     assert other.owner_id
-    hand_of(other).heart.on_reclaimed = handed_back.set
     hand_of(queue).heart._working_since = time.monotonic() - QUICK.max_batch_time - 1
     assert hangs.acquire(timeout=10)
-    assert handed_back.wait(10)
+    assert other._control.hears(10)
     assert owner_row(backend, me) is None
     assert not hangs.acquire(blocking=False), "told once"
     assert [record.message for record in caplog.records if "the handler hangs" in record.message] != []

@@ -82,4 +82,4 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
 
 def janitor_of(queue: object) -> Reaper:
     """The one on the owner's own connection, whose losses it knows of."""
-    return hand_of(queue).heart._janitor  # type: ignore[arg-type]
+    return hand_of(queue).heart._reaper  # type: ignore[arg-type]

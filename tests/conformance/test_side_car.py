@@ -279,7 +279,7 @@ def by_hand(backend: Backend) -> Iterator[sa.Connection]:
 
 
 def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int) -> list[Any]:
-    algorithm = queue._works.algorithm(None)
+    algorithm = queue._parts.plan(None).strategy
     return keys(algorithm.claim(connection, queue.owner_id, ClaimRequest(size, limit)).jobs)
 
 
@@ -315,10 +315,10 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
     queue = orders(backend, 4, hold=hold)
     with orders(backend).claim(2) as batch:
         batch.done()
-    algorithm: Any = queue._works.algorithm(None)
+    algorithm: Any = queue._parts.plan(None).strategy
     phases = algorithm._phases
     naive = sa.select(ORDERS.c.id)
-    ours, dialect = queue._works.backend.source, queue._works.backend.dialect
+    ours, dialect = queue._parts.backend.source, queue._parts.backend.dialect
     everything = dialect.only_candidates(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
         skip_locked=True, of=ours.table
     )
@@ -330,7 +330,7 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, ho
 @BOTH
 def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend, lock_source: bool) -> None:
     queue = orders(backend, 3, lock_source=lock_source, where=sa.text("status = 'new'"))
-    algorithm: Any = queue._works.algorithm(None)
+    algorithm: Any = queue._parts.plan(None).strategy
     algorithm._phases.finder._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
     backend.run("UPDATE orders SET status = 'old' WHERE id = 2")
     assert keys(queue.claim(3)) == [1, 3]
@@ -713,12 +713,12 @@ def plan_of(backend: Backend, queue: Queue, statement: Any, values: dict[str, An
 
 
 def pair_of(queue: Queue) -> statements.SideCarJoin:
-    backend = queue._works.backend
+    backend = queue._parts.backend
     return statements.SideCarJoin(backend.source, backend.roles, backend.dialect, queue._chosen.now)
 
 
 def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, busy: Queue) -> None:
-    algorithm: Any = busy._works.algorithm(None)
+    algorithm: Any = busy._parts.plan(None).strategy
     plan = plan_of(backend, busy, algorithm._phases.finder._from_head, {"claimjobs_limit": SIZE})
     wanted = {backend.primary_key_of("orders"), backend.primary_key_of("orders_claims")}
     assert set(plan.indexes) == wanted, plan.text
@@ -727,7 +727,7 @@ def test_candidates_are_read_in_order_and_their_claims_by_key(backend: Backend, 
 
 
 def test_the_rest_of_a_claim_goes_through_the_primary_keys(backend: Backend, busy: Queue) -> None:
-    algorithm: Any = busy._works.algorithm(None)
+    algorithm: Any = busy._parts.plan(None).strategy
     chosen = list(range(801, 801 + SIZE))
     me = busy.owner_id
     each = {

@@ -69,5 +69,5 @@ def test_each_database_has_a_janitor_of_its_own(backend: Backend, neighbour: Bac
     """Where the name of its lock were the server's, one database would have to wait for the other's."""
     queues = [backend.queue(), neighbour.queue()]
     for queue in queues:
-        heart = queue._works.hand.heart  # type: ignore[union-attr]  # by lease
+        heart = queue._parts.hold.heart  # type: ignore[union-attr]  # by lease
         backend.wait_for(lambda heart=heart: heart._leads, "it leads")  # type: ignore[misc]

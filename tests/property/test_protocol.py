@@ -153,7 +153,7 @@ class Protocol(RuleBasedStateMachine):
         consumer = self.consumers[who]
         wanted = self.model.claimable(self.clock.now, size)
         # What others put before its cursor it finds in time (tests/conformance/test_cursor.py), as the model has none.
-        consumer.queue._works.look_back()
+        consumer.queue._parts.restart_from_head()
         batch = consumer.queue.claim(size)
         self._asked(consumer)
         taken = [job.d for job in batch.jobs]
@@ -236,7 +236,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.to_reclaim())
     @rule(target=sights, by=WHO)
     def look(self, by: int) -> list[OwnerState]:
-        with self.consumers[by].queue._works.janitor() as janitor:
+        with self.consumers[by].queue._parts.janitor() as janitor:
             seen = janitor.dead()
         assert [one.id for one in seen] == self.to_reclaim()
         return seen
@@ -247,7 +247,7 @@ class Protocol(RuleBasedStateMachine):
         for seen in sight:
             row = owner_row(self.backend, seen.id)
             is_as_seen = row is None or row["beat"] == seen.beat
-            with self._ended(seen), self.consumers[by].queue._works.janitor() as janitor:
+            with self._ended(seen), self.consumers[by].queue._parts.janitor() as janitor:
                 jobs = janitor.reclaim(seen)
             assert jobs == (self.model.reclaim(seen.id, self.clock.now) if is_as_seen else 0)
 

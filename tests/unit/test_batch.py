@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claimjobs import Batch, Job, Retry, job_table
-from claimjobs.batch.batch import Grip
+from claimjobs.batch.hold import Hold
 from claimjobs.batch.settle import Outcomes
+from claimjobs.claim.strategy import ClaimResult
 from claimjobs.errors import BatchSettled, ColumnMissing, NotInBatch
 from claimjobs.table.roles import roles_of
 
@@ -28,16 +29,29 @@ PLAIN = roles_of(
 )
 
 
-class Settled:
-    """A settle that writes down what it is given, and says which keys are lost."""
+class Settled(Hold):
+    """A hold that writes down the outcomes it is to settle, and says which keys are lost."""
+
+    settle_is_final = settles_and_claims = False
+    owner_id = 7
 
     def __init__(self, lost: set[Any] | None = None) -> None:
         self.calls: list[Outcomes] = []
         self._lost = lost or set()
 
-    def __call__(self, outcomes: Outcomes) -> set[Any]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Any]:
         self.calls.append(outcomes)
         return self._lost
+
+    def claim(self, size: int, plan: Any) -> ClaimResult:
+        raise NotImplementedError
+
+    settle_and_claim: Any = claim
+
+    def progress(self) -> None:
+        """Nobody is told."""
+
+    restart_from_head = give_up = close = progress
 
     @property
     def outcomes(self) -> Outcomes:
@@ -47,7 +61,7 @@ class Settled:
 
 def batch_of(settle: Any, count: int = 3, *, retry: Retry | None = None, attempts: int = 0) -> Batch:
     jobs = [Job(key, {"id": key, "attempts": attempts}) for key in range(1, count + 1)]
-    return Batch(jobs, ROLES, Grip(settle), retry or Retry(attempts=3, base=8, cap=100))
+    return Batch(ClaimResult(jobs, count, count), settle, ROLES, retry or Retry(attempts=3, base=8, cap=100))
 
 
 def test_it_settles_once_when_the_block_is_left() -> None:
@@ -71,13 +85,14 @@ def test_an_empty_batch_settles_nothing() -> None:
 def test_a_settle_that_fails_leaves_the_batch_open_to_be_settled_again() -> None:
     answers: Iterator[Any] = iter([OSError("gone"), {2}])
 
-    def settle(_outcomes: Outcomes) -> set[Any]:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return {2}
+    class Fails(Settled):
+        def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Any]:
+            answer = next(answers)
+            if isinstance(answer, Exception):
+                raise answer
+            return {2}
 
-    batch = batch_of(settle)
+    batch = batch_of(Fails())
     batch.done()
     with pytest.raises(OSError, match="gone"):
         batch.settle()
@@ -172,7 +187,7 @@ def test_a_job_of_another_batch_changes_nothing() -> None:
 
 
 def test_a_table_without_the_columns_cannot_hold_a_failure() -> None:
-    batch = Batch([Job(1, {"id": 1})], PLAIN, Grip(Settled()), Retry())
+    batch = Batch(ClaimResult([Job(1, {"id": 1})], 1, 1), Settled(), PLAIN, Retry())
     with pytest.raises(ColumnMissing, match="ALTER TABLE plain ADD COLUMN attempts INTEGER"):
         batch.fail(batch[0], "broken")
     assert len(batch.undecided) == 1

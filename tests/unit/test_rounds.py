@@ -7,7 +7,7 @@ import weakref
 from types import FrameType
 from typing import Any
 
-from claimjobs.queue.control import Control
+from claimjobs.control import Control
 from claimjobs.queue.queue import Queue
 from tests.backends import wait_for
 

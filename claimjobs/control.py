@@ -1,20 +1,31 @@
-"""Orders: what the loops of a queue are told, from any thread or signal handler: to stop, to drain, to look again."""
+"""Control: what the loops of a queue are told from any thread or signal handler: stop, drain, look for work again."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
+
+
+class WatchesHangs(Protocol):
+    """A Queue, as far as a control knows it."""
+
+    on_hang: Callable[[], None]
 
 
 class Control:
-    """Of one queue. Whoever waits for a word hears each of them at once.
+    """The control of one queue. Whoever waits is woken at once.
 
-    A signal handler runs in the middle of anything, also of these methods. A `threading.Event`, whose lock its own
-    thread may have at that moment, would have it wait for itself.
+    A signal handler can interrupt any code, also these methods. So a `threading.Event` is not used: its lock may be
+    held by the interrupted thread, which would then wait for itself.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, queue: WatchesHangs | None = None) -> None:
+        """`queue`: its `on_hang` is called when a batch hangs. It is not kept alive: threads have this object."""
+        self._queue = None if queue is None else weakref.ref(queue)
         self._stopped = False
         self._draining = False
         self.waits_for_retries = False
@@ -40,6 +51,12 @@ class Control:
         for lock in tuple(self._waiting):
             with suppress(RuntimeError):  # released by a word before
                 lock.release()
+
+    def batch_hangs(self) -> None:
+        """A batch makes no progress: call the `on_hang` of the queue, if that is still there."""
+        queue = None if self._queue is None else self._queue()
+        if queue is not None:
+            queue.on_hang()
 
     @property
     def stopping(self) -> bool:

@@ -1,0 +1,50 @@
+"""ClaimPlan: all that is built once for a predicate, so that claims with it need build nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.batch.settle import Settler
+from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
+from claimjobs.claim.strategy import ClaimStrategy
+from claimjobs.statements.find import Selection
+from claimjobs.statements.idle import work
+from claimjobs.statements.side_car import SideCarJoin
+from claimjobs.table.backend import Backend
+from claimjobs.table.predicates import Where
+
+
+@dataclass
+class ClaimPlan:
+    """How jobs that match a predicate are claimed, settled with the next claim, and looked for while idle."""
+
+    where: Where
+    selection: Selection
+    """The rows that are due and match, in order."""
+    strategy: ClaimStrategy
+    backend: Backend
+    now: sa.ColumnElement[Any]
+    changes: bool
+    """Whether a callable gives the predicate, so that the next claim needs another plan."""
+    _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
+
+    def settle_and_claim(self, settler: Settler) -> SettleAndClaim:
+        """How a batch is settled and the next one claimed in one transaction. Built at the first call."""
+        if self._settle_and_claim is None:
+            self._settle_and_claim = settle_and_claim_for(settler, self.strategy)
+        return self._settle_and_claim
+
+    @cached_property
+    def work(self) -> sa.ColumnElement[Any] | None:
+        """A scalar that is NULL when there is nothing to claim. None where only a claim can tell."""
+        backend, selection = self.backend, self.selection
+        if self.changes:
+            return None
+        if backend.apart is None:
+            return work(backend.source, selection)
+        pair = SideCarJoin(backend.apart, backend.roles, backend.dialect, self.now)
+        return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.group_size >= 0)))
