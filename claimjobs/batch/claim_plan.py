@@ -39,11 +39,9 @@ class ClaimPlan:
         return self._settle_and_claim
 
     @cached_property
-    def work(self) -> sa.ColumnElement[Any] | None:
-        """A scalar that is NULL when there is nothing to claim. None where only a claim can tell."""
+    def work(self) -> sa.ColumnElement[Any]:
+        """A scalar that is NULL when there is nothing to claim."""
         backend, selection = self.backend, self.selection
-        if self.changes:
-            return None
         if backend.apart is None:
             return work(backend.source, selection)
         pair = SideCarJoin(backend.apart, backend.roles, backend.dialect, self.now)

@@ -113,7 +113,7 @@ class BatchLoop:
 
     def _wish(self, idleness: IdleBackoff) -> WakeCondition:
         """What to be called for. Where only a claim can tell whether there is work, claims go on as ever."""
-        work = self._parts.plan(self._source.where).work
+        work = self._parts.work(self._source.where)
         if work is not None:
             return WakeCondition(work, FIRST_LOOK, self._poll * RARER)
         pause = idleness.pause()

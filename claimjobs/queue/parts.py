@@ -286,6 +286,10 @@ class QueueParts:
                 self._leftovers = Leftovers(self.backend.roles, self.backend.dialect, self._report)
             return self._leftovers
 
+    def work(self, where: Where) -> sa.ColumnElement[Any] | None:
+        """A scalar that is NULL when there is nothing to claim. None where a callable gives the predicate."""
+        return None if self.selector.changes(where) else self.plan(where).work
+
     def retries(self, where: Where) -> Retries:
         """The jobs that match and wait for their next attempt. Raises BadPredicate."""
         backend, now = self.backend, self._choices.now
