@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any, Self
 
 import sqlalchemy as sa

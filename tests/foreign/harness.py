@@ -139,7 +139,7 @@ def _look_once(queues: list[Queue]) -> None:
     first, *others = queues
     first.check()
     for queue in others:
-        queue._works._backend = first._works._backend
+        queue._parts._backend = first._parts._backend
 
 
 def _engine(place: Backend, settings: Sequence[str]) -> sa.Engine:
