@@ -17,6 +17,8 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.claim.candidates import CandidateFinder, check_keys, first_group, reach_of
+from claimjobs.claim.claimed_values import ClaimedValues
+from claimjobs.claim.mark import Mark
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -27,6 +29,7 @@ from claimjobs.job import Job
 from claimjobs.options import HoldKind
 from claimjobs.statements import advisory as statements
 from claimjobs.statements.find import Selection
+from claimjobs.statements.lock import lock
 from claimjobs.table.backend import Backend
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import Roles
@@ -52,9 +55,9 @@ class AdvisoryLocks:
         """Try to lock each key; the keys whose lock was got."""
         wanted = self._new(keys)
         self.held.update(wanted)
-        for lock, is_locked in self._send(connection, self._try_locks, wanted):
+        for tried, is_locked in self._send(connection, self._try_locks, wanted):
             if not is_locked:
-                self.held.discard(lock)
+                self.held.discard(tried)
         return [key for lock, key in wanted.items() if lock in self.held]
 
     def _new(self, keys: Sequence[Key]) -> dict[Lock, Key]:
@@ -129,6 +132,22 @@ class RecheckAndMark(Recheck):
         return (
             self._reader.all(connection, self._marked, parameters) if self._mark.count(connection, parameters) else ()
         )
+
+
+class LockRowsAndMark(Recheck):
+    """Locks the rows too. So a mark that falls short shows that the database swallows the write, and no other owner."""
+
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+        self._values = ClaimedValues(backend.roles)
+        self._reader = RowReader(backend.roles, backend.dialect, self._values.names)
+        self._lock = CompiledStatement(lock(backend.roles, backend.dialect, selection, self._reader.parts))
+        self._mark = Mark(backend, now)
+
+    def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
+        parameters = {"claimjobs_candidates": keys, "claimjobs_size": len(keys)}
+        jobs = self._reader.jobs(self._reader.all(connection, self._lock, parameters), self._values.of(owner))
+        self._mark.write(connection, owner, jobs)
+        return jobs
 
 
 class AdvisoryStrategy(ClaimStrategy):
@@ -228,13 +247,18 @@ def advisory_strategy(
     hold: HoldKind,
     *,
     session_lock: bool | None = None,
+    careful: bool = False,
 ) -> ClaimStrategy:
-    """The claim by advisory locks.
+    """The claim by advisory locks. `careful`: see `strategy_for`.
 
     `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: each new
     session is asked. A claim raises SessionsNotOurs if it does not, as behind a pooler.
     """
-    recheck = RecheckOnly(backend, selection) if hold == "transaction" else RecheckAndMark(backend, selection, now)
+    recheck: Recheck
+    if hold == "transaction":
+        recheck = RecheckOnly(backend, selection)
+    else:
+        recheck = (LockRowsAndMark if careful else RecheckAndMark)(backend, selection, now)
     return AdvisoryStrategy(backend, selection, recheck, declared=session_lock)
 
 

@@ -22,20 +22,25 @@ def strategy_for(
     hold: HoldKind = "lease",
     lock: LockKind = "rows",
     session_lock: bool | None = None,
+    careful: bool = False,
 ) -> ClaimStrategy:
     """The strategy for these choices. What most users do not need is imported when it is chosen.
 
     `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: a claim
     by advisory locks asks each new session.
+
+    `careful`: with the same locks, but a claim by lease marks only rows that it has locked. So it raises Unmarked where
+    the database swallows the mark. A statement that checks and marks at once cannot tell that from a lost race.
     """
     if lock == "advisory":
         from claimjobs.claim.advisory_locks import advisory_strategy  # noqa: PLC0415
 
-        return advisory_strategy(backend, selection, now, hold, session_lock=session_lock)
+        return advisory_strategy(backend, selection, now, hold, session_lock=session_lock, careful=careful)
     if backend.apart is not None:
         from claimjobs.claim.side_car import side_car_strategy  # noqa: PLC0415
 
         return side_car_strategy(backend, selection, now, hold)
     if hold == "transaction":
         return LockOnly(backend, selection)
-    return (OneStatement if backend.dialect.claims_in_one_statement else TwoPhases)(backend, selection, now)
+    at_once = backend.dialect.claims_in_one_statement and not careful
+    return (OneStatement if at_once else TwoPhases)(backend, selection, now)

@@ -6,12 +6,9 @@ import sqlalchemy as sa
 
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.find_and_lock import lock_strategy
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Unmarked
-from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.errors import KeyNotUnique
-from claimjobs.job import Job
+from claimjobs.claim.mark import Mark
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.statements.find import Selection
-from claimjobs.statements.mark import mark
 from claimjobs.table.backend import Backend
 
 
@@ -21,24 +18,15 @@ class TwoPhases(ClaimStrategy):
     is_one_statement = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[object]) -> None:
-        self._name = backend.roles.name
         self._values = ClaimedValues(backend.roles)
         self._lock = lock_strategy(backend, selection, known=self._values.names)
-        self._mark = CompiledStatement(mark(backend.roles, backend.dialect, now, backend.owners))
+        self._mark = Mark(backend, now)
         self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         result = self._lock.lock(connection, request, self._values.of(owner))
-        if result.jobs:
-            self._mark_all(connection, owner, result.jobs)
+        self._mark.write(connection, owner, result.jobs)
         return result._replace(owner=owner)
-
-    def _mark_all(self, connection: sa.Connection, owner: int, jobs: list[Job]) -> None:
-        marked = self._mark.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": owner})
-        if marked > len(jobs):
-            raise KeyNotUnique(self._name)
-        if marked < len(jobs):
-            raise Unmarked(marked, jobs)
 
 
 class LockOnly(ClaimStrategy):

@@ -23,8 +23,7 @@ from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.claim.choose import strategy_for
 from claimjobs.claim.probe import Probe
 from claimjobs.claim.selector import Selector
-from claimjobs.claim.strategy import ClaimResult
-from claimjobs.claim.two_phases import TwoPhases
+from claimjobs.claim.strategy import ClaimResult, ClaimStrategy
 from claimjobs.control import Control
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
@@ -37,6 +36,7 @@ from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
+from claimjobs.statements.find import Selection
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
@@ -245,9 +245,7 @@ class QueueParts:
         backend, plan = self.backend, self.plan(where)
         with self.connector() as connector:
             connector.transaction(Probe(backend, plan.selection).run)
-        if self._choices.by_lease and backend.apart is None:
-            plan = replace(plan, strategy=TwoPhases(backend, plan.selection, self._choices.now))
-        return hold.claim(size, plan)
+        return hold.claim(size, replace(plan, strategy=self._strategy(plan.selection, careful=True)))
 
     def batch(self, hold: Hold, claimed: ClaimResult, source: SettlesBatch | None = None) -> Batch:
         """What was claimed, as a user gets it."""
@@ -265,10 +263,21 @@ class QueueParts:
         return plan
 
     def _new_plan(self, where: Where) -> ClaimPlan:
-        backend, selection, chosen = self.backend, self.selector.selection(where), self._choices
-        declared, now = chosen.liveness.session_lock, chosen.now
-        strategy = strategy_for(backend, selection, now, hold=chosen.hold, lock=chosen.lock, session_lock=declared)
-        return ClaimPlan(where, selection, strategy, backend, now, changes=self.selector.changes(where))
+        selection, now = self.selector.selection(where), self._choices.now
+        changes = self.selector.changes(where)
+        return ClaimPlan(where, selection, self._strategy(selection), self.backend, now, changes=changes)
+
+    def _strategy(self, selection: Selection, *, careful: bool = False) -> ClaimStrategy:
+        chosen = self._choices
+        return strategy_for(
+            self.backend,
+            selection,
+            chosen.now,
+            hold=chosen.hold,
+            lock=chosen.lock,
+            session_lock=chosen.liveness.session_lock,
+            careful=careful,
+        )
 
     @property
     def selector(self) -> Selector:

@@ -143,6 +143,16 @@ def drain(queue: Queue, done: list[str]) -> None:
         assert not batch.lost
 
 
+def test_claims_in_vain_never_take_what_an_advisory_lock_protects(backend: Backend) -> None:
+    """After some claims in vain a consumer claims in another way, which must ask for the same locks."""
+    one, other = advisory(backend, "transaction"), advisory(backend, "lease")
+    one.enqueue(jobs(3))
+    with one.claim(3) as batch:
+        assert [len(other.claim(3)) for _ in range(20)] == [0] * 20
+        batch.done()
+    assert backend.rows() == []
+
+
 def test_two_descriptions_of_a_table_share_its_locks(backend: Backend) -> None:
     one, other = advisory(backend, "transaction"), advisory(backend, "transaction", table=JOBS)
     one.enqueue(jobs(2))

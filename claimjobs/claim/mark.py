@@ -1,0 +1,30 @@
+"""Mark: writes the owner into jobs that are locked, and notices what the database does not write."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from claimjobs.claim.strategy import Unmarked
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.errors import KeyNotUnique
+from claimjobs.job import Job
+from claimjobs.statements.mark import mark
+from claimjobs.table.backend import Backend
+
+
+class Mark:
+    """The UPDATE of a claim for jobs whose rows this transaction has locked."""
+
+    def __init__(self, backend: Backend, now: sa.ColumnElement[object]) -> None:
+        self._name = backend.roles.name
+        self._update = CompiledStatement(mark(backend.roles, backend.dialect, now, backend.owners))
+
+    def write(self, connection: sa.Connection, owner: int, jobs: list[Job]) -> None:
+        """Mark these jobs as the owner's. Raises KeyNotUnique, and Unmarked where fewer rows were written."""
+        if not jobs:
+            return
+        marked = self._update.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": owner})
+        if marked > len(jobs):
+            raise KeyNotUnique(self._name)
+        if marked < len(jobs):
+            raise Unmarked(marked, jobs)
