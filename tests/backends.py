@@ -255,7 +255,10 @@ class Backend:
         return self._eye.advisory_locks([self.dialect.lock_of(f"{self._eye.database}.{table}", str(k)) for k in keys])
 
     def lock_table(self) -> list[tuple[str, str]]:
-        """Every row lock in this database as (index, mode). Requires "row lock table"."""
+        """Every row lock on jobs in this database as (index, mode). Requires "row lock table".
+
+        Those on owners are left out: a heartbeat may be written at this moment.
+        """
         return self._eye.row_locks()
 
     def plan(self, connection: sa.Connection, statement: Any, values: dict[str, Any]) -> Plan:
@@ -435,7 +438,7 @@ class _Eye:
     def row_locks(self) -> list[tuple[str, str]]:
         asked = (
             "SELECT index_name, lock_mode FROM performance_schema.data_locks "
-            "WHERE object_schema = :database AND lock_type = 'RECORD'"
+            "WHERE object_schema = :database AND lock_type = 'RECORD' AND object_name <> 'claimjobs_owners'"
         )
         return [(row[0], row[1]) for row in self._ask(asked)]
 

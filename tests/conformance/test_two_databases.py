@@ -10,6 +10,16 @@ from claimjobs import Queue
 from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import age, end_session, owner_row, session_of, states, still
+from tests.conformance.sleepers import PATIENT
+
+
+_MYSQL = "ALTER TABLE claimjobs_owners AUTO_INCREMENT = 2000000000"
+NEXT_ID = {
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+    "postgres": "ALTER TABLE claimjobs_owners ALTER COLUMN id RESTART WITH 2000000000",
+}
+"""SQL that sets the id of the next owner. Without it the first id tells when the table was made."""
 
 
 @pytest.fixture
@@ -21,8 +31,11 @@ def neighbour(backend: Backend, servers: Servers) -> Iterator[Backend]:
 
 
 def namesakes(backend: Backend, neighbour: Backend) -> tuple[Queue, Queue]:
-    """A queue in each database, each with two jobs in hand: both owners are the first of their table."""
-    here, there = still(backend.queue()), still(neighbour.queue())
+    """A queue in each database, each with two claimed jobs, whose owners have the same id."""
+    for each in (backend, neighbour):
+        each.make()
+        each.run(NEXT_ID[each.family])
+    here, there = still(backend.queue()), still(neighbour.queue(liveness=PATIENT))
     for queue in (here, there):
         queue.enqueue(jobs(2))
         assert len(queue.claim(2)) == 2

@@ -44,6 +44,8 @@ class Case:
     """SQL that enqueues. Empty: none."""
     count: int = 8
     """How many rows there are then. Each must be handled once."""
+    unclaimed: int = 0
+    """How many of them, the last ones, no claim ever takes."""
     on: tuple[Family, ...] = FAMILIES
     ways: tuple[Way, ...] = WAYS
     refused: Refusal | Mapping[Way, Refusal] | None = None
