@@ -12,7 +12,6 @@ from tests.conformance.jobs import jobs
 from tests.conformance.owners import age, end_session, owner_row, session_of, states, still
 from tests.conformance.sleepers import PATIENT
 
-
 _MYSQL = "ALTER TABLE claimjobs_owners AUTO_INCREMENT = 2000000000"
 NEXT_ID = {
     "mysql": _MYSQL,
