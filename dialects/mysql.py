@@ -250,7 +250,7 @@ class MySQL(Dialect):
     @contextlib.contextmanager
     def committing(self, connection: sa.Connection) -> Iterator[None]:
         # In one statement with the lock that says that this session may be interrupted.
-        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_nap = get_lock({_OWN_SLEEP_LOCK}, 0)").close()
+        connection.exec_driver_sql(f"SET autocommit = 1, @claimjobs_sleep = get_lock({_OWN_SLEEP_LOCK}, 0)").close()
         try:
             yield
         finally:
@@ -262,7 +262,7 @@ class MySQL(Dialect):
         try:
             for _ in range(3):  # a call may hit this statement, too
                 with self._interruptible():
-                    back = f"SET autocommit = 0, @claimjobs_nap = release_lock({_OWN_SLEEP_LOCK})"
+                    back = f"SET autocommit = 0, @claimjobs_sleep = release_lock({_OWN_SLEEP_LOCK})"
                     connection.exec_driver_sql(back).close()
                     return
         except sa.exc.SQLAlchemyError:

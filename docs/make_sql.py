@@ -22,7 +22,6 @@ import sqlalchemy as sa
 from claimjobs import Queue
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.database.connection import IdleConnection
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.lease.idle_checks import WakeCondition
@@ -42,7 +41,7 @@ from claimjobs.table.roles import Roles, roles_of
 from docs.sql_format import formatted
 from docs.sql_texts import TEXTS
 from tests.backends import Backend, Servers
-from tests.conformance.owners import declare_dead, hand_of, still
+from tests.conformance.owners import declare_dead, hold_of, still
 
 PAGE: Final = Path(__file__).with_name("sql.md")
 ROWS: Final = 20_000
@@ -168,7 +167,7 @@ def _asleep(ours: sa.Table, roles: Roles, dialect: Dialect) -> dict[str, Any]:
     listen = dialect.listen(FIRST_OWNER)
     return {
         **({} if listen is None else {"listen": listen}),
-        "lie down": sleepers.lie_down(ours),
+        "lie down": sleepers.mark_asleep(ours),
         "glance": sleepers.glance(ours, work),
         "careful": sleepers.careful(ours, work, dialect=dialect, roles=roles),
         "call": sleepers.call(ours, dialect),
@@ -183,7 +182,7 @@ def _sleep() -> Any:
 def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     return {
-        "lead": sa.select(dialect.try_named_lock(f"janitor of {roles.name}")),
+        "lead": sa.select(dialect.try_named_lock(f"reaper of {roles.name}")),
         "look": owners.everyone(ours, dialect),
         "sweep": owners.unknown(roles, ours),
         "end session": dialect.end_session(4711),
@@ -380,7 +379,7 @@ def _go_on(queue: Queue) -> None:
     for count, batch in enumerate(queue.batches(SIZE, where=None)):
         with batch:
             batch.done()
-        hand_of(queue).restart_from_head() if count == 1 else None
+        hold_of(queue).restart_from_head() if count == 1 else None
         if count == 3:
             break
     with queue.claim(SIZE) as batch:
@@ -391,19 +390,17 @@ def _go_on(queue: Queue) -> None:
 
 
 def _live(queue: Queue) -> None:
-    hand = hand_of(queue)
+    hand = hold_of(queue)
     hand.owner.beat()
-    hand.heart._look()
-    wish = WakeCondition(queue._parts.plan(None).work, 1.0, 1.0)
-    nap = hand.sleeper._nap
+    hand.heartbeat._reclaim_dead()
+    condition = WakeCondition(queue._parts.plan(None).work, 1.0, 1.0)
+    idle_wait = hand.sleeper._idle_wait
 
-    def sleep(lull: IdleConnection) -> None:
-        nap._lies_down(lull.connection)
+    with hand._connector.idle() as idle:
+        idle_wait._begin(idle.connection)
         for careful in (False, True):
-            nap._glance(lull.connection, wish, for_work=True, careful=careful)
-        lull.wait(0.01)
-
-    hand._connector.idle(sleep)
+            idle_wait._check(idle.connection, condition, for_work=True, careful=careful)
+        idle.wait(0.01)
     queue.enqueue([{"d": "d", "e": "e"}] * 2)
 
 
@@ -413,7 +410,7 @@ def _reclaim(queue: Queue, backend: Backend) -> None:
     dead_one.claim(2)
     declare_dead(backend, dead_one.owner_id)
     queue.reclaim()
-    queue.give_back(ended.owner_id)
+    queue.reclaim_owner(ended.owner_id)
     for each in (dead_one, ended):
         each.close()
     backend.run("UPDATE jobs SET suspect = 0 WHERE suspect > 0")  # so that the next batch is one of fresh jobs

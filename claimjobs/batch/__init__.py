@@ -1,1 +1,1 @@
-"""A claim in hand: outcomes of jobs, the settle that writes them, and the transaction that may hold them."""
+"""Claimed jobs: what holds them, their outcomes, and the settle that writes these."""

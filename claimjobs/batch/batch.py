@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Jobs that are in this process's hand alone, in the order they were claimed.
+    """Jobs that only this process holds, in the order in which they were claimed.
 
     Use it once, as a context manager: leaving the block settles the batch. Inside it a job counts as done when a
     loop over the batch has moved past it; `done`, `fail` and `release` say it outright. Whatever has no outcome
-    when the block is left, by its end, a `break` or a `return`, is released. After an exception it is handed back as
+    when the block is left, by its end, a `break` or a `return`, is released. After an exception it is released as
     suspect: see `blame`.
     """
 
@@ -53,16 +53,16 @@ class Batch:
         self._source = source
         self._retry = retry
         self._entity = entity
-        self._in_work: Job | None = None
+        self._current: Job | None = None
         self._kept: set[Key] = set()
         self.kept_alive: object = None
-        """What would hand the jobs back when it is garbage-collected: a batch that is open keeps it from that."""
+        """What releases the jobs when it is garbage-collected: an open batch keeps it alive."""
         self.lost: tuple[Job, ...] = ()
         """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
         self.settled = False
         """Whether the outcomes are in the database."""
         self.contended = False
-        """Whether jobs were there, all of them in other hands: an empty batch then does not mean an empty queue."""
+        """Whether jobs were there, all of them held by others: an empty batch then does not mean an empty queue."""
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Batch:
         self._outcomes.done.extend(self._decide(jobs))
 
     def release(self, *jobs: Job) -> None:
-        """Hand these jobs back, for anyone, at once; without arguments, all that have no outcome yet."""
-        self._take_back(jobs)
+        """Release these jobs at once, for any consumer; without arguments, all that have no outcome yet."""
+        self._undo(jobs)
         self._outcomes.released.extend(self._decide(jobs))
 
     def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
@@ -146,10 +146,10 @@ class Batch:
         failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         self._check_failure(is_last)
-        self._take_back([job])
+        self._undo([job])
         [key] = self._decide([job])
         wait = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
-        self._outcomes.fail(key, self._roles.kept_of(_plain(error)), None if is_last else wait)
+        self._outcomes.fail(key, self._roles.kept_of(_text_of(error)), None if is_last else wait)
 
     def _check_failure(self, is_last: bool) -> None:
         if is_last:
@@ -161,7 +161,7 @@ class Batch:
     def blame(self, error: BaseException | str) -> None:
         """Something went wrong that names no job: any of those without an outcome may be why.
 
-        One alone failed, as by `fail`. Several are handed back as suspects, not charged with an attempt: after a
+        One alone failed, as by `fail`. Several are released as suspects, not charged with an attempt: after a
         back-off they are claimed again, half as many at a time as they were, until the bad one is alone. A column that
         could not be read (Unreadable) names its job: that one failed, and the others are released. An exception
         that leaves the `with` block is the same. A table that cannot hold the mark has them released.
@@ -179,9 +179,9 @@ class Batch:
 
     def _suspect(self, error: BaseException | str) -> None:
         jobs = self.undecided
-        self._take_back(jobs)
+        self._undo(jobs)
         for key, job in zip(self._decide(jobs), jobs, strict=True):
-            self._outcomes.errors[key] = self._roles.kept_of(_plain(error))
+            self._outcomes.errors[key] = self._roles.kept_of(_text_of(error))
             self._outcomes.suspects[key] = self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0))
 
     def _can_fail(self) -> bool:
@@ -194,7 +194,7 @@ class Batch:
 
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
         """Take jobs from the undecided; a later word on a job replaces the earlier one."""
-        keys = self._meant(jobs)
+        keys = self._keys_of(jobs)
         self._hold.progress()
         if not jobs:
             self._undecided.clear()
@@ -208,28 +208,28 @@ class Batch:
 
     def _begin(self, job: Job) -> None:
         self._finish()
-        self._in_work = job
+        self._current = job
         self._hold.begin_job(self._claimed)
 
     def _finish(self) -> None:
         """The work on a job is over: what it wrote stays if it is done. Until now that could be taken back."""
-        if self._in_work is None:
+        if self._current is None:
             return
-        if self._in_work.key in self._undecided:
+        if self._current.key in self._undecided:
             self._hold.undo_job(self._claimed)
         elif self._hold.keep_job(self._claimed):
-            self._kept.add(self._in_work.key)
-        self._in_work = None
+            self._kept.add(self._current.key)
+        self._current = None
 
-    def _take_back(self, jobs: Sequence[Job]) -> None:
+    def _undo(self, jobs: Sequence[Job]) -> None:
         """These jobs are not done: what the one in work wrote is undone, before anything is said of it."""
-        keys = self._meant(jobs)
+        keys = self._keys_of(jobs)
         for key in keys:
             if key in self._kept:
                 raise TooLate(key)
-        if self._in_work is not None and self._in_work.key in keys:
+        if self._current is not None and self._current.key in keys:
             self._hold.undo_job(self._claimed)
-            self._in_work = None
+            self._current = None
 
     # --- settling --------------------------------------------------------------------------------------
 
@@ -250,7 +250,7 @@ class Batch:
 
     def _undo_what_raised(self) -> None:
         """Nobody knows which job wrote what was written outside of any job's work: all is undone, and no job done."""
-        if self._in_work is None and self._hold.undo_all(self._claimed):
+        if self._current is None and self._hold.undo_all(self._claimed):
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)
             self._kept.clear()
@@ -292,7 +292,7 @@ class Batch:
         self.settled = True
         self.kept_alive = None
 
-    def _meant(self, jobs: Sequence[Job]) -> list[Key]:
+    def _keys_of(self, jobs: Sequence[Job]) -> list[Key]:
         """The keys of these jobs; of none: of all without an outcome."""
         self._must_be_open()
         if not jobs:
@@ -312,7 +312,7 @@ class Batch:
         return f"<Batch of {len(self)} jobs, {state}>"
 
 
-def _plain(error: BaseException | str) -> str:
+def _text_of(error: BaseException | str) -> str:
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
     # Postgres holds no NUL, and nothing sends half a surrogate pair: neither may keep a batch from being settled.
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -15,7 +15,7 @@ from claimjobs.table.roles import Roles
 def instances(session: Session, entity: type[Any], roles: Roles, jobs: Sequence[Job]) -> tuple[Any, ...]:
     """The instance of each job, in the order of the jobs; read in one statement, as they are now.
 
-    Raises LookupError for a job whose row is gone: somebody deleted it while it was in hand.
+    Raises LookupError for a job whose row is gone: somebody deleted it while it was claimed.
     """
     mapper = sa.inspect(entity)
     names = [mapper.get_property_by_column(mapper.local_table.c[column.name]).key for column in roles.key]

@@ -1,7 +1,7 @@
 """Refusals: the jobs of a batch whose outcome the database refuses or swallows, so that they do not hold up the others.
 
 A constraint, a trigger or a foreign key refuses a row with an error: the settle is halved until such a row is alone. A
-trigger or a rule can also swallow a write without an error. Nobody else has such a job then: it is in our hand still.
+trigger or a rule can also swallow a write without an error. This owner still holds such a job.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ class Refusals:
         self._roles, self._dialect = backend.roles, backend.dialect
         self._held = owners.held(backend.roles)
 
-    def settle(self, owner: int, outcomes: Outcomes, doubts: list[BaseException]) -> Unsettled:
+    def settle(self, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]) -> Unsettled:
         """Write outcomes, and change those in `outcomes` that become failures."""
         refused: dict[Key, str] = {}
-        lost = self._in_parts(owner, outcomes, doubts, refused)
-        return self.follow(owner, outcomes, lost, refused=refused, doubts=doubts)
+        lost = self._in_parts(owner, outcomes, unconfirmed, refused)
+        return self.follow(owner, outcomes, lost, refused=refused, unconfirmed=unconfirmed)
 
     def follow(
         self,
@@ -63,24 +63,24 @@ class Refusals:
         unwritten: set[Key],
         *,
         refused: Mapping[Key, str],
-        doubts: list[BaseException],
+        unconfirmed: list[BaseException],
         claimed: Iterable[Key] = (),
     ) -> Unsettled:
         """What comes after a settle: some rows were `unwritten`, some refused. `claimed`: what was claimed with it."""
         swallowed = dict.fromkeys(self._still_held(owner, unwritten) - set(claimed), SWALLOWED)
         stuck: Mapping[Key, str] = {**refused, **swallowed}
         if stuck:
-            stuck = self._fail(owner, outcomes, stuck, once=set(swallowed), doubts=doubts)
+            stuck = self._fail(owner, outcomes, stuck, once=set(swallowed), unconfirmed=unconfirmed)
         return Unsettled(unwritten - set(swallowed), stuck)
 
     def _in_parts(
-        self, owner: int, outcomes: Outcomes, doubts: list[BaseException], refused: dict[Key, str]
+        self, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException], refused: dict[Key, str]
     ) -> set[Key]:
         def write(keys: Sequence[Key]) -> set[Key]:
-            return self._settler.settle(self._connector, owner, outcomes.only(set(keys)), doubts)
+            return self._settler.settle(self._connector, owner, outcomes.only(set(keys)), unconfirmed)
 
         try:
-            return self._settler.settle(self._connector, owner, outcomes, doubts)
+            return self._settler.settle(self._connector, owner, outcomes, unconfirmed)
         except (sa.exc.DBAPIError, WriteSwallowed) as error:
             if not is_of_a_row(error, self._dialect):
                 raise
@@ -100,7 +100,7 @@ class Refusals:
         refused: Mapping[Key, str],
         *,
         once: set[Key],
-        doubts: list[BaseException],
+        unconfirmed: list[BaseException],
     ) -> Mapping[Key, str]:
         """Let those fail whose work was done. Which of them cannot, and all others that were refused.
 
@@ -108,7 +108,7 @@ class Refusals:
         """
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
-        unwritten = self._in_parts(owner, failed, doubts, again) if failed.errors else set()
+        unwritten = self._in_parts(owner, failed, unconfirmed, again) if failed.errors else set()
         again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
         written = failed.only(set(failed.errors) - set(again))
         for key in refused:

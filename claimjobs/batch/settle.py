@@ -160,20 +160,20 @@ class Settler:
         self._note = None if pair is None or not locked else CompiledStatement(side_car.note(pair))
 
     def settle(
-        self, connector: Connector, me: int, outcomes: Outcomes, doubts: list[BaseException] | None = None
+        self, connector: Connector, me: int, outcomes: Outcomes, unconfirmed: list[BaseException] | None = None
     ) -> set[Key]:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
 
         Those that `me` no longer held are left as they are: somebody else decides about them now. Of the others the
         write was swallowed (see claimjobs.refusals). Written twice the outcomes do no harm.
-        `doubts` as for `Connector.transaction`.
+        `unconfirmed` as for `Connector.transaction`.
         """
         try:
-            for attempt in connector.attempts(unconfirmed=doubts):
+            for attempt in connector.attempts(unconfirmed=unconfirmed):
                 with attempt as connection:
                     lost = self.guarded(connection, me, outcomes)
         except SomeLost:
-            for attempt in connector.attempts(unconfirmed=doubts):
+            for attempt in connector.attempts(unconfirmed=unconfirmed):
                 with attempt as connection:
                     lost = self._look_then_write(connection, me, outcomes)
         return lost

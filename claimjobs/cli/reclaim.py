@@ -77,7 +77,7 @@ def _from(queue: Queue, owner_id: int, force: bool) -> int:
     found = [owner for owner in queue.stats().owners if owner.id == owner_id]
     if not force:
         _refuse_the_living(owner_id, *found)
-    jobs = queue.give_back(owner_id)
+    jobs = queue.reclaim_owner(owner_id)
     if not found and not jobs:
         say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds nothing: see `claimjobs status`")
     return jobs

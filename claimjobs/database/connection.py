@@ -148,31 +148,28 @@ class Connector:
 
     # --- a turn to wait in -----------------------------------------------------------------------------
 
-    def idle(self, body: Callable[[IdleConnection], Result]) -> Result:
-        """Run `body` with the connection to itself, each statement a transaction of its own. It is not tried again.
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[IdleConnection]:
+        """The connection for one thread, which waits on it. Each statement is a transaction of its own, tried once.
 
-        Whoever wants a turn meanwhile ends its waiting. Raises as SQLAlchemy, or ServerUnreachable.
+        A thread that needs the connection meanwhile ends the waiting. Raises as SQLAlchemy, or ServerUnreachable.
         """
         try:
-            result = self._idle(body)
+            with shielded(), self._locked():
+                connection = self._open()
+                self._commit_by_itself(connection, False)
+                with (
+                    contextlib.closing(self._dialect.listener(connection)) as listener,
+                    self._lock.releasable_by(listener.end),
+                    self._breaking(),
+                    connection.begin(),
+                    self._dialect.committing(connection),
+                ):
+                    yield IdleConnection(connection, listener.wait, self._is_needed)
         except Exception as error:
             self.note(error)
             raise
         self.recovered()
-        return result
-
-    def _idle(self, body: Callable[[IdleConnection], Result]) -> Result:
-        with shielded(), self._locked():
-            connection = self._open()
-            self._commit_by_itself(connection, False)
-            with (
-                contextlib.closing(self._dialect.listener(connection)) as listener,
-                self._lock.releasable_by(listener.end),
-                self._breaking(),
-                connection.begin(),
-                self._dialect.committing(connection),
-            ):
-                return body(IdleConnection(connection, listener.wait, self._is_needed))
 
     def end_wait(self) -> None:
         """End what `idle` waits for, if anything."""

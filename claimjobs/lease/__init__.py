@@ -1,1 +1,1 @@
-"""Who holds what, and for how long: owners, their heartbeat, the reaper, and how an idle owner is woken."""
+"""Which owner holds what, and for how long: owners, heartbeat, reaper, and how an idle owner is woken."""

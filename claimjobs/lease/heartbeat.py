@@ -1,4 +1,4 @@
-"""Heart: a thread that gives its owner's signs of life, and looks after the dead."""
+"""Heartbeat: a thread that tells others that its owner lives, and reclaims what dead owners hold."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from claimjobs.table.backend import Backend
 SWEEP: Final = 5.0
 """Seconds between two searches for jobs whose owner is in no table."""
 SHARE: Final = 20
-"""Looking takes at most one part in so many of the time."""
+"""The search for dead owners takes at most one part in so many of the time."""
 
-log = logging.getLogger("claimjobs.heart")
+log = logging.getLogger("claimjobs.heartbeat")
 
 
 class BeatingHold(Protocol):
@@ -42,8 +42,8 @@ class BeatingHold(Protocol):
 class Heartbeat:
     """Beats every fifth of a lease; reclaims what the dead hold.
 
-    One process at a time, whoever has the janitor's session lock, looks at the owners every `CHECK_EVERY` seconds. All
-    others look with every beat: so a janitor that hangs is found dead too, and no lock at all is needed for that.
+    One process at a time leads: it has the reaper's session lock, and looks for dead owners every `CHECK_EVERY`
+    seconds. All others look with every beat. So a leader that hangs is found dead too, and no lock is needed for that.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Heartbeat:
         self._owner = owner
         self._reaper = reaper
         name = backend.roles.name
-        self._lead = sa.select(backend.dialect.try_named_lock(f"janitor of {name}"))
+        self._try_to_lead = sa.select(backend.dialect.try_named_lock(f"reaper of {name}"))
         self._leads = False
         self._led_through = -1
         self.sleeper = Sleeper(
@@ -75,7 +75,7 @@ class Heartbeat:
         self._working_since: float | None = None
         self._hung = False
         self._next_beat = self._next_sweep = 0.0
-        self._thread = threading.Thread(target=self._run, name=f"claimjobs heart of {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"claimjobs heartbeat of {name}", daemon=True)
 
     def start(self) -> None:
         """Begin to beat."""
@@ -89,11 +89,11 @@ class Heartbeat:
             self.sleeper.stop()
             self._thread.join(AGAIN)
 
-    def working(self, busy: bool) -> None:
-        """Progress: something was claimed, decided or settled just now; `busy` tells whether something is in hand."""
-        self._working_since = time.monotonic() if busy else None
+    def note_progress(self, holds_jobs: bool) -> None:
+        """Progress: something was claimed, decided or settled just now; `holds_jobs`: whether jobs are held now."""
+        self._working_since = time.monotonic() if holds_jobs else None
         self._hung = False
-        self.sleeper.working(busy)
+        self.sleeper.note_progress(holds_jobs)
 
     @property
     def is_here(self) -> bool:
@@ -106,7 +106,7 @@ class Heartbeat:
         pause = CHECK_EVERY
         while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - so that not all look at once
             began = time.monotonic()
-            often = self._beat_and_look() or self._leads
+            often = self._beat_and_reclaim() or self._leads
             pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
 
     def _is_over_after(self, pause: float) -> bool:
@@ -116,12 +116,12 @@ class Heartbeat:
     def _is_leader(self) -> bool:
         return self._leads and self._led_through == self._connector.lost
 
-    def _beat_and_look(self) -> bool:
+    def _beat_and_reclaim(self) -> bool:
         """Whether it could not be done, and should be tried again soon."""
         try:
             if not self._hangs():
                 self._beat_if_due()
-                self._look()
+                self._reclaim_dead()
                 self._hold.release_forgotten()
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             log.debug("no sign of life: %s", error)
@@ -146,11 +146,11 @@ class Heartbeat:
             self._owner.beat()
             self._next_beat = now + self._liveness.beat
 
-    def _look(self) -> None:
+    def _reclaim_dead(self) -> None:
         if self._led_through != self._connector.lost:
             self._leads = False
         if not self._leads and not self._connector.pooled:
-            self._leads = bool(self._connector.transaction(lambda c: c.scalar(self._lead), patience=0))
+            self._leads = bool(self._connector.transaction(lambda c: c.scalar(self._try_to_lead), patience=0))
             self._led_through = self._connector.lost
         jobs = sum(map(self._reaper.reclaim, self._reaper.dead()))
         # Where no session lock can be had nobody leads, and everyone sweeps.

@@ -1,4 +1,4 @@
-"""Glances: what an owner looks at now and then while it sleeps, as statements."""
+"""IdleChecks: the statements that an owner sends now and then while it sleeps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ class IdleChecks:
         self._work: sa.ColumnElement[Any] | None = None
         self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
 
-    def __call__(self, work: sa.ColumnElement[Any] | None, *, careful: bool) -> sa.Select[Any]:
+    def statement(self, work: sa.ColumnElement[Any] | None, *, careful: bool) -> sa.Select[Any]:
+        """The statement that looks for this work, if any; `careful`: and for owners that seem dead."""
         if work is not None and work is not self._work:
             self._work, self._built = work, {}
         kind = (work is not None, careful)
@@ -35,7 +36,7 @@ class IdleChecks:
             return statements.careful(backend.owners, work, dialect=backend.dialect, roles=backend.roles)
         return statements.glance(backend.owners, work)
 
-    def given(self, me: int) -> dict[str, Any]:
+    def parameters(self, me: int) -> dict[str, Any]:
         """The parameters of each."""
         return {"claimjobs_me": me, "claimjobs_claims": self._backend.roles.name}
 
@@ -54,9 +55,9 @@ class WakeCondition:
 class CheckSchedule:
     """When to look for work that came without a call: ever later, at last every so many seconds."""
 
-    def __init__(self, wish: WakeCondition) -> None:
-        self._every = wish.every
-        self._pause = min(wish.first, wish.every)
+    def __init__(self, condition: WakeCondition) -> None:
+        self._every = condition.every
+        self._pause = min(condition.first, condition.every)
         self._due = time.monotonic() + self._pause
 
     @property

@@ -40,7 +40,7 @@ from claimjobs.report import Report
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 
-LIVES: Final = 5
+OWNER_IDS: Final = 5
 """How often a claim is tried in a row whose owner was declared dead before it, and goes on under a new id."""
 
 
@@ -68,38 +68,38 @@ class LeaseHold(Hold):
         self._control = control
         self._search = Search(report)
         self._process = os.getpid()
-        self._in_hand: defaultdict[int, set[Key]] = defaultdict(set)
+        self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
         """By the owner in whose name they were claimed."""
         self._early = EarlyClaims()
         self._stuck: set[Key] = set()
         """Those that can neither be settled nor fail: nobody shall do them again while this owner lives."""
-        self._doubts = 0
-        self._doubted: float | None = None
+        self._losses_seen = 0
+        self._unconfirmed_since: float | None = None
         self._closed = False
         self._lease = liveness.lease
-        self._alone = threading.Lock()
+        self._one_at_a_time = threading.Lock()
         """Held by a claim or a settle: between its commit and its book-keeping no other may look at what is held."""
         self.owner = Owner(self._connector, backend, liveness)
         self._refusals = Refusals(self._connector, backend, settler, retry)
         reaper = Reaper(self._connector, backend, settler, retry)
-        self.heart = Heartbeat(
+        self.heartbeat = Heartbeat(
             self._connector, backend, liveness, owner=self.owner, reaper=reaper, hold=self, control=control
         )
-        self.heart.start()
+        self.heartbeat.start()
 
     # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Up to `size` jobs, committed as this owner's."""
-        with self._alone:
+        with self._one_at_a_time:
             claimed = self._claim_until_over(size, plan)
             self._keep(claimed)
         self.progress()
         return claimed
 
     def _keep(self, claimed: ClaimResult) -> None:
-        self._in_hand[claimed.owner].update(keys_of(claimed))
-        self._dispel_doubts()
+        self._held_keys[claimed.owner].update(keys_of(claimed))
+        self._release_unconfirmed()
 
     def _claim_until_over(self, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
@@ -111,7 +111,7 @@ class LeaseHold(Hold):
 
     def _claim_once(self, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
         strategy = plan.strategy
-        for _ in range(LIVES):
+        for _ in range(OWNER_IDS):
             tried = self.owner.id
             try:
                 for attempt in self._connector.attempts(unless=self._control, alone=strategy.is_one_statement):
@@ -124,7 +124,7 @@ class LeaseHold(Hold):
                     raise self._swallowed(dead) from dead
             else:
                 return claimed
-        raise OwnerDeclaredDead(self._backend.roles.name, LIVES)
+        raise OwnerDeclaredDead(self._backend.roles.name, OWNER_IDS)
 
     def _held_by(self, owner: int, patience: float | None = None) -> list[Key]:
         for attempt in self._connector.attempts(patience):
@@ -136,22 +136,22 @@ class LeaseHold(Hold):
         short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
         return WriteSwallowed(self._backend.roles.name, "the claim", (short.marked, short.locked), short.keys)
 
-    def _dispel_doubts(self) -> None:
+    def _release_unconfirmed(self) -> None:
         """A claim whose commit was not answered may have happened: hand back what we hold and do not know of.
 
         Looked after for a lease: where no session lock tells that the old session has ended, it may come late.
         """
         now = time.monotonic()
-        if self._doubts != self._connector.lost:
-            self._doubts, self._doubted = self._connector.lost, now
-        if self._doubted is None:
+        if self._losses_seen != self._connector.lost:
+            self._losses_seen, self._unconfirmed_since = self._connector.lost, now
+        if self._unconfirmed_since is None:
             return
-        self._doubted = None if now - self._doubted > self._lease else self._doubted
+        self._unconfirmed_since = None if now - self._unconfirmed_since > self._lease else self._unconfirmed_since
         me = self.owner.id
         held = self._held_by(me)
-        strays = [key for key in held if key not in self._in_hand[me] and key not in self._stuck]
-        if strays:
-            self._settler.settle(self._connector, me, Outcomes(released=strays))
+        unknown = [key for key in held if key not in self._held_keys[me] and key not in self._stuck]
+        if unknown:
+            self._settler.settle(self._connector, me, Outcomes(released=unknown))
 
     # --- settling --------------------------------------------------------------------------------------
 
@@ -160,17 +160,17 @@ class LeaseHold(Hold):
 
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
-        owner, doubts = claimed.owner, list[BaseException]()
+        owner, unconfirmed = claimed.owner, list[BaseException]()
         with self._settling():
-            unsettled = self._refusals_of(outcomes, owner, doubts)
+            unsettled = self._refusals_of(outcomes, owner, unconfirmed)
             if not outcomes.all_done:
                 self.restart_from_head()
-            return self._settled(outcomes, owner, unsettled, doubts)
+            return self._settled(outcomes, owner, unsettled, unconfirmed)
 
-    def _refusals_of(self, outcomes: Outcomes, owner: int, doubts: list[BaseException]) -> Unsettled:
+    def _refusals_of(self, outcomes: Outcomes, owner: int, unconfirmed: list[BaseException]) -> Unsettled:
         keys = outcomes.keys()
         try:
-            return self._refusals.settle(owner, outcomes, doubts)
+            return self._refusals.settle(owner, outcomes, unconfirmed)
         except sa.exc.DBAPIError as error:
             if self._connector.is_passing(error):
                 raise
@@ -180,13 +180,13 @@ class LeaseHold(Hold):
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
         """Settle as `settle` does, and claim the next `size` jobs in the same transaction: none if that fails."""
-        owner, doubts = claimed.owner, list[BaseException]()
+        owner, unconfirmed = claimed.owner, list[BaseException]()
         with self._settling():
-            unsettled, following = self._settled_and_claimed(outcomes, owner, size, plan=plan, doubts=doubts)
+            unsettled, following = self._settled_and_claimed(outcomes, owner, size, plan=plan, unconfirmed=unconfirmed)
             if unsettled.stuck and following.jobs:  # that raises, and nobody would get what was claimed
                 self._settler.settle(self._connector, following.owner, Outcomes(released=keys_of(following)))
                 following = NOTHING
-            lost = self._settled(outcomes, owner, unsettled, doubts)
+            lost = self._settled(outcomes, owner, unsettled, unconfirmed)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._keep(following)  # what cannot be looked up now is looked up with the next claim
         if following.jobs:
@@ -198,33 +198,35 @@ class LeaseHold(Hold):
         return self._early.take(claimed)
 
     def _settled_and_claimed(
-        self, outcomes: Outcomes, owner: int, size: int, *, plan: ClaimPlan, doubts: list[BaseException]
+        self, outcomes: Outcomes, owner: int, size: int, *, plan: ClaimPlan, unconfirmed: list[BaseException]
     ) -> tuple[Unsettled, ClaimResult]:
         if not outcomes.all_done:
             self.restart_from_head()
         request = self._search.next_request(size, plan.strategy)
         way = plan.settle_and_claim(self._settler)
         try:
-            for attempt in self._connector.attempts(unconfirmed=doubts, alone=way.is_one_statement(outcomes)):
+            for attempt in self._connector.attempts(unconfirmed=unconfirmed, alone=way.is_one_statement(outcomes)):
                 with attempt as connection:
                     me = self.owner.id  # a new connection may have registered under a new id
                     refused, claimed = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed):
-            return self._refusals_of(outcomes, owner, doubts), NOTHING
+            return self._refusals_of(outcomes, owner, unconfirmed), NOTHING
         except sa.exc.DBAPIError as error:
             if self._connector.is_passing(error):
                 raise
             # If that was about the claim, whoever asks for the next batch gets the error.
-            return self._refusals_of(outcomes, owner, doubts), NOTHING
+            return self._refusals_of(outcomes, owner, unconfirmed), NOTHING
         self._search.learn(request, claimed)
         keys = keys_of(claimed)
-        return self._refusals.follow(owner, outcomes, refused, refused={}, doubts=doubts, claimed=keys), claimed
+        return self._refusals.follow(
+            owner, outcomes, refused, refused={}, unconfirmed=unconfirmed, claimed=keys
+        ), claimed
 
     @contextlib.contextmanager
     def _settling(self) -> Iterator[None]:
         if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
             raise CrossedFork
-        with self._alone:
+        with self._one_at_a_time:
             try:
                 yield
             finally:
@@ -233,11 +235,13 @@ class LeaseHold(Hold):
                     self._connector.close()
         self.progress()
 
-    def _settled(self, outcomes: Outcomes, owner: int, unsettled: Unsettled, doubts: list[BaseException]) -> set[Key]:
+    def _settled(
+        self, outcomes: Outcomes, owner: int, unsettled: Unsettled, unconfirmed: list[BaseException]
+    ) -> set[Key]:
         """Keep the books; the keys of those that are really lost. Raises OutcomeRefused."""
-        lost = set() if unsettled.lost and doubts and self._is_still(owner) else unsettled.lost
+        lost = set() if unsettled.lost and unconfirmed and self._is_still(owner) else unsettled.lost
         keys = outcomes.keys()
-        self._in_hand[owner].difference_update(keys, unsettled.stuck)
+        self._held_keys[owner].difference_update(keys, unsettled.stuck)
         (outcomes.only(set(keys) - lost) if lost else outcomes).count(self._report)
         self._report.lost += len(lost)
         if unsettled.stuck:
@@ -259,7 +263,7 @@ class LeaseHold(Hold):
     @property
     def sleeper(self) -> Sleeper:
         """What waits to be called while there is nothing to do."""
-        return self.heart.sleeper
+        return self.heartbeat.sleeper
 
     @property
     def owner_id(self) -> int:
@@ -270,7 +274,7 @@ class LeaseHold(Hold):
 
     def progress(self) -> None:
         """The work goes on: a job passed, a batch came or went."""
-        self.heart.working(any(self._in_hand.values()))
+        self.heartbeat.note_progress(any(self._held_keys.values()))
 
     def restart_from_head(self) -> None:
         """Search from the head of the order next: there may be jobs before those that were claimed last."""
@@ -278,7 +282,7 @@ class LeaseHold(Hold):
 
     def release_forgotten(self) -> None:
         """Release the early claims for which nobody asked for half a lease."""
-        if self._alone.locked():  # a claim or settle may take long, and the heartbeat must not wait for it
+        if self._one_at_a_time.locked():  # a claim or settle may take long, and the heartbeat must not wait for it
             return
         for claimed in self._early.forgotten(self._lease / 2):
             self.settle(claimed, Outcomes(released=keys_of(claimed)))
@@ -291,7 +295,7 @@ class LeaseHold(Hold):
         """Hand back, leave, close. In a forked child this does nothing: the connection is its parent's."""
         if self._process != os.getpid():
             return
-        if self.heart.is_here:
+        if self.heartbeat.is_here:
             # A forgotten Queue is closed by the garbage collector, which runs in any thread. The heart cannot wait
             # for itself to end, nor for a turn on the connection that it may have at this moment.
             threading.Thread(target=self._close, name="claimjobs farewell").start()
@@ -299,17 +303,17 @@ class LeaseHold(Hold):
             self._close()
 
     def _close(self) -> None:
-        self.heart.stop()
+        self.heartbeat.stop()
         try:
             # Also run when the interpreter ends, perhaps without a server: then nothing can be handed back.
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                self._hand_back()
+                self._release_all()
         finally:
             self._closed = True
             self.owner.retire()
             self._connector.close()
 
-    def _hand_back(self) -> None:
+    def _release_all(self) -> None:
         self._early.clear()
         me = self.owner.id
         keys = self._held_by(me, patience=1)

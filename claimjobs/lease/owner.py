@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connection import Connector
 from claimjobs.options import Liveness
-from claimjobs.statements import idle as sleepers
+from claimjobs.statements import idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 
@@ -46,7 +46,7 @@ class Owner:
         self._table = table = backend.owners
         self._claims = backend.roles.name
         self._beat = statements.beat(table)
-        self._lie_down = sleepers.lie_down(table)
+        self._mark_asleep = idle.mark_asleep(table)
         self.id = 0
         self.asleep = False
         """Whether others believe that it sleeps, and has to be called."""
@@ -62,9 +62,9 @@ class Owner:
             with attempt as connection:
                 self._live_on(connection)
 
-    def lie_down(self, connection: sa.Connection) -> bool:
+    def mark_asleep(self, connection: sa.Connection) -> bool:
         """Give a sign of life, and tell that this owner sleeps until the next beat. Not if it was declared dead."""
-        self.asleep = connection.execute(self._lie_down, {"claimjobs_me": self.id}).rowcount == 1
+        self.asleep = connection.execute(self._mark_asleep, {"claimjobs_me": self.id}).rowcount == 1
         return self.asleep
 
     def leave(self) -> None:
@@ -113,11 +113,13 @@ class Owner:
         if self._connector.pooled:
             return None
         lock = sa.literal(self.id, sa.Integer)
-        taken = connection.scalar(sa.select(self._dialect.try_session_lock(lock))) or self._wrest(connection, lock)
+        taken = connection.scalar(sa.select(self._dialect.try_session_lock(lock))) or self._end_old_session(
+            connection, lock
+        )
         self.locked = bool(taken)
         return self._dialect.server_since(connection) if taken else None
 
-    def _wrest(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
+    def _end_old_session(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
         """Take our lock from an earlier session of ours that the server has not seen end.
 
         What that session may still do in our name is done, or rolled back, when its lock is free.

@@ -1,4 +1,4 @@
-"""Janitor: finds owners that are dead and hands back what they held. Any process may do it, one at a time."""
+"""Reaper: finds dead owners and reclaims what they hold. Any process may do it, one at a time for each owner."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from claimjobs.table.backend import Backend
 AT_ONCE: Final = 1_000
 """Jobs of one transaction that are freed because nobody has them."""
 
-log = logging.getLogger("claimjobs.janitor")
+log = logging.getLogger("claimjobs.reaper")
 
 
 class Reaper:
-    """Looks at the owners of one queue through a connector, and reclaims."""
+    """Finds the dead owners of one table through a connector, and reclaims their jobs."""
 
     def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:
         self._connector = connector
@@ -44,7 +44,7 @@ class Reaper:
         self._held = statements.held(roles)
         self._watch = Watch()
         self._watched_through = connector.lost
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         """Dead owners whose jobs cannot all be handed back."""
 
     # --- looking ---------------------------------------------------------------------------------------
@@ -75,11 +75,11 @@ class Reaper:
     # --- reclaiming ------------------------------------------------------------------------------------
 
     def reclaim_dead(self) -> int:
-        """Hand back what all dead owners hold, and what unknown ones do; how many jobs."""
+        """Reclaim what all dead owners hold, and what unknown ones do; how many jobs."""
         return sum(map(self.reclaim, self.dead())) + self.reclaim_unknown()
 
     def reclaim_unknown(self) -> int:
-        """Hand back what owners hold that are in no table."""
+        """Reclaim what owners hold that are in no table."""
         return sum(map(self.reclaim_by_id, self.unknown()))
 
     def reclaim_ownerless(self) -> int:
@@ -98,7 +98,7 @@ class Reaper:
         return len(keys)
 
     def reclaim(self, seen: OwnerState) -> int:
-        """Hand back what a dead owner holds, unless it has come back meanwhile, and take it out; how many jobs.
+        """Reclaim what a dead owner holds, unless it has come back meanwhile, and take it out; how many jobs.
 
         Its session is ended first, if it still lasts: a claim or settle under way is rolled back by that, or was
         committed, and is seen. What somebody else has locked is left for the next look.
@@ -180,8 +180,8 @@ class Reaper:
         # As they are read: what is written by a key that is unequal reaches no row, and neither does a look by it.
         left = {key_of(row) for row in connection.execute(self._held, {"claimjobs_me": owner})} if short else set()
         stuck = {**refused, **dict.fromkeys(left & set(keys), SWALLOWED)}
-        if stuck and owner not in self._told:
-            self._told.add(owner)
+        if stuck and owner not in self._reported:
+            self._reported.add(owner)
             log.error("owner %d is dead, and job %r cannot be handed back: %s", owner, *next(iter(stuck.items())))
         return len(stuck)
 

@@ -1,4 +1,4 @@
-"""Census: the owners of a queue, as the database shows them at one moment, and which of them are dead."""
+"""Registry: the owners of a table, as the database shows them at one moment, and which of them are dead."""
 
 from __future__ import annotations
 

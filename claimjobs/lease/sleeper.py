@@ -1,6 +1,6 @@
-"""Sleep: what an owner that has nothing to do does between two beats of its heart.
+"""Sleeper: how an owner without work waits between two heartbeats, until a producer wakes it.
 
-It is the heart's thread that sleeps, on the owner's one connection. Whoever else needs that wakes it.
+The heartbeat's thread waits, on the owner's one connection. A thread that needs the connection ends the wait.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from claimjobs.lease.owner import Owner
 from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
-YAWN: Final = 0.05
-"""Seconds in which one that was woken may lie down again without having said that it was up."""
-DISTRUST: Final = 60.0
-"""Seconds in which nobody sleeps after two sleeps that ended in an error, and in which they must have come."""
+STAYS_MARKED: Final = 0.05
+"""Seconds in which an owner that was woken may sleep again without writing that it was awake."""
+NO_SLEEP: Final = 60.0
+"""After two errors within so many seconds the owner does not sleep for so many seconds."""
 
 log = logging.getLogger("claimjobs.sleep")
 
@@ -40,7 +40,7 @@ class Searches(Protocol):
 
 
 class Sleeper:
-    """The time between two beats of a heart, in which it sleeps if nobody has anything to do."""
+    """Passes the time between two heartbeats: asleep, if no thread of this owner has anything to do."""
 
     def __init__(
         self,
@@ -60,30 +60,30 @@ class Sleeper:
         self._dialect = backend.dialect
         self._liveness = liveness
         self._owner = owner
-        self._nap = IdleWait(backend, liveness, owner=owner, leads=leads)
+        self._idle_wait = IdleWait(backend, liveness, owner=owner, leads=leads)
         self._ended = threading.Event()
         self._nudged = threading.Event()
         self._guard = threading.Lock()
         self._waiting = 0
-        self._wish: WakeCondition | None = None
+        self._condition: WakeCondition | None = None
         """None: nobody waits, or those who do have been called."""
         self._busy = False
-        self._failed = self._distrusts = -DISTRUST
+        self._failed = self._no_sleep_since = -NO_SLEEP
 
     # --- for those who have nothing to do --------------------------------------------------------------
 
     def can(self) -> bool:
         """Whether this owner can be called now: not with a job in hand, nor where its session is not its own."""
-        trusted = time.monotonic() - self._distrusts >= DISTRUST
-        return self._dialect.wakes and self._owner.locked and trusted and not self._busy
+        works = time.monotonic() - self._no_sleep_since >= NO_SLEEP
+        return self._dialect.wakes and self._owner.locked and works and not self._busy
 
     @contextmanager
-    def waiting(self, wish: WakeCondition) -> Iterator[None]:
+    def waiting(self, condition: WakeCondition) -> Iterator[None]:
         """For a `with` block in which a thread waits to be woken."""
         with self._guard:
             self._waiting += 1
-            self._nap.breathed = time.monotonic()
-            self._wish = wish
+            self._idle_wait.last_active = time.monotonic()
+            self._condition = condition
         self._nudged.set()
         try:
             yield
@@ -95,19 +95,19 @@ class Sleeper:
             self._waiting -= 1
             last = not self._waiting
             if last:
-                self._wish = None
+                self._condition = None
         if last:
             self._connector.end_wait()
 
     @property
     def is_well(self) -> bool:
         """Whether it has done something within the last lease. Else whoever waits has to look for himself."""
-        return time.monotonic() - self._nap.breathed < self._liveness.lease
+        return time.monotonic() - self._idle_wait.last_active < self._liveness.lease
 
-    def working(self, busy: bool) -> None:
+    def note_progress(self, holds_jobs: bool) -> None:
         """Whether a job is in hand. Called with each one: it costs nothing, unless others believe that we sleep."""
-        self._busy = busy
-        if busy and self._owner.asleep:
+        self._busy = holds_jobs
+        if holds_jobs and self._owner.asleep:
             self._nudged.set()
             if self._waiting:
                 self._wake()  # nobody can wake them any more
@@ -133,48 +133,49 @@ class Sleeper:
         """Return after so many seconds; asleep, when the heart is to look, however late that is."""
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
-            if self._is_wished():
+            if self.is_idle():
                 if self._sleep() is WakeReason.UNWELL:
                     return
                 deadline = time.monotonic() + seconds
             elif self._owner.asleep:
-                self._yawn()
+                self._wait_to_sleep_on()
             else:
                 self._nudge(left)
 
-    def _is_wished(self) -> bool:
-        return self._wish is not None and not self.is_over and self.can()
+    def is_idle(self) -> bool:
+        """Whether somebody waits to be woken, and can be."""
+        return self._condition is not None and not self.is_over and self.can()
 
     def _nudge(self, seconds: float) -> None:
         self._nudged.wait(seconds)
         self._nudged.clear()
 
-    def _yawn(self) -> None:
-        """Work for a moment, then sleep again: nothing is written for that. Else tell that we are up."""
-        until = time.monotonic() + YAWN
+    def _wait_to_sleep_on(self) -> None:
+        """An owner that works for a moment and sleeps again writes nothing. After that it writes that it is awake."""
+        until = time.monotonic() + STAYS_MARKED
         while (left := until - time.monotonic()) > 0:
             self._nudge(left)
-            if self.is_over or self._is_wished():
+            if self.is_over or self.is_idle():
                 return
-        self._rise()
+        self._mark_awake()
 
-    def _rise(self) -> None:
-        """Tell that we are up. If that fails the next beat does, or the greeting of the next connection."""
+    def _mark_awake(self) -> None:
+        """Write that this owner is awake. If that fails, the next beat does, or a new connection."""
         with self._failing():
             self._owner.beat()
         self._owner.asleep = False
 
     def _sleep(self) -> WakeReason:
-        wish, why = self._wish, WakeReason.CALLED
-        if wish is None:
+        condition, why = self._condition, WakeReason.CALLED
+        if condition is None:
             return WakeReason.WANTED
-        with self._failing():
-            why = self._connector.idle(lambda lull: self._nap(lull, wish, self._is_wished))
+        with self._failing(), self._connector.idle() as idle:
+            why = self._idle_wait.wait(idle, condition, self)
         if why is WakeReason.CALLED:
-            self._wish = None
+            self._condition = None
             self._wake()
         elif why is WakeReason.UNWELL and not self._owner.asleep:
-            self._rise()  # declared dead: under a new id
+            self._mark_awake()  # declared dead: under a new id
         return why
 
     @contextmanager
@@ -185,7 +186,7 @@ class Sleeper:
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             log.debug("no sleep: %s", error)
             now = time.monotonic()
-            self._distrusts, self._failed = (now if now - self._failed < DISTRUST else self._distrusts), now
+            self._no_sleep_since, self._failed = (now if now - self._failed < NO_SLEEP else self._no_sleep_since), now
 
 
 CYCLE: Final = 0.3
@@ -194,11 +195,11 @@ SILENCE: Final = 0.75
 """Of a lease: a sleeper gives a sign of life, unless it will glance again before it has been silent for so long."""
 WATCHERS: Final = 3
 """So many of all who sleep look after others in each cycle."""
-CROWD: Final = 8
+MANY_ASLEEP: Final = 8
 """So many sleepers glance more rarely, each of them: together they do so several times as often as one alone."""
-IN_A_CROWD: Final = 1.8
+RARER_WHEN_MANY: Final = 1.8
 """So many times as rarely: a sleeper still beats about twice in a lease."""
-HEARS: Final = "claimjobs_hears"
+LISTENS_AS: Final = "claimjobs_hears"
 """Where the `info` of a connection holds the id of the owner whose calls its session hears."""
 
 
@@ -221,70 +222,72 @@ class IdleWait:
         self._liveness = liveness
         self._owner = owner
         self._leads = leads
-        self._glances = IdleChecks(backend)
-        self._asleep = self._stirring = 0
+        self._checks = IdleChecks(backend)
+        self._asleep = self._awake = 0
         """How many others sleep, and how many do not, at the last glance."""
-        self.breathed = 0.0
+        self.last_active = 0.0
         """When it last did anything."""
         self._beaten = self._unwell = 0.0
 
-    def __call__(self, lull: IdleConnection, wish: WakeCondition, wished: Callable[[], bool]) -> WakeReason:
-        """Sleep while it is `wished`. Raises as SQLAlchemy does."""
-        fresh, times = not self._owner.asleep, CheckSchedule(wish)
-        why = self._lies_down(lull.connection)
+    def wait(self, idle: IdleConnection, condition: WakeCondition, sleeper: Sleeper) -> WakeReason:
+        """Wait while the sleeper has no reason to end it. Raises as SQLAlchemy does."""
+        fresh, times = not self._owner.asleep, CheckSchedule(condition)
+        why = self._begin(idle.connection)
         # Everything is looked at once more after it has lain down: what came before that called nobody.
-        why = why or self._glance(lull.connection, wish, for_work=fresh or wish.work is not None, careful=False)
+        why = why or self._check(
+            idle.connection, condition, for_work=fresh or condition.work is not None, careful=False
+        )
         while why is None:
-            if lull.is_needed() or not wished():
+            if idle.is_needed() or not sleeper.is_idle():
                 return WakeReason.WANTED
             longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - so that not all glance at once
-            if lull.wait(min(times.left, longest)):
-                return WakeReason.WANTED if lull.is_needed() or not wished() else WakeReason.CALLED
+            if idle.wait(min(times.left, longest)):
+                return WakeReason.WANTED if idle.is_needed() or not sleeper.is_idle() else WakeReason.CALLED
             for_work = times.is_due(longest / 2, rarer=self._rarer)
-            why = self._breathes(lull.connection) or self._glance(
-                lull.connection, wish, for_work=for_work, careful=self._is_careful()
+            why = self._beat_if_due(idle.connection) or self._check(
+                idle.connection, condition, for_work=for_work, careful=self._checks_others()
             )
         return why
 
-    def _lies_down(self, connection: sa.Connection) -> WakeReason | None:
+    def _begin(self, connection: sa.Connection) -> WakeReason | None:
         """From here on it is called, and hears it."""
         listen = self._dialect.listen(self._owner.id)
-        if listen is not None and connection.info.get(HEARS) != self._owner.id:
+        if listen is not None and connection.info.get(LISTENS_AS) != self._owner.id:
             connection.execute(listen)
-            connection.info[HEARS] = self._owner.id
-        return None if self._owner.asleep else self._tells(connection)
+            connection.info[LISTENS_AS] = self._owner.id
+        return None if self._owner.asleep else self._beat_asleep(connection)
 
-    def _tells(self, connection: sa.Connection) -> WakeReason | None:
+    def _beat_asleep(self, connection: sa.Connection) -> WakeReason | None:
         """A sign of life, and the word that we sleep."""
         self._beaten = time.monotonic()
-        return None if self._owner.lie_down(connection) else WakeReason.UNWELL
+        return None if self._owner.mark_asleep(connection) else WakeReason.UNWELL
 
-    def _breathes(self, connection: sa.Connection) -> WakeReason | None:
+    def _beat_if_due(self, connection: sa.Connection) -> WakeReason | None:
         """A sign of life, if it is time for one."""
-        self.breathed = time.monotonic()
-        if self.breathed - self._beaten + self._longest() < SILENCE * self._liveness.lease:
+        self.last_active = time.monotonic()
+        if self.last_active - self._beaten + self._longest() < SILENCE * self._liveness.lease:
             return None
-        return self._tells(connection)
+        return self._beat_asleep(connection)
 
-    def _glance(
-        self, connection: sa.Connection, wish: WakeCondition, *, for_work: bool, careful: bool
+    def _check(
+        self, connection: sa.Connection, condition: WakeCondition, *, for_work: bool, careful: bool
     ) -> WakeReason | None:
-        if for_work and wish.work is None:
+        if for_work and condition.work is None:
             return WakeReason.CALLED
         try:
-            statement = self._glances(wish.work if for_work else None, careful=careful)
-            seen = connection.execute(statement, self._glances.given(self._owner.id)).one()
+            statement = self._checks.statement(condition.work if for_work else None, careful=careful)
+            seen = connection.execute(statement, self._checks.parameters(self._owner.id)).one()
         except sa.exc.DBAPIError as error:
             if self._dialect.transient_kind(error) == "interrupted":  # a call that came too early
                 return WakeReason.CALLED
             raise
-        self._asleep, self._stirring = seen.asleep, seen.stirring
+        self._asleep, self._awake = seen.asleep, seen.stirring
         if careful and seen.unwell:
             self._unwell = time.monotonic()
             return WakeReason.UNWELL
         return WakeReason.CALLED if seen.work else None
 
-    def _is_careful(self) -> bool:
+    def _checks_others(self) -> bool:
         """Whether this one looks after others with this glance: who leads, and a few of the rest, whoever."""
         if time.monotonic() - self._unwell < CHECK_EVERY:
             return False
@@ -292,11 +295,11 @@ class IdleWait:
 
     def _longest(self) -> float:
         """Between two glances. Those that are at work have jobs that others must not wait for."""
-        if self._stirring and self._leads():
+        if self._awake and self._leads():
             return CHECK_EVERY
-        few = self._stirring and self._asleep < WATCHERS
+        few = self._awake and self._asleep < WATCHERS
         return self._liveness.beat if few else CYCLE * self._rarer * self._liveness.lease
 
     @property
     def _rarer(self) -> float:
-        return IN_A_CROWD if self._asleep >= CROWD else 1.0
+        return RARER_WHEN_MANY if self._asleep >= MANY_ASLEEP else 1.0

@@ -26,7 +26,7 @@ from claimjobs.table.predicates import Where
 
 Drain = bool | Literal["retries"]
 
-FIRST_LOOK: Final = 0.05
+FIRST_CHECK: Final = 0.05
 """Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
 RARER: Final = 3
 """Times `poll`: how often a loop looks that is asleep, and would be called."""
@@ -105,21 +105,21 @@ class BatchLoop:
         sleeper = self._parts.hold.sleeper
         if sleeper is None or not sleeper.can() or not idleness.may_sleep:
             return False
-        wish = self._wish(idleness)
-        with idleness.asleep(costs=wish.work is not None), sleeper.waiting(wish):
-            self._wait_for_a_call(sleeper, idleness)
+        condition = self._wake_condition(idleness)
+        with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
+            self._wait_to_be_woken(sleeper, idleness)
         self._control.heed()
         return True
 
-    def _wish(self, idleness: IdleBackoff) -> WakeCondition:
+    def _wake_condition(self, idleness: IdleBackoff) -> WakeCondition:
         """What to be called for. Where only a claim can tell whether there is work, claims go on as ever."""
         work = self._parts.work(self._source.where)
         if work is not None:
-            return WakeCondition(work, FIRST_LOOK, self._poll * RARER)
+            return WakeCondition(work, FIRST_CHECK, self._poll * RARER)
         pause = idleness.pause()
         return WakeCondition(None, pause, pause)
 
-    def _wait_for_a_call(self, sleeper: Sleeper, idleness: IdleBackoff) -> None:
+    def _wait_to_be_woken(self, sleeper: Sleeper, idleness: IdleBackoff) -> None:
         while not self._control.hears(min(CHECK, max(0.0, idleness.left))):
             if idleness.left <= 0 or not sleeper.is_well:
                 return

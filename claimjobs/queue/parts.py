@@ -135,7 +135,7 @@ class QueueParts:
 
     @property
     def enqueuer(self) -> Enqueuer:
-        """What inserts rows and notifies idle owners."""
+        """What inserts rows and wakes idle owners."""
         backend = self.backend
         with self._preparing:
             if self._enqueuer is None or self._enqueuer[0] is not backend:
@@ -147,7 +147,7 @@ class QueueParts:
             return self._enqueuer[1]
 
     @contextmanager
-    def janitor(self) -> Iterator[Reaper]:
+    def reaper(self) -> Iterator[Reaper]:
         """What reclaims, through a connection of its own."""
         backend = self.must_claim()
         with self.connector() as connector:

@@ -306,7 +306,7 @@ class Queue:
 
     # --- handing back ----------------------------------------------------------------------------------
 
-    def give_back(self, owner_id: int) -> int:
+    def reclaim_owner(self, owner_id: int) -> int:
         """Reclaim from an owner whose process is known to have ended; how many jobs were handed back.
 
         Nothing is to be done where transactions hold the jobs: the server has rolled back.
@@ -316,8 +316,8 @@ class Queue:
         """
         if self._chosen.hold == "transaction":
             return 0
-        with self._parts.janitor() as janitor:
-            return janitor.reclaim_by_id(owner_id)
+        with self._parts.reaper() as reaper:
+            return reaper.reclaim_by_id(owner_id)
 
     def reclaim(self) -> int:
         """Reclaim from all owners of this table that are dead by now; how many jobs were handed back.
@@ -326,8 +326,8 @@ class Queue:
         """
         if self._chosen.hold == "transaction":
             return 0
-        with self._parts.janitor() as janitor:
-            return janitor.reclaim_dead()
+        with self._parts.reaper() as reaper:
+            return reaper.reclaim_dead()
 
     def reclaim_ownerless(self) -> int:
         """Free the jobs that are claimed by nobody (`stats().ownerless`); how many.
@@ -335,8 +335,8 @@ class Queue:
         No claim leaves such a job behind: its row was written by another program, or by hand. Make sure that none of
         them claims in this way, and is at work.
         """
-        with self._parts.janitor() as janitor:
-            return janitor.reclaim_ownerless()
+        with self._parts.reaper() as reaper:
+            return reaper.reclaim_ownerless()
 
     def close(self) -> None:
         """Hand back what is still held, leave the owners and close the connection. The Queue can be used again."""

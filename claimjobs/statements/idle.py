@@ -13,7 +13,7 @@ from claimjobs.statements.owners import me, unknown
 from claimjobs.table.roles import Roles
 
 
-def lie_down(owners: sa.Table) -> sa.Update:
+def mark_asleep(owners: sa.Table) -> sa.Update:
     """Write a sign of life of `me`, which sleeps until its next beat. It writes no row if `me` was declared dead."""
     now = database_now()
     return (

@@ -54,7 +54,7 @@ class ReclaimThread:
 
     def _reclaim(self, owner: int) -> bool:
         try:
-            self.handed_back += self._queue.give_back(owner)
+            self.handed_back += self._queue.reclaim_owner(owner)
         except TableMissing:
             return True  # with its table all that it held is gone
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:

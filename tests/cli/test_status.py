@@ -104,7 +104,7 @@ def test_how_owners_live(database: Backend) -> None:
         ("free", True),
     ]
     for queue in queues[2:]:
-        database.bare_queue().give_back(queue.owner_id)
+        database.bare_queue().reclaim_owner(queue.owner_id)
 
 
 def test_a_table_on_a_terminal(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ OWNERS = owner_table()
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
-def hand_of(queue: Queue) -> LeaseHold:
+def hold_of(queue: Queue) -> LeaseHold:
     """The hand of a queue, registered if it was not yet."""
     hand = queue._parts.hold
     assert isinstance(hand, LeaseHold)
@@ -30,7 +30,7 @@ def hand_of(queue: Queue) -> LeaseHold:
 
 def still(queue: Queue) -> Queue:
     """The queue, registered, with its heart stopped."""
-    hand_of(queue).heart.stop()
+    hold_of(queue).heartbeat.stop()
     return queue
 
 

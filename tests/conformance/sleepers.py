@@ -12,7 +12,7 @@ from claimjobs import Queue
 from claimjobs.lease.sleeper import Sleeper
 from claimjobs.options import Liveness
 from tests.backends import Backend, wait_for
-from tests.conformance.owners import hand_of, session_of
+from tests.conformance.owners import hold_of, session_of
 
 NEVER = 3600.0
 """A consumer that looks so rarely finds nothing within a test: it has to be called."""
@@ -64,11 +64,11 @@ class Consumer:
 
     @property
     def sleeper(self) -> Sleeper:
-        return hand_of(self.queue).sleeper
+        return hold_of(self.queue).sleeper
 
     def is_asleep(self) -> bool:
         """Others believe it, and it is waiting for the call at this moment. An interrupt that came before is lost."""
-        hand = hand_of(self.queue)
+        hand = hold_of(self.queue)
         if not hand.owner.asleep or hand._connector._lock._end_wait is None:
             return False
         return not self._backend.dialect.interrupts or self.runs("sleep(")

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import JOBS, hand_of
+from tests.conformance.owners import JOBS, hold_of
 from tests.conformance.refusals import refusal, refused_after
 from tests.conformance.sleepers import PATIENT, Consumer
 
@@ -48,7 +48,7 @@ def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypa
         stuck.set()
         free.wait(30)
 
-    monkeypatch.setattr(hand_of(queue), "release_forgotten", sticks)
+    monkeypatch.setattr(hold_of(queue), "release_forgotten", sticks)
     assert stuck.wait(10)
     try:
         with Consumer(backend, queue) as consumer:
@@ -108,5 +108,5 @@ def test_what_is_done_after_a_sleep_is_a_transaction_again(backend: Backend) -> 
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        hand_of(consumer.queue)._connector.transaction(writes)
+        hold_of(consumer.queue)._connector.transaction(writes)
     assert backend.rows() == []

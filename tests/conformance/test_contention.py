@@ -20,7 +20,7 @@ from claimjobs.table.definitions import article_table
 from claimjobs.table.roles import roles_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import hand_of
+from tests.conformance.owners import hold_of
 
 JOBS = article_table()
 
@@ -326,7 +326,7 @@ def test_over_fetch_grows_where_claims_collide_and_goes_back_where_they_do_not(b
     backend.requires("count of collisions")
     queue = backend.queue()
     queue.enqueue(jobs(300))
-    overfetch: Overfetch = hand_of(queue)._search._overfetch
+    overfetch: Overfetch = hold_of(queue)._search._overfetch
     with lock_held(backend, *(f"{n:04}" for n in range(30))):
         queue.claim(4).settle()
         assert overfetch.factor > 4

@@ -14,13 +14,13 @@ from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.statements.find import Selection, keyset_order_of
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import JOBS, hand_of, still
+from tests.conformance.owners import JOBS, hold_of, still
 
 
 def begins(queue: Queue) -> list[bool]:
     """Whether each claim from now on begins at the head."""
     seen: list[bool] = []
-    search = hand_of(queue)._search
+    search = hold_of(queue)._search
     next_request = search.next_request
 
     def watched(size: int, strategy: ClaimStrategy) -> ClaimRequest:

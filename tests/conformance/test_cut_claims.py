@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
-from tests.conformance.owners import declare_dead, end_session, hand_of, states, still
+from tests.conformance.owners import declare_dead, end_session, hold_of, states, still
 from tests.conformance.refusals import refusal, refused_after
 from tests.conformance.test_connections import answer_lost
 
@@ -69,7 +69,7 @@ def test_a_claim_whose_commit_comes_late_is_found_within_a_lease(backend: Backen
 
 def lose_the_connection(backend: Backend, queue: Any) -> None:
     """In the middle of work. Nobody holds a lock by which its session could be found."""
-    connector = hand_of(queue)._connector
+    connector = hold_of(queue)._connector
     session = connector.transaction(lambda c: c.scalar(sa.text(_ME[backend.family])))
     with backend.engine.connect() as connection:
         connection.execute(backend.dialect.end_session(session))
@@ -92,10 +92,10 @@ def test_what_was_in_hand_under_an_id_that_is_dead_does_not_hide_a_stray(backend
     before, batch = queue.owner_id, queue.claim(1)
     end_session(backend, before)
     assert other.reclaim() == 1
-    hand_of(queue).owner.beat(patience=None)
+    hold_of(queue).owner.beat(patience=None)
     assert queue.owner_id > before
     backend.run("UPDATE jobs SET suspect = 0, run_at = :due", due=backend.rows()[1]["run_at"])
-    hand_of(queue).restart_from_head()
+    hold_of(queue).restart_from_head()
     # Counted, so that a claim of a single statement is sent, and committed, by SQLAlchemy.
     with counted(engine), answer_lost(engine, backend.dialect, True, lambda: None):
         again = queue.claim(1)

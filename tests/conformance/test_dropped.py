@@ -12,7 +12,7 @@ from claimjobs.errors import ClaimsMissing, TableMissing
 from claimjobs.table.create import make
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import hand_of
+from tests.conformance.owners import hold_of
 
 BOTH = pytest.mark.parametrize("table", ["jobs", "claimjobs_owners"])
 STEP = "run `claimjobs setup-tables"
@@ -67,7 +67,7 @@ def test_a_loop_whose_owners_are_gone_ends_with_the_name_of_their_table(backend:
 @BOTH
 def test_a_heartbeat_names_the_table_of_owners_alone(backend: Backend, table: str) -> None:
     queue = backend.queue()
-    owner = hand_of(queue).owner
+    owner = hold_of(queue).owner
     backend.run(f"DROP TABLE {table}")
     if table == "jobs":
         owner.beat()

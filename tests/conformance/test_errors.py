@@ -57,7 +57,7 @@ def every_use(queue: Queue) -> list[Callable[[], Any]]:
         queue.stats,
         queue.check,
         lambda: queue.owner_id,
-        lambda: queue.give_back(1),
+        lambda: queue.reclaim_owner(1),
     ]
 
 

@@ -14,7 +14,7 @@ import pytest
 from claimjobs import Queue
 from tests.backends import Backend, wait_for
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import hand_of
+from tests.conformance.owners import hold_of
 from tests.conformance.sleepers import Consumer
 
 CLAIMS = 10_000
@@ -54,7 +54,7 @@ def grown_by(work: Callable[[], object], times: int) -> set[str]:
 
 def callbacks_of(queue: Queue) -> int:
     """How many callbacks wait for the end of a consumer's connection."""
-    connection = hand_of(queue)._connector._connection
+    connection = hold_of(queue)._connector._connection
     assert connection is not None
     return len(connection.connection._connection_record.finalize_callback)
 

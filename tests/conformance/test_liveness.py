@@ -33,7 +33,7 @@ from tests.conformance.owners import (
     await_beat,
     declare_dead,
     end_session,
-    hand_of,
+    hold_of,
     owner_row,
     session_of,
     states,
@@ -61,8 +61,8 @@ def hearts() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("claimjobs heart")]
 
 
-def janitor_of(queue: Queue) -> Reaper:
-    return hand_of(queue).heart._reaper
+def reaper_of(queue: Queue) -> Reaper:
+    return hold_of(queue).heartbeat._reaper
 
 
 # --- signs of life -----------------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ def test_an_owner_tells_who_it_is_and_that_it_lives(backend: Backend) -> None:
 def test_a_heart_ends_with_its_queue(backend: Backend) -> None:
     with backend.queue() as queue:
         assert queue.owner_id
-        assert hearts() == ["claimjobs heart of jobs"]
+        assert hearts() == ["claimjobs heartbeat of jobs"]
     assert hearts() == []
 
 
@@ -106,7 +106,7 @@ def test_a_queue_whose_last_reference_is_dropped_by_its_own_heart_leaves_nothing
     """The cyclic garbage collector runs in any thread, also in the heart's, there in the middle of a transaction."""
     queue = backend.queue(liveness=QUICK)
     me = queue.owner_id
-    owner = hand_of(queue).owner
+    owner = hold_of(queue).owner
     last = [queue]
     backend._queues.remove(queue)
     del queue
@@ -272,7 +272,7 @@ def test_an_owner_declared_dead_goes_on_under_a_new_id(
     else:
         backend.run("DELETE FROM claimjobs_owners")
     if then == "beats":
-        hand_of(queue).owner.beat()
+        hold_of(queue).owner.beat()
         assert queue.owner_id > before
     batch = queue.claim(2)
     assert queue.owner_id > before
@@ -304,10 +304,10 @@ def test_an_owner_that_beats_while_it_is_looked_at_is_left_alone(backend: Backen
     queue.enqueue(jobs(2))
     me, batch = queue.owner_id, queue.claim(2)
     age(backend, me)
-    janitor = janitor_of(other)
-    [seen] = janitor.dead()
-    hand_of(queue).owner.beat()
-    assert janitor.reclaim(seen) == 0
+    reaper = reaper_of(other)
+    [seen] = reaper.dead()
+    hold_of(queue).owner.beat()
+    assert reaper.reclaim(seen) == 0
     assert owner_row(backend, me)["died"] is None
     with batch:
         batch.done()
@@ -335,7 +335,7 @@ def test_what_comes_again_into_the_hand_that_lost_it_stays_there(backend: Backen
 # --- reclaiming --------------------------------------------------------------------------------------------
 
 
-def test_two_janitors_reclaim_each_owner_once(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_reapers_reclaim_each_owner_once(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
     dead = [still(backend.queue()) for _ in range(4)]
     dead[0].enqueue(jobs(12))
     batches = [queue.claim(3) for queue in dead]
@@ -343,9 +343,9 @@ def test_two_janitors_reclaim_each_owner_once(backend: Backend, caplog: pytest.L
     together = threading.Barrier(2)
     counts: list[int] = []
 
-    def reclaim(janitor: Queue) -> None:
+    def reclaim(reaper: Queue) -> None:
         together.wait(10)
-        counts.append(janitor.reclaim())
+        counts.append(reaper.reclaim())
 
     threads = [threading.Thread(target=reclaim, args=[backend.queue()]) for _ in range(2)]
     for thread in threads:
@@ -422,7 +422,7 @@ def test_after_a_restart_of_the_server_a_free_lock_alone_tells_nothing(backend: 
     write_owner(backend, me, server_since=LONG_AGO)
     assert {owner.id: owner.lock for owner in queue.stats().owners} == {me: "free", other.owner_id: "held"}
     assert other.reclaim() == 0
-    hand_of(queue).owner._connector.transaction(lambda connection: connection.execute(sa.select(1)))
+    hold_of(queue).owner._connector.transaction(lambda connection: connection.execute(sa.select(1)))
     assert queue.owner_id == me
     assert owner_row(backend, me)["server_since"] != LONG_AGO
     assert session_of(backend, me) is not None
@@ -506,12 +506,14 @@ def test_a_clean_close_charges_nobody(backend: Backend) -> None:
     assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [("unclaimed", 0, 0)] * 2
 
 
-def test_give_back_does_not_believe_a_session_that_lasts(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+def test_reclaim_owner_does_not_believe_a_session_that_lasts(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its process has ended, so what is left of its session is ended too."""
     queue, supervisor = still(backend.queue()), backend.queue()
     queue.enqueue(jobs(2))
     me, batch = queue.owner_id, queue.claim(2)
-    assert supervisor.give_back(me) == 2
+    assert supervisor.reclaim_owner(me) == 2
     assert f"owner {me} is dead: 2 jobs handed back" in caplog.messages
     backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
     batch.settle()
@@ -529,7 +531,7 @@ def test_a_batch_without_progress_ends_the_signs_of_life(backend: Backend, caplo
     queue.enqueue(jobs(2))
     me, batch = queue.owner_id, queue.claim(2)
     assert other.owner_id
-    hand_of(queue).heart._working_since = time.monotonic() - QUICK.max_batch_time - 1
+    hold_of(queue).heartbeat._working_since = time.monotonic() - QUICK.max_batch_time - 1
     assert hangs.acquire(timeout=10)
     assert other._control.hears(10)
     assert owner_row(backend, me) is None
@@ -545,7 +547,7 @@ def test_progress_keeps_the_signs_of_life(backend: Backend) -> None:
     """Each job passed, each word about one, and `extend()` where neither happens for long."""
     queue = still(backend.queue())
     queue.enqueue(jobs(4))
-    heart = hand_of(queue).heart
+    heart = hold_of(queue).heartbeat
 
     def goes_on() -> bool:
         progressed, heart._working_since = heart._working_since, 0.0
@@ -571,7 +573,7 @@ def test_progress_keeps_the_signs_of_life(backend: Backend) -> None:
 def test_waiting_for_jobs_is_not_hanging(backend: Backend) -> None:
     queue = still(backend.queue(liveness=Liveness(max_batch_time=1e-9)))
     queue.claim()
-    heart = hand_of(queue).heart
+    heart = hold_of(queue).heartbeat
     assert not heart._hangs()
     queue.enqueue(jobs(1))
     batch = queue.claim()
@@ -586,8 +588,8 @@ def test_the_log_names_the_next_step(backend: Backend, caplog: pytest.LogCapture
     queue, other = still(backend.queue()), still(backend.queue())
     queue.enqueue(jobs(1))
     queue.claim()
-    hand_of(queue).heart._working_since = -1e9
-    assert hand_of(queue).heart._hangs()
+    hold_of(queue).heartbeat._working_since = -1e9
+    assert hold_of(queue).heartbeat._hangs()
     age(backend, queue.owner_id)
     other.reclaim()
     text = " ".join(caplog.messages)

@@ -11,7 +11,7 @@ from claimjobs.dialects.types import database_now
 from claimjobs.lease.reaper import Reaper
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import LONG_AGO, end_session, hand_of, owner_row, session_of, states, still, write_owner
+from tests.conformance.owners import LONG_AGO, end_session, hold_of, owner_row, session_of, states, still, write_owner
 
 
 def uptime(backend: Backend) -> float:
@@ -30,7 +30,7 @@ def test_while_the_server_was_away_nobody_was_silent(backend: Backend) -> None:
     write_owner(backend, me, beat=LONG_AGO, server_since=LONG_AGO, lease=uptime(backend) + 3600.0)
     assert other.reclaim() == 0
     assert owner_row(backend, me)["died"] is None
-    hand_of(queue).owner.beat(patience=None)
+    hold_of(queue).owner.beat(patience=None)
     assert queue.owner_id == me
     assert session_of(backend, me) is not None
     with batch:
@@ -45,18 +45,18 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
     monkeypatch.setattr("claimjobs.database.connection.CALM", 3600.0)
     queue, first = still(backend.queue()), still(backend.queue())
     queue.enqueue(jobs(2))
-    me, janitor = queue.owner_id, janitor_of(first)
+    me, reaper = queue.owner_id, reaper_of(first)
     queue.claim(2)
-    assert janitor.dead() == []
+    assert reaper.dead() == []
     for each in (queue, first):
         end_session(backend, each.owner_id)
-    hand_of(first).owner.beat(patience=None)
-    assert janitor.dead() == []
+    hold_of(first).owner.beat(patience=None)
+    assert reaper.dead() == []
     assert states(backend) == ["claimed", "claimed"]
     monkeypatch.setattr("claimjobs.database.connection.CALM", 0.0)
-    [dead] = janitor.dead()
+    [dead] = reaper.dead()
     assert dead.id == me
-    assert janitor.reclaim(dead) == 2
+    assert reaper.reclaim(dead) == 2
 
 
 def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
@@ -67,7 +67,7 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
     monkeypatch.setattr(type(backend.dialect), "end_session", lambda *_: sa.select(sa.literal(1)))
     queue = still(backend.queue())
     queue.enqueue(jobs(1))
-    me, batch, owner = queue.owner_id, queue.claim(1), hand_of(queue).owner
+    me, batch, owner = queue.owner_id, queue.claim(1), hold_of(queue).owner
     with backend.new_engine().connect() as stranger:
         end = sa.text(f"SELECT pg_terminate_backend({session_of(backend, me)})")
         stranger.execute(end if backend.family == "postgres" else sa.text(f"KILL {session_of(backend, me)}"))
@@ -80,6 +80,6 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
     assert batch.lost == ()
 
 
-def janitor_of(queue: object) -> Reaper:
+def reaper_of(queue: object) -> Reaper:
     """The one on the owner's own connection, whose losses it knows of."""
-    return hand_of(queue).heart._reaper  # type: ignore[arg-type]
+    return hold_of(queue).heartbeat._reaper  # type: ignore[arg-type]

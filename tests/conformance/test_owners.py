@@ -155,10 +155,10 @@ def test_what_a_dead_owner_held_is_given_back_in_one_call(backend: Backend) -> N
     dead, queue = backend.queue(), backend.queue()
     queue.enqueue(jobs(5))
     held, mine = dead.claim(3), queue.claim(1)
-    assert queue.give_back(dead.owner_id) == 3
+    assert queue.reclaim_owner(dead.owner_id) == 3
     assert owners(backend) == [queue.owner_id]
     assert [row["status"] for row in backend.rows()] == [*["unclaimed"] * 3, "claimed", "unclaimed"]
-    assert queue.give_back(dead.owner_id) == 0
+    assert queue.reclaim_owner(dead.owner_id) == 0
     mine.settle()
     held.settle()
     assert held.lost == held.jobs
@@ -169,7 +169,7 @@ def test_giving_back_ends_no_transaction_of_its_own_owner(backend: Backend) -> N
     dead, supervisor = backend.queue(), backend.queue()
     supervisor.enqueue(jobs(1))
     dead.claim()
-    supervisor.give_back(dead.owner_id)
+    supervisor.reclaim_owner(dead.owner_id)
     assert owners(backend) == []
 
 
@@ -185,7 +185,7 @@ batch = queue.claim(1)
 assert len(batch) == 1
 child = os.fork()
 if not child:
-    for use in (queue.claim, queue.stats, queue.check, lambda: queue.enqueue([]), lambda: queue.give_back(1),
+    for use in (queue.claim, queue.stats, queue.check, lambda: queue.enqueue([]), lambda: queue.reclaim_owner(1),
                 lambda: queue.owner_id, batch.settle, lambda: batch.__exit__(None, None, None)):
         try:
             use()
@@ -281,7 +281,7 @@ def test_giving_back_leaves_the_owners_of_other_tables_alone(
     queue, elsewhere = backend.queue(), backend.queue("emails")
     elsewhere.enqueue(jobs(1))
     batch = elsewhere.claim()
-    assert queue.give_back(elsewhere.owner_id) == 0
+    assert queue.reclaim_owner(elsewhere.owner_id) == 0
     assert f"owner {elsewhere.owner_id} is left alone: it takes jobs from emails" in caplog.text
     batch.done()
     batch.settle()

@@ -18,7 +18,7 @@ from servers.pgbouncer import Mode, pgbouncer
 from tests.backends import Backend, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import hand_of, states, still
+from tests.conformance.owners import hold_of, states, still
 from tests.conformance.sleepers import Consumer
 
 OFTEN = 12
@@ -82,14 +82,14 @@ def test_nothing_is_prepared_on_a_pooled_connection(anywhere: Backend, mode: Mod
             queue.enqueue(jobs(1))
             with queue.claim(1) as batch:
                 batch.done()
-        connection = hand_of(queue)._connector._connection
+        connection = hold_of(queue)._connector._connection
         assert connection is not None
         with through.connect() as of_a_producer:
             for one in (connection, of_a_producer):
                 assert one.connection.driver_connection.prepare_threshold is None  # type: ignore[union-attr]
     with engine(anywhere.url) as direct, Queue(direct) as queue:
         assert queue.claim(1) is not None
-        own = hand_of(queue)._connector._connection
+        own = hold_of(queue)._connector._connection
         assert own is not None
         assert own.connection.driver_connection.prepare_threshold is not None  # type: ignore[union-attr]
 
@@ -102,7 +102,7 @@ def test_a_loop_ends_its_work_and_waits_for_more(anywhere: Backend) -> None:
             consumer.does("0000", "0001", "0002")
             queue.enqueue({"d": "later", "e": ""})
             wait_for(lambda: consumer.done[-1] == "later", "it finds more")
-        assert not hand_of(queue).owner.locked
+        assert not hold_of(queue).owner.locked
 
 
 def test_a_dead_consumers_jobs_come_back_when_its_lease_is_over(anywhere: Backend) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
-from tests.conformance.owners import hand_of
+from tests.conformance.owners import hold_of
 
 LEVELS = ["REPEATABLE READ", "SERIALIZABLE", "READ COMMITTED", "AUTOCOMMIT"]
 
@@ -30,11 +30,11 @@ def test_a_claim_is_one_transaction_whatever_the_engines_isolation(backend: Back
     engine = backend.new_engine(isolation_level=level)
     queue = backend.queue(bind=engine)
     queue.enqueue(jobs(2))
-    hand_of(queue).heart.stop()  # its statements are not the claim's
+    hold_of(queue).heartbeat.stop()  # its statements are not the claim's
     with counted(engine) as sent, queue.claim() as batch:
         assert len(batch) == 2
         assert sent.count("COMMIT") == 1
-        [level_used] = {c.get_isolation_level() for c in [hand_of(queue)._connector._open()]}
+        [level_used] = {c.get_isolation_level() for c in [hold_of(queue)._connector._open()]}
         assert level_used == backend.dialect.isolation
 
 

@@ -165,7 +165,7 @@ def test_what_a_dead_owner_held_is_handed_back_but_for_the_row_that_is_refused(b
     backend.may_leave_owners = True
     batch = queue.claim(5)
     constrain(backend, "0002", "unclaimed")
-    assert other.give_back(queue.owner_id) == 4
+    assert other.reclaim_owner(queue.owner_id) == 4
     states = left(backend)
     assert states.pop("0002") == ("claimed", 0)
     assert {status for status, _ in states.values()} == {"unclaimed"}

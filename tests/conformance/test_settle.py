@@ -52,7 +52,7 @@ def test_what_was_handed_back_behind_our_back_is_lost(backend: Backend) -> None:
     queue, other = backend.queue(), backend.queue()
     queue.enqueue(jobs(4))
     with queue.claim() as batch:
-        assert other.give_back(queue.owner_id) == 4
+        assert other.reclaim_owner(queue.owner_id) == 4
         with other.claim() as theirs:  # half as many: one of the four may be why their owner died
             batch.done()
             batch.settle()

@@ -23,7 +23,7 @@ from claimjobs.statements.find import Selection
 from claimjobs.table.ddl import ddl
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted
-from tests.conformance.owners import declare_dead, hand_of, still
+from tests.conformance.owners import declare_dead, hold_of, still
 
 ORDERS = sa.Table(
     "orders",
@@ -743,7 +743,7 @@ def test_the_rest_of_a_claim_goes_through_the_primary_keys(backend: Backend, bus
 
 
 def test_what_an_owner_holds_is_found_without_reading_what_is_done(backend: Backend, busy: Queue) -> None:
-    hand_of(busy)
+    hold_of(busy)
     plan = plan_of(backend, busy, sa.select(sa.text("id")).select_from(sa.text("orders_claims")).where(held()), {})
     assert "orders_claims_state" in plan.indexes, plan.text
 

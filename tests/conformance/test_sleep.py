@@ -25,7 +25,7 @@ from tests.conformance.owners import (
     await_beat,
     declare_dead,
     end_session,
-    hand_of,
+    hold_of,
     owner_row,
     session_of,
     states,
@@ -110,7 +110,7 @@ def test_a_call_that_comes_late_interrupts_nothing(backend: Backend) -> None:
     if not backend.dialect.interrupts:
         pytest.skip(f"{backend.name} lacks calls that interrupt: its calls are part of the transaction")
     queue, answers = backend.queue(liveness=PATIENT), list[Any]()
-    hand, lock = hand_of(queue), sa.literal("claimjobs test")
+    hand, lock = hold_of(queue), sa.literal("claimjobs test")
     with Consumer(backend, queue) as consumer:
         consumer.falls_asleep()
     session = session_of(backend, queue.owner_id)
@@ -143,24 +143,24 @@ def lent(engine: sa.Engine, kind: str) -> Iterator[Any]:
 
 
 @pytest.mark.usefixtures("only_when_called")
-@pytest.mark.parametrize("moment", ["before it lies down", "before it looks once more"])
-def test_what_is_enqueued_while_it_lies_down_is_found(
+@pytest.mark.parametrize("moment", ["before it falls asleep", "before it looks once more"])
+def test_what_is_enqueued_while_it_falls_asleep_is_found(
     backend: Backend, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its producer saw nobody asleep, or called somebody who did not listen yet."""
     producer, queue = backend.queue(), backend.queue(liveness=PATIENT)
-    owner, rows = hand_of(queue).owner, jobs(1)
-    lie_down = owner.lie_down
+    owner, rows = hold_of(queue).owner, jobs(1)
+    mark_asleep = owner.mark_asleep
 
     def meanwhile(connection: sa.Connection) -> bool:
-        if moment == "before it lies down" and rows:
+        if moment == "before it falls asleep" and rows:
             producer.enqueue(rows.pop())
-        told = lie_down(connection)
+        marked = mark_asleep(connection)
         if rows:
             producer.enqueue(rows.pop())
-        return told
+        return marked
 
-    monkeypatch.setattr(owner, "lie_down", meanwhile)
+    monkeypatch.setattr(owner, "mark_asleep", meanwhile)
     with Consumer(backend, queue) as consumer:
         consumer.does("0000")
 
@@ -168,8 +168,8 @@ def test_what_is_enqueued_while_it_lies_down_is_found(
 def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is heard, or the next look is soon."""
     producer, queue = backend.queue(), backend.queue(liveness=PATIENT)
-    nap, rows = hand_of(queue).sleeper._nap, jobs(1)
-    glance = nap._glance
+    idle_wait, rows = hold_of(queue).sleeper._idle_wait, jobs(1)
+    glance = idle_wait._check
 
     def looks(*given: Any, **options: Any) -> WakeReason | None:
         why = glance(*given, **options)
@@ -177,7 +177,7 @@ def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monk
             producer.enqueue(rows.pop())
         return why
 
-    monkeypatch.setattr(nap, "_glance", looks)
+    monkeypatch.setattr(idle_wait, "_check", looks)
     with Consumer(backend, queue) as consumer:
         consumer.does("0000")
 
@@ -306,7 +306,7 @@ def test_a_queue_that_is_closed_while_it_sleeps_does_not_wait(backend: Backend) 
     consumer = Consumer(backend)
     with consumer:
         consumer.falls_asleep()
-        hand = hand_of(consumer.queue)
+        hand = hold_of(consumer.queue)
         consumer.queue._control._stopped = True  # whoever waits for the call is not told
         closing = threading.Thread(target=hand.close)
         closing.start()
@@ -317,7 +317,7 @@ def test_a_queue_that_is_closed_while_it_sleeps_does_not_wait(backend: Backend) 
 def leads(backend: Backend) -> Queue:
     """A queue whose heart has settled: it beats after 12 s at the earliest."""
     queue = backend.queue(liveness=PATIENT)
-    heart = hand_of(queue).heart
+    heart = hold_of(queue).heartbeat
     backend.wait_for(lambda: heart._leads, "it leads")
     return queue
 

@@ -16,7 +16,7 @@ from claimjobs.options import HoldKind, Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
-from tests.conformance.owners import declare_dead, hand_of, owner_row, still
+from tests.conformance.owners import declare_dead, hold_of, owner_row, still
 
 
 def states(backend: Backend) -> Counter[tuple[str, bool]]:
@@ -275,7 +275,7 @@ def test_ahead_of_an_owner_that_closes_nothing_is_left(backend: Backend) -> None
     with next(batches) as batch:
         batch.done()
     assert states(backend)[OWNED] == 2
-    hand_of(queue)
+    hold_of(queue)
     queue.close()
     assert states(backend) == {FREE: 3}
     batches.close()

@@ -56,10 +56,10 @@ def test_an_owner_registers_beside_its_namesake_and_ends_no_session_of_its(
 
 def test_a_death_is_not_hidden_by_a_namesake_that_lives(backend: Backend, neighbour: Backend) -> None:
     here, there = namesakes(backend, neighbour)
-    janitor, living = still(backend.queue()), session_of(neighbour, there.owner_id)
+    reaper, living = still(backend.queue()), session_of(neighbour, there.owner_id)
     end_session(backend, here.owner_id)
     assert session_of(backend, here.owner_id) is None
-    assert janitor.reclaim() == 2
+    assert reaper.reclaim() == 2
     assert session_of(neighbour, there.owner_id) == living
     assert states(neighbour) == ["claimed", "claimed"]
 
@@ -67,9 +67,9 @@ def test_a_death_is_not_hidden_by_a_namesake_that_lives(backend: Backend, neighb
 def test_a_namesake_keeps_its_session_when_a_silent_owner_is_reclaimed(backend: Backend, neighbour: Backend) -> None:
     """Its own session is ended, for it still lasts; and no other."""
     here, there = namesakes(backend, neighbour)
-    janitor, living, me = still(backend.queue()), session_of(neighbour, there.owner_id), here.owner_id
+    reaper, living, me = still(backend.queue()), session_of(neighbour, there.owner_id), here.owner_id
     age(backend, me)
-    assert janitor.reclaim() == 2
+    assert reaper.reclaim() == 2
     backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
     assert owner_row(backend, me) is None
     assert session_of(neighbour, there.owner_id) == living
@@ -77,9 +77,9 @@ def test_a_namesake_keeps_its_session_when_a_silent_owner_is_reclaimed(backend: 
     assert states(neighbour) == ["claimed", "claimed"]
 
 
-def test_each_database_has_a_janitor_of_its_own(backend: Backend, neighbour: Backend) -> None:
+def test_each_database_has_a_reaper_of_its_own(backend: Backend, neighbour: Backend) -> None:
     """Where the name of its lock were the server's, one database would have to wait for the other's."""
     queues = [backend.queue(), neighbour.queue()]
     for queue in queues:
-        heart = queue._parts.hold.heart  # type: ignore[union-attr]  # by lease
+        heart = queue._parts.hold.heartbeat  # type: ignore[union-attr]  # by lease
         backend.wait_for(lambda heart=heart: heart._leads, "it leads")  # type: ignore[misc]

@@ -29,7 +29,7 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "claimjobs/lease/owner.py",
         "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)",
         "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=2)",
-    ): "A second more for an owner that leaves without a server: the next janitor takes it out all the same.",
+    ): "A second more for an owner that leaves without a server: the next reaper takes it out all the same.",
     (
         "claimjobs/lease/sleeper.py",
         "for_work = times.is_due(longest / 2, rarer=self._rarer)",

@@ -110,7 +110,7 @@ def test_no_process_is_left_when_the_command_is_killed(database: Backend, tmp_pa
     assert "claimed" not in statuses(database)
 
 
-def test_orphans_give_back_a_batch_that_does_not_end(anywhere: Backend, tmp_path: Path) -> None:
+def test_orphans_release_a_batch_that_does_not_end(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(100))
     with started(anywhere, tmp_path, *GATED) as command:
         _both_have_begun(command)

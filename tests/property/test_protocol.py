@@ -38,7 +38,7 @@ from tests.conformance.owners import (
     LONG_AGO,
     OWNERS,
     end_session,
-    hand_of,
+    hold_of,
     owner_row,
     session_of,
     still,
@@ -201,7 +201,7 @@ class Protocol(RuleBasedStateMachine):
     def come_back(self, number: int) -> None:
         """The heart of one of the dead beats again."""
         consumer = self.dead()[number % len(self.dead())]
-        hand_of(consumer.queue).owner.beat(patience=None)
+        hold_of(consumer.queue).owner.beat(patience=None)
         self._asked(consumer, beats=True)
         assert self.model.is_alive(consumer.id)
 
@@ -236,8 +236,8 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.to_reclaim())
     @rule(target=sights, by=WHO)
     def look(self, by: int) -> list[OwnerState]:
-        with self.consumers[by].queue._parts.janitor() as janitor:
-            seen = janitor.dead()
+        with self.consumers[by].queue._parts.reaper() as reaper:
+            seen = reaper.dead()
         assert [one.id for one in seen] == self.to_reclaim()
         return seen
 
@@ -247,8 +247,8 @@ class Protocol(RuleBasedStateMachine):
         for seen in sight:
             row = owner_row(self.backend, seen.id)
             is_as_seen = row is None or row["beat"] == seen.beat
-            with self._ended(seen), self.consumers[by].queue._parts.janitor() as janitor:
-                jobs = janitor.reclaim(seen)
+            with self._ended(seen), self.consumers[by].queue._parts.reaper() as reaper:
+                jobs = reaper.reclaim(seen)
             assert jobs == (self.model.reclaim(seen.id, self.clock.now) if is_as_seen else 0)
 
     @precondition(lambda self: any(consumer.cut for consumer in self.consumers))
@@ -256,7 +256,7 @@ class Protocol(RuleBasedStateMachine):
     def give_back(self, by: int) -> None:
         """As a supervisor does for a process that it has reaped."""
         owner = next(consumer.id for consumer in self.consumers if consumer.cut)
-        assert self.consumers[by].queue.give_back(owner) == self.model.reclaim(owner, self.clock.now)
+        assert self.consumers[by].queue.reclaim_owner(owner) == self.model.reclaim(owner, self.clock.now)
 
     def to_reclaim(self) -> list[int]:
         """The owners that a look finds dead."""
