@@ -180,6 +180,10 @@ class Dialect:
         del error
         return False
 
+    def unnameable(self, name: str) -> str | None:
+        """Why no table, index or type can have this name; None: it can."""
+        return "it has more than 63 bytes" if len(name.encode()) > 63 else None
+
     def no_such_database(self, error: BaseException) -> bool:
         """Whether a connection failed because the server has no database of this name."""
         raise NotImplementedError

@@ -79,7 +79,8 @@ class MySQL(Dialect):
         }
     )
     # fmt: on
-    bad_name: ClassVar[frozenset[Any]] = frozenset({1049, 1050, 1059, 1061, 1102, 1103})
+    # 1109 is a table that information_schema has not; 1300 (MariaDB) and 3854 are characters that no name can have.
+    bad_name: ClassVar[frozenset[Any]] = frozenset({1049, 1050, 1059, 1061, 1102, 1103, 1109, 1300, 3854})
     bad_row: ClassVar[frozenset[Any]] = frozenset(
         # 1216, 1217, 1451 and 1452 are foreign keys, 1365 a division by zero, 1369 a view's check, 1644 SIGNAL,
         # 1690 a number out of range.
@@ -122,8 +123,14 @@ class MySQL(Dialect):
     def refused(self, error: BaseException) -> bool:
         return bool(self.error_code(error) in {1044, 1045, 1130, 1142, 1698})
 
+    def unnameable(self, name: str) -> str | None:
+        # In place of a character beyond U+FFFF the server takes a question mark.
+        if strange := [character for character in name if character > "\uffff"]:
+            return f"no name can have the character {strange[0]!r}"
+        return "it has more than 64 characters" if len(name) > 64 else None
+
     def no_such_database(self, error: BaseException) -> bool:
-        return bool(self.error_code(error) == 1049)
+        return bool(self.error_code(error) in {1049, 1059, 1102})  # the last two: no database can have this name
 
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.

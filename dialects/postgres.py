@@ -92,7 +92,8 @@ class Postgres(Dialect):
         }
     )
     # fmt: on
-    bad_name: ClassVar[frozenset[Any]] = frozenset({"42P07", "42602", "42710", "42622", "3F000"})
+    # 22P02 is a default that means nothing to its type: an ENUM of that name was there, with other values.
+    bad_name: ClassVar[frozenset[Any]] = frozenset({"42P07", "42602", "42710", "42622", "3F000", "22P02"})
     # Class 22 is "data exception", 23 "integrity constraint violation".
     bad_row: ClassVar[frozenset[Any]] = frozenset(
         {

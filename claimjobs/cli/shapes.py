@@ -84,7 +84,7 @@ MORE: Final = (
 
 
 def _name(option: click.Parameter, given: str | None) -> str | None:
-    if given is not None and not all(part.strip() for part in given.split(".")):
+    if given is not None and not (given.isprintable() and all(part.strip() for part in given.split("."))):
         raise click.BadParameter(f"{given!r} is no name of a table: give NAME or SCHEMA.NAME", param=option)
     return given
 

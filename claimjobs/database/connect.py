@@ -101,8 +101,9 @@ def parse(url: str | sa.URL) -> sa.URL:
 
 def _unusable(url: sa.URL, error: Exception) -> str:
     cause = masked(reason(error), [url.render_as_string(hide_password=False)])
+    options = f"its options ({', '.join(sorted(url.query))})" if url.query else "its parts"
     return (
-        f"{shown(url)}: the driver cannot use this URL ({cause}): check its options, and that it names the right server"
+        f"{shown(url)}: the driver cannot use this URL ({cause}): check {options}, and that it names the right server"
     )
 
 
@@ -135,8 +136,6 @@ def dialect_for(engine: sa.Engine) -> Dialect:
     with connected(engine) as connection:
         dialect = dialect_of(connection)
         _require_version(connection, dialect)
-        if dialect.needs_database and not connection.dialect.default_schema_name:
-            raise UnknownDatabase(f"{shown(engine.url)} names no database: give a URL such as {EXAMPLES}")
         return dialect
 
 
@@ -169,9 +168,13 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
         raise _explained(engine, error) from error
     except UNUSABLE as error:
         raise UnknownDatabase(_unusable(engine.url, error)) from error
+    dialect = DIALECTS[engine.dialect.name]()
+    if dialect.needs_database and not connection.dialect.default_schema_name:
+        connection.close()
+        raise UnknownDatabase(f"{shown(engine.url)} names no database: give a URL such as {EXAMPLES}")
     if _CHECKED not in connection.info and not engine.dialect.is_async:
         connection.info[_CHECKED] = True
-        DIALECTS[engine.dialect.name]().prepare_nothing_if_pooled(connection.connection.driver_connection)
+        dialect.prepare_nothing_if_pooled(connection.connection.driver_connection)
     return connection
 
 
@@ -201,7 +204,10 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
     if dialect.refused(error):
         return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
-    return ServerUnreachable(f"{where}: no connection ({why}): check host and port, and that the server is running")
+    options = ", and the URL's options" if engine.url.query else ""
+    return ServerUnreachable(
+        f"{where}: no connection ({why}): check host and port, and that the server is running{options}"
+    )
 
 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.sql import operators
@@ -11,6 +11,8 @@ from sqlalchemy.sql import operators
 from claimjobs.dialects import DIALECTS
 from claimjobs.table.roles import Roles
 
+LONGEST: Final = 57
+"""Characters of a table's name in that of its index: no database takes less than 63 bytes for it all."""
 Part = tuple[str, bool]
 """A column's name, and whether it falls."""
 
@@ -43,7 +45,7 @@ def _index(roles: Roles, falling: Mapping[str, bool]) -> sa.Index:
     columns = (sa.Column(column.name, column.type) for column in roles.table.columns)
     copy = sa.Table(roles.table.name, sa.MetaData(schema=roles.table.schema), *columns)
     parts = (copy.c[name].desc() if falls else copy.c[name] for name, falls in falling.items())
-    return sa.Index(f"{copy.name}_claim", *parts)
+    return sa.Index(f"{copy.name[:LONGEST]}_claim", *parts)
 
 
 def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:

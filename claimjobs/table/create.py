@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
@@ -91,9 +92,22 @@ def _bad_name(tables: list[sa.Table], error: Exception) -> UnfitTable:
     return UnfitTable(f"table {tables[0].fullname!r} cannot be made ({reason(error)}): choose another name for it")
 
 
+def _must_be_nameable(dialect: Dialect, tables: list[sa.Table]) -> None:
+    """Raises UnfitTable for a name that some databases change, or refuse when the table is there already."""
+    for table in tables:
+        types = (column.type for column in table.columns if isinstance(column.type, sa.Enum))
+        parts: list[Any] = [table, *table.indexes, *table.constraints, *types]
+        for part in parts:
+            # SQLAlchemy itself shortens the names that it makes up: they are of a class of their own.
+            flaw = dialect.unnameable(part.name) if type(part.name) in (str, quoted_name) else None
+            if flaw is not None:
+                raise _bad_name([table], ValueError(f"{part.name!r}: {flaw}"))
+
+
 def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> CreatedTables:
     with connected(engine) as connection, connection.begin():
         there = [table for table in tables if exists(connection, table)]
+        _must_be_nameable(dialect, [table for table in tables if recreate or table not in there])
         dropped = [table for table in there if recreate and table.name != OWNER_TABLE]
         for table in dropped:
             _must_be_ours(connection, table)
