@@ -22,7 +22,7 @@ def books(database: Backend) -> Backend:
 
 
 def test_nothing_is_begun_on_a_foreign_table_before_somebody_has_said_it(books: Backend) -> None:
-    said = "claimjobs did not make table 'books', and nobody has said what becomes of its done jobs: choose on_done="
+    said = "claimjobs did not make table 'books', and on_done does not say what happens to its done jobs: choose"
     ended = claimjobs("setup-tables", *BOOKS, "--url", books.url)
     assert (ended.code, ended.out) == (exits.OK, "claimjobs_owners: made\nbooks: was there\n")
     assert said in ended.err

@@ -352,7 +352,7 @@ def test_the_owners_of_an_earlier_version_are_brought_up_to_date(database: Backe
     for command in ("status", "reclaim"):
         ended = claimjobs(command, "--url", database.url)
         assert ended.code == exits.TABLE
-        assert "is of an earlier version, it has no column 'beat': run `claimjobs setup-tables`" in ended.err
+        assert "was made by an earlier version and has no column 'beat': run `claimjobs setup-tables`" in ended.err
     ended = claimjobs("setup-tables", "--url", database.url)
     assert ended.code == exits.TABLE
     statements = [line[line.index("ALTER TABLE ") :] for line in ended.err.removeprefix(DELETED).splitlines()]

@@ -535,7 +535,7 @@ def test_it_is_too_late_once_the_loop_has_moved_on(backend: Backend, queue: Queu
         for job in batch:
             write(batch, job.d)
             if job is second:
-                with pytest.raises(TooLate, match="job 1 was kept when the loop moved on"):
+                with pytest.raises(TooLate, match="job 1 were kept when the loop moved on"):
                     batch.fail(first, "late")
                 with pytest.raises(TooLate):
                     batch.release(first)

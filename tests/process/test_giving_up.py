@@ -42,7 +42,7 @@ def test_a_drain_that_comes_to_nothing_ends(anywhere: Backend, tmp_path: Path, h
     for column in ("attempts", "run_at", "suspect", "status"):
         assert f"no column {column!r}, which holding a failure needs: " in found["gave_up"], found["gave_up"]
     assert "ALTER TABLE tasks ADD COLUMN attempts" in found["gave_up"]
-    assert "ended by NothingDone: nothing came of 5 batches in a row" in err
+    assert "ended by NothingDone: no job of 5 batches in a row was done" in err
 
 
 @pytest.mark.parametrize("how", ["commit", "rollback", "close"])
@@ -68,7 +68,7 @@ def test_a_job_that_cannot_fail_leaves_the_others_to_be_done(anywhere: Backend, 
         code, out, _ = command.end()
     found = summary(out)
     assert (code, found["done"], found["left"]) == (exits.GAVE_UP, 2, 1)
-    assert "nothing came of 5 batches in a row" in found["gave_up"]
+    assert "no job of 5 batches in a row was done" in found["gave_up"]
 
 
 def test_a_settle_that_the_database_refuses_ends_the_run(database: Backend, tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Ba
     assert adds_up(found)
     assert noted(database, "begun") == []
     assert {row["last_error"].partition(": ")[0] for row in database.rows()} == {"UnfinishedHandler"}
-    assert "returned a coroutine, which nobody runs: let it do the work before it returns" in err
+    assert "returned a coroutine, which nothing runs: let it do the work before it returns" in err
     assert "never awaited" not in err
 
 

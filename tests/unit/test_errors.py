@@ -70,11 +70,7 @@ NEXT_STEP = (
     "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX|let it do|return '"
     "|name other|name another|rename it|a queue of its own|change the|mend |correct the|give it|give this"
 )
-CLASSES = [
-    kind
-    for _, kind in inspect.getmembers(errors, inspect.isclass)
-    if issubclass(kind, errors.ClaimjobsError) and kind.__module__ == errors.__name__
-]
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ClaimjobsError)]
 WRITTEN_HERE = [kind for kind in CLASSES if "__init__" in vars(kind) and kind is not errors.BadRow]
 
 

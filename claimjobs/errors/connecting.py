@@ -1,0 +1,68 @@
+"""Errors of reaching the database, and of what its server allows."""
+
+from __future__ import annotations
+
+from claimjobs.errors.base import ClaimjobsError
+
+
+class ConnectionFailed(ClaimjobsError):
+    """claimjobs cannot connect to the database, or cannot work with it."""
+
+
+class UnknownDatabase(ConnectionFailed):
+    """The URL cannot be read, or does not lead to MySQL, MariaDB or Postgres."""
+
+
+class DriverMissing(ConnectionFailed):
+    """The Python driver that the URL names is not installed."""
+
+
+class DriverUnsupported(UnknownDatabase):
+    """claimjobs does not work with the driver of the URL or the engine. The message names the drivers that it knows."""
+
+
+class ServerUnreachable(ConnectionFailed):
+    """No server answers at the address of the URL."""
+
+
+class AccessDenied(ConnectionFailed):
+    """The server refused the user, the password or the database."""
+
+
+class PoolerUnfit(ConnectionFailed):
+    """The pooler before the server runs each statement in another session, so transactions are impossible."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(
+            f"{url}: the pooler allows no transactions ({reason}): set its pool mode to transaction or session for "
+            "this database, or connect to the server itself"
+        )
+
+
+class StatementTimedOut(ClaimjobsError):
+    """The server ended a statement that exceeded a time limit of the server, at every attempt."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the server ends statements that take too long ({reason}): give this account more time "
+            "(statement_timeout, max_execution_time, max_statement_time), or add the index that the statement lacks"
+        )
+
+
+class ServerTooOld(ConnectionFailed):
+    """The server's version has no SKIP LOCKED, or lacks another feature that a claim needs."""
+
+    def __init__(self, title: str, found: str, needed: str) -> None:
+        super().__init__(
+            f"{title} {found} cannot claim with SKIP LOCKED: upgrade the server to {title} {needed} or later"
+        )
+
+
+class SessionsNotOurs(ClaimjobsError):
+    """Advisory locks cannot work: a pooler shares the session, or other servers of a group do not see its locks."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "lock='advisory' cannot work here: such a lock belongs to a session, and a pooler shares sessions, or the "
+            "primaries of a group do not see each other's locks: use lock='rows', or connect to the server itself"
+        )

@@ -1,0 +1,107 @@
+"""Errors of a batch: its outcomes, its transaction, and the owner that holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from claimjobs.errors.base import ClaimjobsError, first_keys
+from claimjobs.errors.tables import UnfitTable
+
+
+class WriteSwallowed(UnfitTable):
+    """A write reached fewer rows than this owner holds, though the database reported no error and no job was lost."""
+
+    def __init__(self, table: str, what: str, counts: tuple[int, int], keys: Sequence[Any] = ()) -> None:
+        reached, meant = counts
+        named = f" (such as {first_keys(keys)})" if keys else ""
+        super().__init__(
+            f"{what} of {meant} jobs of table {table!r} reached {reached} of their rows, and no other owner holds the "
+            f"others{named}: a trigger or a rule swallows the write, the handler deleted the row by itself, or a key "
+            "does not compare equal to what was read of it; change the trigger, the rule or the handler, or choose "
+            "other columns as Columns(key=...)"
+        )
+        self.keys = tuple(keys)
+
+
+class SettleFailed(ClaimjobsError):
+    """The database refuses a settle for a reason that no single row causes. It wrote nothing."""
+
+    def __init__(self, table: str, jobs: int, reason: str) -> None:
+        super().__init__(
+            f"the outcomes of {jobs} jobs of table {table!r} cannot be written ({reason}): this owner holds them until "
+            "it ends; check what its account may do, and what belongs to the table (rules, triggers, views)"
+        )
+
+
+class OwnerDeclaredDead(ClaimjobsError):
+    """An owner was declared dead again and again, each time before it could claim anything."""
+
+    def __init__(self, table: str, times: int) -> None:
+        super().__init__(
+            f"this owner of jobs of table {table!r} was declared dead {times} times in a row before it could claim: "
+            "give it a longer lease, or find out who declares it dead (another clock, a cleaning job of your own)"
+        )
+
+
+class NoOpenTransaction(ClaimjobsError):
+    """A batch was asked for its transaction, and has none, or its transaction has ended."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"this batch {what}: make the Queue with hold='transaction', and leave commit to `with batch`")
+
+
+class TooLate(ClaimjobsError):
+    """A job of an open transaction failed, or was released, after the writes of its handler were kept."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__(
+            f"the writes for job {key!r} were kept when the loop moved on, and cannot be undone alone: "
+            "put the work in `with batch:`, and fail or release the job while the loop is at it"
+        )
+
+
+class BatchRolledBack(ClaimjobsError):
+    """The transaction that held a batch was rolled back: its jobs are free, and all writes for them are undone.
+
+    If the connection broke during the commit, the whole batch may be done instead; never a part of it.
+    """
+
+    def __init__(self, kind: str, *, isolates: bool = False) -> None:
+        free = "they are claimed again in smaller and smaller batches until the refused job is alone and fails"
+        super().__init__(
+            f"the batch was rolled back as a whole ({kind}): the writes for its jobs are undone, and "
+            f"{free if isolates else 'they are free'}; claim another batch"
+        )
+        self.kind = kind
+        self.isolates = isolates
+        """Whether the database refused a row, and the jobs are marked as suspects, so that the batch will not come
+        again as it was."""
+
+
+class BatchSettled(ClaimjobsError):
+    """A batch was used after its outcomes were written."""
+
+    def __init__(self) -> None:
+        super().__init__("this batch is settled, its outcomes are written: claim another one")
+
+
+class BatchNotSettled(ClaimjobsError):
+    """The next batch was claimed while this one was still open."""
+
+    def __init__(self) -> None:
+        super().__init__("the last batch was never settled, so its jobs were released: put the work in `with batch:`")
+
+
+class NotInBatch(ClaimjobsError, LookupError):
+    """An outcome was given for a job that this batch does not hold."""
+
+    def __init__(self, key: Any) -> None:
+        super().__init__(f"job {key!r} is not in this batch: give a job that came from it")
+
+
+class NothingDone(ClaimjobsError):
+    """All jobs of several batches in a row were released, so draining the queue would never end."""
+
+    def __init__(self, batches: int, why: str) -> None:
+        super().__init__(f"no job of {batches} batches in a row was done, the last time because of this: {why}")

@@ -1,0 +1,76 @@
+"""Errors of a table: it is missing, its rows cannot be claimed, or nothing says what happens to its done jobs."""
+
+from __future__ import annotations
+
+import shlex
+
+from claimjobs.errors.base import ClaimjobsError
+
+
+class UnfitTable(ClaimjobsError):
+    """The table is missing, or cannot be used as a queue."""
+
+
+class TableMissing(UnfitTable):
+    """A table is not in the database."""
+
+    def __init__(self, name: str) -> None:
+        hints = {"jobs": "", "claimjobs_owners": "", "claimjobs_ledger": " --ledger"}
+        hint = hints.get(name, f" --table {shlex.quote(name)}")
+        super().__init__(
+            f"table {name!r} is not in this database: run `claimjobs setup-tables{hint}`, or check the name and the URL"
+        )
+
+
+class ClaimsMissing(TableMissing):
+    """The side-car of a table is not in the database."""
+
+    def __init__(self, name: str, source: str) -> None:
+        UnfitTable.__init__(
+            self,
+            f"table {name!r}, for the claims on {source!r}, is not in this database: "
+            f"run `claimjobs setup-tables --table {shlex.quote(source)} --side-car`",
+        )
+
+
+class OwnersOutdated(UnfitTable):
+    """The table of owners was made by an earlier version of claimjobs."""
+
+    def __init__(self, table: str, column: str) -> None:
+        super().__init__(
+            f"table {table!r} was made by an earlier version and has no column {column!r}: run `claimjobs "
+            "setup-tables`, which shows the statements that bring it up to date"
+        )
+
+
+class NotClaimable(UnfitTable):
+    """Rows of the table cannot be locked or changed: it is a view, or its engine has no row locks."""
+
+    def __init__(self, table: str, what: str, step: str) -> None:
+        super().__init__(f"table {table!r} {what}: {step}")
+
+
+class BadTable(UnfitTable):
+    """The table is a queue, but this operation is not possible on it."""
+
+
+class DoneUndecided(UnfitTable):
+    """`on_done` is not set for a table that claimjobs did not make."""
+
+    def __init__(self, table: str) -> None:
+        super().__init__(
+            f"claimjobs did not make table {table!r}, and on_done does not say what happens to its done jobs: choose "
+            "on_done='delete' (--on-done delete), which deletes their rows, 'keep', which needs a value for done, "
+            "as in Columns(status='state', states={'unclaimed': ..., 'done': ...}) or --state done=VALUE, "
+            "or 'leave', where the handler itself makes the queue's `where` false"
+        )
+
+
+class StillDue(ClaimjobsError):
+    """With `on_done="leave"`, too many rows were still due after their handler had returned."""
+
+    def __init__(self, table: str, count: int) -> None:
+        super().__init__(
+            f"{count:,} rows of table {table!r} are still due after their handler: with on_done='leave' it must make "
+            "the queue's predicate false; correct the handler or the predicate, or choose another on_done"
+        )

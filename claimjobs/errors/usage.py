@@ -1,0 +1,62 @@
+"""Errors of a program that uses the library: wrong arguments, and handlers that do not do their work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from claimjobs.errors.base import ClaimjobsError
+
+
+class BadSize(ClaimjobsError, ValueError):
+    """A batch size is not a positive whole number."""
+
+    def __init__(self, size: Any) -> None:
+        super().__init__(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
+
+
+class CrossedFork(ClaimjobsError):
+    """A Queue was used in another process than the one that made it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "this Queue was made in another process, and its connection must not be shared: "
+            "make a Queue in each process (and start processes with `spawn`)"
+        )
+
+
+class ReferenceNotFound(ClaimjobsError):
+    """No object is found at `MODULE:ATTRIBUTE`."""
+
+    def __init__(self, reference: str, reason: str) -> None:
+        super().__init__(f"{reference!r} cannot be used: {reason}; check the spelling and the folder you are in")
+
+
+class BadHandler(ClaimjobsError):
+    """The object that a handler's name leads to cannot handle jobs."""
+
+
+class NothingDecided(ClaimjobsError):
+    """A handler returned without an outcome for any job of its batch."""
+
+    def __init__(self, handler: str) -> None:
+        super().__init__(
+            f"{handler} returned without an outcome for any job, so all were released: "
+            "loop over the batch, or call `batch.done()`"
+        )
+
+
+class UnfinishedHandler(ClaimjobsError):
+    """A handler returned a coroutine, another awaitable or a generator, so its work was not done."""
+
+    def __init__(self, handler: str, kind: str) -> None:
+        super().__init__(
+            f"{handler} returned {kind}, which nothing runs: let it do the work before it returns, "
+            "with `asyncio.run(...)` where that is async"
+        )
+
+
+class BadOnDone(ClaimjobsError, ValueError):
+    """`on_done` returned a value that does not say what happens to the done jobs. Its transaction is rolled back."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"on_done returned {found}, and nothing was written: return 'delete', 'keep' or None")
