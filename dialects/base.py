@@ -234,6 +234,14 @@ class Dialect:
         """
         raise NotImplementedError
 
+    def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        """A setting of a session with which our statements fail, or read too little; and the SQL that changes it.
+
+        For a session that is not ours to set; in one that is ours `settings` takes care of it.
+        """
+        del connection
+        return None
+
     def sessions_are_ours(self, connection: sa.Connection) -> bool:
         """Whether this session, and a lock that it takes, is ours alone and seen by every other session.
 

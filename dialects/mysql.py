@@ -187,7 +187,24 @@ class MySQL(Dialect):
 
     def settings(self, lock_timeout: float) -> Sequence[str]:
         # A TIMESTAMP of the user's is shown, and compared, by the session's time zone; our clock is UTC.
-        return (f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00'",)
+        # `sql_safe_updates` is for statements that people type: MariaDB refuses a DELETE of joined rows for it.
+        # `sql_select_limit` would cut off what has no LIMIT of its own.
+        return (
+            f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00', "
+            f"sql_safe_updates = 0, sql_select_limit = {_NO_LIMIT}",
+        )
+
+    refuses_joined_deletes: ClassVar[bool] = False
+    """A session with `sql_safe_updates` refuses a DELETE of joined rows: it wants an index for each table of a join."""
+
+    def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        # SQLAlchemy has no name for a variable of the session; one that is switched on is 1.
+        limit, safe = connection.execute(sa.text("SELECT @@sql_select_limit, @@sql_safe_updates")).one()
+        if int(limit) < _NO_LIMIT:
+            return f"sql_select_limit = {limit}", f"SET SESSION sql_select_limit = {_NO_LIMIT}"
+        if safe and self.refuses_joined_deletes:
+            return "sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"
+        return None
 
     def sessions_are_ours(self, connection: sa.Connection) -> bool:
         greeted_by = connection.connection.dbapi_connection.thread_id()  # type: ignore[union-attr]
@@ -455,6 +472,8 @@ _SLEEP_LOCK = "concat('claimjobs.nap.', :session)"
 """The lock of a session that may be interrupted: its number is the server's, and so are the names of locks."""
 _OWN_SLEEP_LOCK = "concat('claimjobs.nap.', connection_id())"
 _INTERRUPTED = 1317
+_NO_LIMIT = 2**64 - 1
+"""`sql_select_limit` where there is none."""
 _UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
 
 

@@ -419,7 +419,7 @@ def _reclaim(queue: Queue, backend: Backend) -> None:
 def _bury(queue: Queue) -> None:
     [job] = queue.dead.list()
     queue.dead.retry([job.key])
-    queue.dead.drop_dead([job.key])
+    queue.dead.drop([job.key])
 
 
 FEW: Final = {"retry": 1, "dead": 1, "suspects": 2}

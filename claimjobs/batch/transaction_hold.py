@@ -130,6 +130,8 @@ class OpenTransaction(Connector):
 
     def _set_up(self, connection: sa.Connection) -> None:
         """No settings, and nobody to register."""
+        with connection.begin():
+            self._require_fit(connection)
 
 
 class BatchTransaction:

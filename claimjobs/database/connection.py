@@ -19,7 +19,7 @@ from claimjobs.database.connect import open_connection
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.fair_lock import FairLock, Ticket
 from claimjobs.dialects import Dialect
-from claimjobs.errors import ServerUnreachable, StatementTimedOut
+from claimjobs.errors import ServerUnreachable, SettingUnfit, StatementTimedOut
 from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.signals import shielded
@@ -277,11 +277,18 @@ class Connector:
             if not self.pooled:
                 for setting in self._dialect.settings(self._liveness.lock_timeout):
                     connection.execute(sa.text(setting))
+            else:
+                self._require_fit(connection)
         with connection.begin():
             self._on_open(connection)
 
     def _on_open(self, connection: sa.Connection) -> None:
         """Called in a transaction of its own on every new connection. An owner's connection registers the owner."""
+
+    def _require_fit(self, connection: sa.Connection) -> None:
+        """Raises SettingUnfit for a session that is not ours to set."""
+        if found := self._dialect.unfit_setting(connection):
+            raise SettingUnfit(*found)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

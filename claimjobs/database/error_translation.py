@@ -15,6 +15,7 @@ from claimjobs.errors import (
     ClaimsMissing,
     NothingDone,
     OutcomeRefused,
+    SettingUnfit,
     SettleFailed,
     StillDue,
     TableMissing,
@@ -44,7 +45,7 @@ def passes(error: BaseException, engine: sa.Engine) -> bool:
 
 def lasting(error: BaseException, engine: sa.Engine) -> str | None:
     """What kind of error this is, where every further try would meet it again; None: it may pass."""
-    if isinstance(error, (BadPredicate, NothingDone, OutcomeRefused, SettleFailed, StillDue, UnfitTable)):
+    if isinstance(error, (BadPredicate, NothingDone, OutcomeRefused, SettingUnfit, SettleFailed, StillDue, UnfitTable)):
         return str(error).partition(" DETAIL:")[0]  # the values of the row, some of them instants, differ each time
     dialect = DIALECTS[engine.dialect.name]()
     code = dialect.error_code(error)

@@ -26,6 +26,7 @@ from claimjobs.errors.connecting import (
     ServerTooOld,
     ServerUnreachable,
     SessionsNotOurs,
+    SettingUnfit,
     StatementTimedOut,
     UnknownDatabase,
 )
@@ -129,6 +130,7 @@ __all__ = [
     "ServerTooOld",
     "ServerUnreachable",
     "SessionsNotOurs",
+    "SettingUnfit",
     "SettleFailed",
     "StateMissing",
     "StateUnfit",

@@ -50,6 +50,8 @@ class Case:
     ways: tuple[Way, ...] = WAYS
     refused: Refusal | Mapping[Way, Refusal] | None = None
     """The error that refuses it, for every way or for some. None: it works."""
+    names: str = ""
+    """What the message of the refusal names. Empty: the table."""
     table: str = ""
     """What the table's name begins with."""
     columns: Columns | None = None

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from claimjobs import Liveness
+from claimjobs.errors import SettingUnfit
 from tests.foreign.cases import MYSQL, POSTGRES, Case, table
 
+_SAFE = ("SET SESSION sql_safe_updates = 1",)
+_NOT_OURS = dict.fromkeys(("transaction", "advisory"), SettingUnfit)
+"""Sessions that the handler uses, too."""
 _CHAR = "CREATE TABLE {t} (id CHAR(9) PRIMARY KEY, {queue})"
 ALL: list[Case] = [
     *(
@@ -30,7 +35,31 @@ ALL: list[Case] = [
     ),
     *(
         table(setting, settings=(f"SET SESSION {setting}",), on=("mysql",), ways=("lease",))
-        for setting in ("sql_require_primary_key = 1", "sql_safe_updates = 1", "transaction_isolation = 'SERIALIZABLE'")
+        for setting in ("sql_require_primary_key = 1", "transaction_isolation = 'SERIALIZABLE'")
+    ),
+    table("sql_safe_updates = 1", settings=_SAFE, on=("mysql",)),
+    table(
+        "sql_safe_updates = 1, in MariaDB",
+        settings=_SAFE,
+        on=("mariadb",),
+        refused=_NOT_OURS,
+        names="sql_safe_updates = 1",
+    ),
+    table(
+        "sql_safe_updates = 1, behind a pooler",
+        settings=_SAFE,
+        on=("mariadb",),
+        ways=("lease",),
+        options={"liveness": Liveness(session_lock=False)},
+        refused=SettingUnfit,
+        names="sql_safe_updates = 1",
+    ),
+    table(
+        "sql_select_limit = 1",
+        settings=("SET SESSION sql_select_limit = 1",),
+        on=MYSQL,
+        refused=_NOT_OURS,
+        names="sql_select_limit = 1",
     ),
     table(
         "tx_isolation = 'SERIALIZABLE'",

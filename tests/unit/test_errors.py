@@ -45,6 +45,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "OtherIndex": ("workers", "workers_name", "duplicate entry 'a'"),
     "NotExclusive": ("workers", ["task"]),
     "SessionsNotOurs": (),
+    "SettingUnfit": ("sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"),
     "NoOpenTransaction": ("is held by lease",),
     "PoolerUnfit": ("postgresql://h/d", "no transactions"),
     "BatchRolledBack": ("deadlock",),
