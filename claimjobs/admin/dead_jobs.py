@@ -153,7 +153,7 @@ class DeadJobs:
         """The jobs of a statement. A column that cannot be read does not hide the others."""
         compiled = CompiledStatement(statement)
         with predicate_errors(self._backend.dialect):
-            return reader.jobs(connector.transaction(lambda connection: reader.all(connection, compiled, values)))
+            return reader.jobs(connector.transaction(lambda connection: compiled.rows(connection, values, reader)))
 
     def _read(self, connector: Connector, statement: Any, **values: Any) -> Sequence[Any]:
         with predicate_errors(self._backend.dialect):

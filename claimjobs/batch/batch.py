@@ -275,18 +275,18 @@ class Batch:
         if not any((self._outcomes.done, self._outcomes.errors)):
             self._hold.undo_all(self._claimed)  # nothing came of them, so nothing may come of what was written for them
         try:
-            lost = self._write(source) if self._order else set()
+            if not self._order:
+                lost: set[Key] = set()
+            elif source is None:
+                lost = self._hold.settle(self._claimed, self._outcomes)
+            else:
+                lost = source.settle(self._hold, self._claimed, self._outcomes)
         except BaseException as error:
             if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # all others are written
                 self._is_settled()
             raise
         self._is_settled()
         self.lost = tuple(job for job in self._order if job.key in lost)
-
-    def _write(self, source: SettlesBatch | None) -> set[Key]:
-        if source is None:
-            return self._hold.settle(self._claimed, self._outcomes)
-        return source.settle(self._hold, self._claimed, self._outcomes)
 
     def _is_settled(self) -> None:
         self.settled = True

@@ -53,8 +53,13 @@ class Refusals:
     def settle(self, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]) -> Unsettled:
         """Write outcomes, and change those in `outcomes` that become failures."""
         refused: dict[Key, str] = {}
-        lost = self._in_parts(owner, outcomes, unconfirmed, refused)
-        return self.follow(owner, outcomes, lost, refused=refused, unconfirmed=unconfirmed)
+        try:
+            unwritten = self._settler.settle(self._connector, owner, outcomes, unconfirmed)
+        except (sa.exc.DBAPIError, WriteSwallowed) as error:
+            if not is_of_a_row(error, self._dialect):
+                raise
+            unwritten = self._in_halves(owner, outcomes, unconfirmed, refused, first=error)
+        return self.follow(owner, outcomes, unwritten, refused=refused, unconfirmed=unconfirmed)
 
     def follow(
         self,
@@ -73,18 +78,21 @@ class Refusals:
             stuck = self._fail(owner, outcomes, stuck, once=set(swallowed), unconfirmed=unconfirmed)
         return Unsettled(unwritten - set(swallowed), stuck)
 
-    def _in_parts(
-        self, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException], refused: dict[Key, str]
+    def _in_halves(
+        self,
+        owner: int,
+        outcomes: Outcomes,
+        unconfirmed: list[BaseException],
+        refused: dict[Key, str],
+        *,
+        first: Exception | None = None,
     ) -> set[Key]:
+        """Settle; halve what is refused, as `halved` does. Returns the keys of the rows that were not written."""
+
         def write(keys: Sequence[Key]) -> set[Key]:
             return self._settler.settle(self._connector, owner, outcomes.only(set(keys)), unconfirmed)
 
-        try:
-            return self._settler.settle(self._connector, owner, outcomes, unconfirmed)
-        except (sa.exc.DBAPIError, WriteSwallowed) as error:
-            if not is_of_a_row(error, self._dialect):
-                raise
-            return set().union(*halved(outcomes.keys(), write, self._dialect, refused, first=error))
+        return set().union(*halved(outcomes.keys(), write, self._dialect, refused, first=first))
 
     def _still_held(self, owner: int, keys: set[Key]) -> set[Key]:
         """Those of the keys that the owner holds, as they are read: SQL may not find a row by its key."""
@@ -108,7 +116,7 @@ class Refusals:
         """
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
-        unwritten = self._in_parts(owner, failed, unconfirmed, again) if failed.errors else set()
+        unwritten = self._in_halves(owner, failed, unconfirmed, again) if failed.errors else set()
         again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
         written = failed.only(set(failed.errors) - set(again))
         for key in refused:

@@ -171,20 +171,29 @@ class Settler:
         try:
             for attempt in connector.attempts(unconfirmed=unconfirmed):
                 with attempt as connection:
-                    lost = self.guarded(connection, me, outcomes)
+                    lost = self.settle_in(connection, me, outcomes)
         except SomeLost:
             for attempt in connector.attempts(unconfirmed=unconfirmed):
                 with attempt as connection:
                     lost = self._look_then_write(connection, me, outcomes)
         return lost
 
-    def guarded(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
-        """The same within the caller's transaction. Raises SomeAreLost, after which that must be rolled back."""
+    def settle_in(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        """As `settle`, in the caller's transaction. Raises SomeLost, after which that must be rolled back.
+
+        Where a database returns nothing of what it wrote, a count tells that some are lost, but not which.
+        """
         if self._looks_first:
             return self._look_then_write(connection, me, outcomes)
-        if self._reach.dialect.returns_what_it_writes:
-            return self._write_and_compare(connection, me, outcomes)
-        return self._write_and_count(connection, me, outcomes)
+        lost: set[Key] = set()
+        for statement, values in self._writes(connection, outcomes):
+            keys = values["claimjobs_keys"]
+            if self._reach.dialect.returns_what_it_writes:
+                rows = connection.execute(statement.statement, _by(me, values))
+                lost.update(set(keys) - {key_of(row) for row in rows})
+            elif statement.count(connection, _by(me, values)) != len(keys):
+                raise SomeLost
+        return lost
 
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:
@@ -234,20 +243,6 @@ class Settler:
         if self._locked:
             raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
         return False
-
-    def _write_and_compare(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
-        lost: set[Key] = set()
-        for statement, values in self._writes(connection, outcomes):
-            rows = connection.execute(statement.statement, _by(me, values))
-            lost.update(set(values["claimjobs_keys"]) - {key_of(row) for row in rows})
-        return lost
-
-    def _write_and_count(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
-        """The same where nothing is returned. A count says that some are lost, not which: then look first."""
-        for statement, values in self._writes(connection, outcomes):
-            if statement.count(connection, _by(me, values)) != len(values["claimjobs_keys"]):
-                raise SomeLost
-        return set()
 
     def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         keys = outcomes.keys()

@@ -47,7 +47,7 @@ class SettleThenClaim:
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
-        lost = self._settler.guarded(connection, owner, outcomes)
+        lost = self._settler.settle_in(connection, owner, outcomes)
         return lost, self.strategy.claim(connection, me, request)
 
 
@@ -70,15 +70,17 @@ class SettleAndClaimInOne(SettleThenClaim):
         if not self.is_one_statement(outcomes):
             return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         if owner != me:  # we were declared dead since: what is ours must still be one statement
-            return self._settler.guarded(connection, owner, outcomes), NOTHING
-        settles = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
-        rows = self._statement.rows(connection, me, request, **settles)
+            return self._settler.settle_in(connection, owner, outcomes), NOTHING
+        statement = self._statement
+        settle = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
+        parameters = {**statement.parameters(me, request), **settle}
+        rows = statement.of(request).rows(connection, parameters, statement.reader)
         count, *arrays = rows[0][: self._told]
         settled = settled_by_the_dead(count) if count < 0 else count
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if count < 0:  # what is settled is settled; the next claim finds out under which id
             return lost, NOTHING
-        return lost, self._one.result(connection, self._statement.reader, rows, owner=me, request=request)
+        return lost, self._one.result(connection, statement.reader, rows, owner=me, request=request)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:

@@ -105,7 +105,7 @@ class RecheckOnly(Recheck):
         )
 
     def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
-        return self._rows.jobs(self._rows.all(connection, self._recheck, {"claimjobs_keys": keys}))
+        return self._rows.jobs(self._recheck.rows(connection, {"claimjobs_keys": keys}, self._rows))
 
 
 class RecheckAndMark(Recheck):
@@ -128,10 +128,9 @@ class RecheckAndMark(Recheck):
 
     def _rows(self, connection: sa.Connection, parameters: dict[str, Any]) -> Sequence[Any]:
         if self._returns:
-            return self._reader.all(connection, self._mark, parameters)
-        return (
-            self._reader.all(connection, self._marked, parameters) if self._mark.count(connection, parameters) else ()
-        )
+            return self._mark.rows(connection, parameters, self._reader)
+        marked = self._mark.count(connection, parameters)
+        return self._marked.rows(connection, parameters, self._reader) if marked else ()
 
 
 class LockRowsAndMark(Recheck):
@@ -145,7 +144,7 @@ class LockRowsAndMark(Recheck):
 
     def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
         parameters = {"claimjobs_candidates": keys, "claimjobs_size": len(keys)}
-        jobs = self._reader.jobs(self._reader.all(connection, self._lock, parameters), self._values.of(owner))
+        jobs = self._reader.jobs(self._lock.rows(connection, parameters, self._reader), self._values.of(owner))
         self._mark.write(connection, owner, jobs)
         return jobs
 

@@ -67,7 +67,7 @@ class FindThenLock(LockStrategy):
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
     ) -> list[Job]:
         parameters = {"claimjobs_candidates": candidates, "claimjobs_size": size}
-        jobs = self._reader.jobs(self._reader.all(connection, self._lock, parameters), marked)
+        jobs = self._reader.jobs(self._lock.rows(connection, parameters, self._reader), marked)
         check_keys(self._roles, jobs)
         return jobs
 
@@ -91,7 +91,7 @@ class FindAndLock(LockStrategy):
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
-        rows = self._reader.all(connection, self._statement.of(request), parameters)
+        rows = self._statement.of(request).rows(connection, parameters, self._reader)
         chosen, wanted = self._first_group(rows, request.size)
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)

@@ -41,10 +41,11 @@ class OneStatement(ClaimStrategy):
         self.keyset_order = self._statement.keyset_order
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        rows = self._statement.rows(connection, owner, request)
+        statement = self._statement
+        rows = statement.of(request).rows(connection, statement.parameters(owner, request), statement.reader)
         if rows[0][0] < 0:
             raise OwnerDead
-        return self.result(connection, self._statement.reader, rows, owner=owner, request=request)
+        return self.result(connection, statement.reader, rows, owner=owner, request=request)
 
     def statement(self, before: int, settle: sa.Delete | sa.Update | None = None) -> ClaimStatement:
         """The statement that claims. `settle` is a statement that settles the batch before, and runs first.
@@ -99,8 +100,6 @@ class ClaimStatement(CursorStatement[CompiledStatement]):
             )
         )
 
-    def rows(self, connection: sa.Connection, owner: int, request: ClaimRequest, **settle: Any) -> Sequence[Any]:
-        """The rows that the statement returns. `settle`: parameters of the settle of the batch before."""
-        after = request.after or {}
-        parameters = {"claimjobs_size": request.size, "claimjobs_me": owner, **after, **settle}
-        return self.reader.all(connection, self.of(request), parameters)
+    def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:
+        """Of the statement for this request, without those of a settle."""
+        return {"claimjobs_size": request.size, "claimjobs_me": owner, **(request.after or {})}

@@ -13,7 +13,6 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Dialect
 from claimjobs.errors import KeyUnreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, Unread
@@ -44,11 +43,9 @@ class RowReader:
         """The columns to SELECT or to return."""
         return encoded(self.parts, self._dialect)
 
-    def all(
-        self, connection: sa.Connection, statement: CompiledStatement, parameters: Mapping[str, Any]
-    ) -> Sequence[Any]:
-        """All rows that a statement returns, as the driver gives them."""
-        return statement.rows(connection, parameters, self._learn, self._dialect.fetched)
+    def fetch(self, cursor: Any) -> Sequence[Any]:
+        """All rows of a driver's cursor, as the driver gives them."""
+        return self._dialect.fetched(cursor)
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
@@ -96,7 +93,8 @@ class RowReader:
         place, make = self._places[suspect.name]
         return [row[place] or 0 for row in rows] if make is None else [make(row[place]) or 0 for row in rows]
 
-    def _learn(self, here: sa.Dialect, described: Sequence[Any]) -> None:
+    def describe(self, here: sa.Dialect, described: Sequence[Any]) -> None:
+        """Learn how to convert the columns of a result, the first time."""
         if self._places:
             return
         columns: dict[str, tuple[int, Convert]] = {column.name: (-1, None) for column in self._roles.table.columns}

@@ -62,7 +62,7 @@ class SideCarPhases:
         self, connection: sa.Connection, statement: CompiledStatement, keys: list[Key], **values: Any
     ) -> list[Job]:
         """The jobs that a statement returns for these keys, in the order of the keys."""
-        rows = self.reader.all(connection, statement, {"claimjobs_keys": keys, **values})
+        rows = statement.rows(connection, {"claimjobs_keys": keys, **values}, self.reader)
         place = {key: number for number, key in enumerate(keys)}
         jobs = [self._with_attempts(row) for row in rows]
         check_keys(self.pair.source, jobs)

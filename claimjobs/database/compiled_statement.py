@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import BindTyping
@@ -24,9 +24,16 @@ environment variable CLAIMJOBS_NO_FAST_PATH turns it off, for tests and to find 
 Taken = TypeVar("Taken")
 Given = Mapping[str, Any]
 """Values by the names of parameters: the same names each time."""
-Fetched = Callable[[Any], Sequence[Any]]
-Described = Callable[[sa.Dialect, Sequence[Any]], None]
-"""Is told how a driver describes the columns of a result, as in PEP 249."""
+
+
+class Reader(Protocol):
+    """What reads the rows of a statement."""
+
+    def describe(self, dialect: sa.Dialect, description: Sequence[Any]) -> None:
+        """Learn how the driver describes the columns of a result, as in PEP 249."""
+
+    def fetch(self, cursor: Any) -> Sequence[Any]:
+        """All rows of a driver's cursor."""
 
 
 class CompiledStatement:
@@ -37,18 +44,15 @@ class CompiledStatement:
         self._is_new = True
         self._text: Text | None = None
 
-    def rows(self, connection: sa.Connection, given: Given, described: Described, fetched: Fetched) -> Sequence[Any]:
-        """All rows of its result, as the driver gives them; `described` is called before there are any.
-
-        `fetched` takes them from the driver's cursor (see `Dialect.fetched`).
-        """
+    def rows(self, connection: sa.Connection, given: Given, reader: Reader) -> Sequence[Any]:
+        """All rows of its result, as the driver gives them. The reader is told of their columns before the first."""
         text = self._text_for(connection, given)
         if text is not None:
-            return _sent(text, connection, given, fetched)
+            return _sent(text, connection, given, reader.fetch)
         result = connection.execute(self.statement, given)
         assert result.cursor is not None  # noqa: S101 - it returns rows
-        described(connection.dialect, result.cursor.description)
-        rows = fetched(result.cursor)
+        reader.describe(connection.dialect, result.cursor.description)
+        rows = reader.fetch(result.cursor)
         result.close()
         self._is_new = False
         return rows

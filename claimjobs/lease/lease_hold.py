@@ -161,31 +161,37 @@ class LeaseHold(Hold):
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
         owner, unconfirmed = claimed.owner, list[BaseException]()
-        with self._settling():
-            unsettled = self._refusals_of(outcomes, owner, unconfirmed)
+        with self._settling(outcomes):
+            unsettled = self._refusals.settle(owner, outcomes, unconfirmed)
             if not outcomes.all_done:
                 self.restart_from_head()
             return self._settled(outcomes, owner, unsettled, unconfirmed)
-
-    def _refusals_of(self, outcomes: Outcomes, owner: int, unconfirmed: list[BaseException]) -> Unsettled:
-        keys = outcomes.keys()
-        try:
-            return self._refusals.settle(owner, outcomes, unconfirmed)
-        except sa.exc.DBAPIError as error:
-            if self._connector.is_passing(error):
-                raise
-            raise SettleFailed(self._backend.roles.name, len(keys), reason(error)) from error
 
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
         """Settle as `settle` does, and claim the next `size` jobs in the same transaction: none if that fails."""
         owner, unconfirmed = claimed.owner, list[BaseException]()
-        with self._settling():
-            unsettled, following = self._settled_and_claimed(outcomes, owner, size, plan=plan, unconfirmed=unconfirmed)
-            if unsettled.stuck and following.jobs:  # that raises, and nobody would get what was claimed
-                self._settler.settle(self._connector, following.owner, Outcomes(released=keys_of(following)))
-                following = NOTHING
+        way = plan.settle_and_claim(self._settler)
+        with self._settling(outcomes):
+            if not outcomes.all_done:
+                self.restart_from_head()
+            request = self._search.next_request(size, plan.strategy)
+            try:
+                for attempt in self._connector.attempts(unconfirmed=unconfirmed, alone=way.is_one_statement(outcomes)):
+                    with attempt as connection:
+                        me = self.owner.id  # a new connection may have registered under a new id
+                        lost, following = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+            except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed, sa.exc.DBAPIError) as error:
+                if self._connector.is_passing(error):
+                    raise
+                # If that was about the claim, whoever asks for the next batch gets the error.
+                unsettled, following = self._refusals.settle(owner, outcomes, unconfirmed), NOTHING
+            else:
+                self._search.learn(request, following)
+                unsettled, following = self._followed(
+                    outcomes, owner, lost, following=following, unconfirmed=unconfirmed
+                )
             lost = self._settled(outcomes, owner, unsettled, unconfirmed)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._keep(following)  # what cannot be looked up now is looked up with the next claim
@@ -193,42 +199,39 @@ class LeaseHold(Hold):
             self._early.add(following)
         return lost, following
 
+    def _followed(
+        self,
+        outcomes: Outcomes,
+        owner: int,
+        unwritten: set[Key],
+        *,
+        following: ClaimResult,
+        unconfirmed: list[BaseException],
+    ) -> tuple[Unsettled, ClaimResult]:
+        """Which jobs are unsettled, and the claim: released where a job is stuck, for that is about to be raised."""
+        keys = keys_of(following)
+        unsettled = self._refusals.follow(owner, outcomes, unwritten, refused={}, unconfirmed=unconfirmed, claimed=keys)
+        if unsettled.stuck and keys:
+            self._settler.settle(self._connector, following.owner, Outcomes(released=keys))
+            following = NOTHING
+        return unsettled, following
+
     def take_early(self, claimed: ClaimResult) -> bool:
         """Whether this claim of `settle_and_claim` can be worked on now: nobody released it meanwhile."""
         return self._early.take(claimed)
 
-    def _settled_and_claimed(
-        self, outcomes: Outcomes, owner: int, size: int, *, plan: ClaimPlan, unconfirmed: list[BaseException]
-    ) -> tuple[Unsettled, ClaimResult]:
-        if not outcomes.all_done:
-            self.restart_from_head()
-        request = self._search.next_request(size, plan.strategy)
-        way = plan.settle_and_claim(self._settler)
-        try:
-            for attempt in self._connector.attempts(unconfirmed=unconfirmed, alone=way.is_one_statement(outcomes)):
-                with attempt as connection:
-                    me = self.owner.id  # a new connection may have registered under a new id
-                    refused, claimed = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
-        except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed):
-            return self._refusals_of(outcomes, owner, unconfirmed), NOTHING
-        except sa.exc.DBAPIError as error:
-            if self._connector.is_passing(error):
-                raise
-            # If that was about the claim, whoever asks for the next batch gets the error.
-            return self._refusals_of(outcomes, owner, unconfirmed), NOTHING
-        self._search.learn(request, claimed)
-        keys = keys_of(claimed)
-        return self._refusals.follow(
-            owner, outcomes, refused, refused={}, unconfirmed=unconfirmed, claimed=keys
-        ), claimed
-
     @contextlib.contextmanager
-    def _settling(self) -> Iterator[None]:
+    def _settling(self, outcomes: Outcomes) -> Iterator[None]:
+        """Around a settle. Raises SettleFailed for an error that will not pass."""
         if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
             raise CrossedFork
         with self._one_at_a_time:
             try:
                 yield
+            except sa.exc.DBAPIError as error:
+                if self._connector.is_passing(error):
+                    raise
+                raise SettleFailed(self._backend.roles.name, len(outcomes.keys()), reason(error)) from error
             finally:
                 # A batch may be settled after `close`, to learn that its jobs are lost: nobody else closes that.
                 if self._closed:
