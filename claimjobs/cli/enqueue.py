@@ -19,7 +19,7 @@ from claimjobs.cli.numbers import Whole
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import ProgressWatch, watch
 from claimjobs.cli.rejects import Rejects
-from claimjobs.cli.rows import FileRow, RowReader, Source, csv_rows, json_lines
+from claimjobs.cli.rows import BadHeader, FileRow, RowReader, Source, csv_rows, json_lines
 from claimjobs.cli.shapes import shape_options
 from claimjobs.errors import BadRow
 from claimjobs.queue.config import Shape
@@ -156,7 +156,7 @@ class Enqueuing:
         try:
             self._transactions(chunk, first)
         except BadRow as bad:
-            raise BadLine(bad, self._stands(), self._advice()) from bad
+            raise BadLine(bad, self._stands(), self._advice(bad)) from bad
         except BaseException as error:
             self._watch.say(self._unsure() if getattr(error, "connection_invalidated", False) else self._stands())
             raise
@@ -195,7 +195,9 @@ class Enqueuing:
             return "nothing is enqueued"
         return f"{number(self._enqueued, 'row')} up to line {self._committed} stay enqueued, nothing after it"
 
-    def _advice(self) -> str:
+    def _advice(self, bad: BadRow) -> str:
+        if isinstance(bad, BadHeader):
+            return "run this again"
         again = f"go on with --from-line {self._committed + 1}" if self._enqueued else "run this again"
         return f"{again}, or give --rejects FILE to enqueue all others"
 

@@ -80,7 +80,7 @@ def json_lines(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> It
 def csv_rows(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> Iterator[FileRow]:
     """The same for CSV with a header. A row of it may be several lines.
 
-    Raises BadRow for a header that does not fit, whatever `on_bad` thinks of rows.
+    Raises BadHeader for a header that does not fit, whatever `on_bad` thinks of rows.
     """
     values = Values(table, text=True)
     header = _header(source, table)
@@ -177,18 +177,26 @@ class _Texts:
         return self._taken[-1].decode()
 
 
+class BadHeader(BadRow):
+    """The first line of a CSV file names no columns of the table, so that no row of the file can be read."""
+
+
+def _bad_header(error: Exception, raw: bytes) -> BadHeader:
+    return BadHeader(1, _reason(error), FileRow({}, 1, raw))
+
+
 def _header(source: Source, table: sa.Table) -> list[str]:
     records = _Records(source)
     try:
         header = [name.strip() for name in next(records)]
     except StopIteration:
-        raise _bad(BadValue("the file is empty: its first line names the columns"), 1, b"") from None
+        raise _bad_header(BadValue("the file is empty: its first line names the columns"), b"") from None
     except BAD as error:
-        raise _bad(error, 1, records.raw) from None
+        raise _bad_header(error, records.raw) from None
     source.header = records.raw
     for place, name in enumerate(header):
         if name not in table.columns or name in header[:place]:
-            raise _bad(BadValue(_misfit(name, table)), 1, records.raw)
+            raise _bad_header(BadValue(_misfit(name, table)), records.raw)
     return header
 
 

@@ -33,6 +33,9 @@ def load(reference: str) -> Any:
 
 
 def _module(reference: str, name: str) -> Any:
+    if "/" in name or name.endswith(".py"):
+        module = name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ReferenceNotFound(reference, f"{name!r} is a path: name the module, as in {module}:...")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -37,4 +37,4 @@ def sentence(roles: Roles, on_done: Any, *, beside: bool = False) -> str:
         return f"Done jobs of {roles.name} are kept; their keys are noted as done in the table of claims."
     if on_done == "keep" and roles.status is not None:
         return f"Done jobs of {roles.name} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
-    return f"Done jobs of {roles.name} are deleted."
+    return f"Jobs of {roles.name} are deleted when they are done."

@@ -29,8 +29,8 @@ TICK: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
 
 PHASES: Final[dict[Command, tuple[str, str]]] = {
-    "drain": ("draining", "the generators have ended; consumers go on while a job is due"),
-    "drain retries": ("draining", "the generators have ended; consumers go on while a job is due, or to be retried"),
+    "drain": ("draining", "consumers go on while a job is due"),
+    "drain retries": ("draining", "consumers go on while a job is due, or to be retried"),
     "stop": ("stopping", "consumers finish their batches; another Ctrl-C or SIGTERM releases them"),
     "cancel": ("cancelling", "consumers release their batches"),
 }

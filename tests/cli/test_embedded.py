@@ -98,7 +98,7 @@ def test_commands_without_a_url_use_it_and_say_so(data: Path) -> None:
     assert first.err == (
         f"claimjobs: using the embedded Postgres 18, data in {data}/postgres; "
         "give --url or CLAIMJOBS_URL for a server of your own\n"
-        "claimjobs: Done jobs of jobs are deleted.\n"
+        "claimjobs: Jobs of jobs are deleted when they are done.\n"
     )
     assert not processes(data)
     assert claimjobs("enqueue", "-", stdin=b'{"d": "a", "e": "b"}').out == "1\n"
@@ -122,7 +122,8 @@ def test_a_program_gets_the_url_it_names_else_the_variables_else_the_embedded_se
 
 def test_the_readmes_program_needs_no_server(data: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CLAIMJOBS_URL"}
-    [program], [output] = blocks(README, "python"), blocks(README, "text")
+    [program] = [block for block in blocks(README, "python") if not block.file]
+    [output] = blocks(README, "text")
     run = subprocess.run(
         [sys.executable, "-c", program.text], env=environment, capture_output=True, text=True, check=True, timeout=60
     )

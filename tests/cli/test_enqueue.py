@@ -158,6 +158,7 @@ def test_a_header_that_does_not_fit(one: Backend, tmp_path: Path) -> None:
     ended = enqueued(one, file, "--rejects", tmp_path / "bad.csv")
     assert ended.code == exits.INPUT
     assert "line 1: the header names 'colour', which is no column of table 'jobs'" in ended.err
+    assert ended.err.endswith("correct the line and run this again\n"), "--rejects would help no one"
     assert not (tmp_path / "bad.csv").exists()
 
 

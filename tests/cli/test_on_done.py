@@ -40,13 +40,13 @@ def test_it_is_told_before_a_run(books: Backend, json: tuple[str, ...]) -> None:
     words = (*BOOKS, "--on-done", "delete", "--consumers", "1", "--drain", *json, "--url", books.url)
     ended = claimjobs("start-processing", "tests.cli.map_work:do_nothing", *words)
     assert ended.code == exits.OK, ended.err
-    assert "Done jobs of books are deleted." in ended.err.splitlines()[0]
+    assert "Jobs of books are deleted when they are done." in ended.err.splitlines()[0]
     assert books.rows("books") == []
 
 
 def test_it_is_told_before_tables_are_made(database: Backend) -> None:
     for words, told in (
-        ((), "Done jobs of jobs are deleted."),
+        ((), "Jobs of jobs are deleted when they are done."),
         (("--table", "jobs", "--side-car"), "Done jobs of jobs are kept; their keys are noted as done in the table of"),
     ):
         ended = claimjobs("setup-tables", *words, "--url", database.url)

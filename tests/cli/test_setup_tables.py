@@ -31,7 +31,7 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-DELETED = "claimjobs: Done jobs of jobs are deleted.\n"
+DELETED = "claimjobs: Jobs of jobs are deleted when they are done.\n"
 KEPT = "claimjobs: Done jobs of orders are kept with status 'done'.\n"
 """What is told before anything else."""
 

@@ -188,7 +188,7 @@ def test_done_rows_of_a_foreign_table_are_kept_where_they_can_be(backend: Backen
 
 
 def test_a_table_that_claimjobs_made_loses_its_done_rows(backend: Backend) -> None:
-    assert backend.queue().done_jobs == "Done jobs of jobs are deleted."
+    assert backend.queue().done_jobs == "Jobs of jobs are deleted when they are done."
     assert backend.queue(on_done="keep").done_jobs == "Done jobs of jobs are kept with status 'done'."
 
 

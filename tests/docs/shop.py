@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Assignments, Queue
 from tests.backends import Backend
-from tests.docs.markdown import COMMANDS, GUIDE, ROOT, blocks
+from tests.docs.markdown import COMMANDS, GUIDE, README, ROOT, blocks
 
 STUB = """\
 sent = []
@@ -46,7 +46,8 @@ class Shop:
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "mail.py").write_text(STUB)
-        for block in (*blocks(GUIDE, "python"), *blocks(GUIDE, "toml"), *blocks(COMMANDS, "python")):
+        python = [block for page in (GUIDE, COMMANDS, README) for block in blocks(page, "python")]
+        for block in (*python, *blocks(GUIDE, "toml")):
             if block.file:
                 (self.folder / block.file).write_text(block.text)
         (self.folder / "jobs.jsonl").write_text('{"d": "a", "e": "b"}\n' * 3)

@@ -13,7 +13,7 @@ from tests.docs.markdown import README, blocks
 MOST_WORDS = 1_000
 MOST_LINES = 20
 
-[PROGRAM] = blocks(README, "python")
+[PROGRAM] = [block for block in blocks(README, "python") if not block.file]
 [OUTPUT] = blocks(README, "text")
 
 

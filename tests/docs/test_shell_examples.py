@@ -22,7 +22,7 @@ EVERY = every()
 @pytest.mark.parametrize("line", SHOWN, ids=str)
 def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in ("jobs.jsonl", "jobs.csv", "news.csv", "orders.toml"):
+    for name in ("jobs.jsonl", "jobs.csv", "news.csv", "letters.csv", "orders.toml"):
         Path(name).touch()
     rest = [word for word in line.words if word not in ("-v", "--verbose")]
     while rest[0].startswith("--"):  # an option before the command's name, and its value
@@ -65,12 +65,13 @@ def test_the_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
     any_shop.open_orders()
     for block in (block for page in (GUIDE, COMMANDS, README) for block in written_blocks(page, "sh")):
         for line in block.text.splitlines():
-            if line.startswith("claimjobs "):
+            if line.startswith(("claimjobs ", "printf ")):
                 _run(any_shop, line.replace("--duration 20", "--duration 1 --consumers 2"))
     assert (any_shop.folder / "emails.sql").read_text().startswith("CREATE TABLE emails")
     assert ET.parse(any_shop.folder / "run.svg").getroot().tag.endswith("svg")
     assert not (any_shop.folder / "bad.csv").exists()
-    assert any_shop.backend.rows("emails") == []
+    assert any_shop.backend.rows("letters") == []
+    assert [row["body"] for row in any_shop.backend.rows("emails")] == ["News"] * 3, "enqueued after the last run"
     assert [row["state"] for row in any_shop.backend.rows("orders")] == [2, 2, 2]
     with any_shop.backend.engine.connect() as connection:
         assert sorted(connection.scalars(sa.text("SELECT order_nr FROM entries"))) == [1, 2, 3]

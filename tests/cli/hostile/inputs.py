@@ -208,6 +208,8 @@ OPTIONS = [
     case("status --map /nowhere.toml", INPUT, said="/nowhere.toml cannot be read"),
     case("status --map /", INPUT, said="cannot be read"),
     case("status --table nowhere:Nothing", INPUT, said="cannot be used"),
+    case("status --table shop/models.py:emails", INPUT, said="is a path: name the module, as in shop.models:..."),
+    case("start-processing ./shop/mail.py:deliver", INPUT, said="is a path: name the module, as in shop.mail:..."),
     case("status --table :", USAGE, INPUT, TABLE),
     case("status --table claimjobs:Nothing", INPUT, said="cannot be used"),
     case("dead drop", USAGE, said="say which dead jobs are meant"),
