@@ -37,10 +37,16 @@ def delete(reach: SettleTarget) -> sa.Delete:
 
 
 def keep(reach: SettleTarget, now: sa.ColumnElement[Any]) -> sa.Update:
-    """Done: keep the jobs as done, with their owner and the time."""
+    """Done: keep the jobs as done, with their owner and the time.
+
+    In the transaction that holds the jobs the handler may have written a status of its own: that stays.
+    """
     roles = reach.roles
-    since = {} if roles.owner_date is None else {roles.owner_date: now}
-    return _guarded(sa.update(roles.table).values({**roles.state.becomes(DONE), **since}), reach)
+    values = roles.state.becomes(DONE) | ({} if roles.owner_date is None else {roles.owner_date: now})
+    if isinstance(reach.guard, sa.True_) and (status := roles.state.column) is not None:
+        is_as_claimed = roles.state.is_(UNCLAIMED)
+        values[status] = sa.case((is_as_claimed, sa.literal(values[status], status.type)), else_=status)
+    return _guarded(sa.update(roles.table).values(values), reach)
 
 
 def release(reach: SettleTarget) -> sa.Update:

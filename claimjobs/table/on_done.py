@@ -20,11 +20,13 @@ LEAVE: Final = "leave"
 def default_finish(connection: sa.Connection, roles: Roles) -> Finish | None:
     """What becomes of done jobs where nobody has said it; None: somebody has to.
 
-    Rows are deleted unasked only from a table that claimjobs made.
+    Rows are deleted unasked only from a table that claimjobs made, and kept as done unasked only where a map or the
+    column's own words name a value for done: a boolean `status` of the user's may be about something else.
     """
     if is_made_by_us(connection, roles.table):
         return "delete"
-    return "keep" if roles.status is not None and DONE in roles.state.can else None
+    says_done = roles.status is not None and DONE in roles.state.can
+    return "keep" if says_done and (roles.states_named or isinstance(roles.state.values[DONE], str)) else None
 
 
 def sentence(roles: Roles, on_done: Any, *, beside: bool = False) -> str:

@@ -46,6 +46,8 @@ class Roles:
     last_error: Column | None
     suspect: Column | None
     assignee: Column | None
+    states_named: bool = False
+    """Whether a map says which value means which state."""
     key_index: str | None = None
     """The index through which a row is found by its key; None: the primary key."""
     quote: Quote = str
@@ -145,7 +147,8 @@ def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | N
     key = _key(table, given)
     state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
     _check(table, state)
-    return Roles(table=table, key=key, state=state, key_index=key_index, **found)
+    named = given.states is not None
+    return Roles(table=table, key=key, state=state, states_named=named, key_index=key_index, **found)
 
 
 def check_lease(roles: Roles, *, mapped: bool) -> None:

@@ -187,6 +187,31 @@ def test_done_rows_of_a_foreign_table_are_kept_where_they_can_be(backend: Backen
     )
 
 
+@pytest.mark.parametrize("hold", HOLDS)
+def test_a_boolean_status_of_a_foreign_table_is_not_written_unless_that_is_said(backend: Backend, hold: Any) -> None:
+    foreign(backend, owner(), sa.Column("status", sa.Boolean, nullable=False, server_default=sa.true()))
+    columns = Columns(owner_id="owner_id")
+    with pytest.raises(DoneUndecided), backend.bare_queue("tasks", columns=columns, hold=hold).claim() as batch:
+        batch.done()
+    assert [bool(row["status"]) for row in backend.rows("tasks")] == [True] * 3
+    states = Columns(owner_id="owner_id", states={"unclaimed": True, "claimed": False, "done": False})
+    for number, said in enumerate(({"columns": columns, "on_done": "keep"}, {"columns": states}), start=1):
+        with backend.bare_queue("tasks", hold=hold, **said).claim(1) as batch:
+            batch.done()
+        assert sum(not row["status"] for row in backend.rows("tasks")) == number
+
+
+@pytest.mark.parametrize("lock", ["rows", "advisory"])
+def test_a_status_that_the_handler_writes_stays(backend: Backend, lock: Any) -> None:
+    foreign(backend, sa.Column("status", sa.String(20), server_default="unclaimed"))
+    queue = backend.bare_queue("tasks", hold="transaction", lock=lock, on_done="keep")
+    with queue.claim() as batch:
+        for job in batch:
+            if job["id"] == 2:
+                batch.connection.execute(sa.text("UPDATE tasks SET status = 'rejected' WHERE id = 2"))
+    assert [row["status"] for row in backend.rows("tasks")] == ["done", "rejected", "done"]
+
+
 def test_a_table_that_claimjobs_made_loses_its_done_rows(backend: Backend) -> None:
     assert backend.queue().done_jobs == "Jobs of jobs are deleted when they are done."
     assert backend.queue(on_done="keep").done_jobs == "Done jobs of jobs are kept with status 'done'."
