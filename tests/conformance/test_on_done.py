@@ -195,8 +195,9 @@ def test_a_boolean_status_of_a_foreign_table_is_not_written_unless_that_is_said(
         batch.done()
     assert [bool(row["status"]) for row in backend.rows("tasks")] == [True] * 3
     states = Columns(owner_id="owner_id", states={"unclaimed": True, "claimed": False, "done": False})
-    for number, said in enumerate(({"columns": columns, "on_done": "keep"}, {"columns": states}), start=1):
-        with backend.bare_queue("tasks", hold=hold, **said).claim(1) as batch:
+    said = backend.bare_queue("tasks", columns=columns, hold=hold, on_done="keep")
+    for number, queue in enumerate((said, backend.bare_queue("tasks", columns=states, hold=hold)), start=1):
+        with queue.claim(1) as batch:
             batch.done()
         assert sum(not row["status"] for row in backend.rows("tasks")) == number
 
