@@ -1,4 +1,4 @@
-"""Rows of one shape as a driver takes them: what SQLAlchemy looks up for each row is looked up once for all."""
+"""Inserts many rows of one shape: the statement and the types are prepared once, not for each row."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Row = Mapping[str, Any]
 Write = Callable[[Any], Any]
 
 FEW: Final = 100
-"""Of so many rows and more the look-up is worth its time."""
+"""For fewer rows the preparation costs more than it saves."""
 
 _SHORT: Final = {bool, int, float, Decimal, date, datetime, time, timedelta, UUID}
-"""Types whose values are short in any notation, if a column can hold them."""
+"""Types whose values have at most _LENGTH characters in SQL."""
 _LENGTH: Final = 80
 _KNOWN: Final = {*_SHORT, NoneType, str, bytes}
 _MOST_PARAMETERS: Final = 65_535
-"""A server that has a statement prepared takes no more."""
+"""The limit of a prepared statement."""
 
 
 class RowValues:
-    """Reads the values of these types out of rows, and writes each as an INSERT would hand it to the driver."""
+    """Reads the values of these columns out of rows, and converts each as an INSERT does for the driver."""
 
     def __init__(self, types: Mapping[str, sa.types.TypeEngine[Any]], dialect: sa.Dialect) -> None:
         self.names = tuple(types)
@@ -37,7 +37,7 @@ class RowValues:
         self._write = [type_.dialect_impl(dialect).bind_processor(dialect) for type_ in types.values()]
 
     def rows(self, rows: Iterable[Row]) -> list[tuple[Any, ...]]:
-        """The values of each row. Raises whatever a type raises for a value that it cannot write."""
+        """The values of each row. A type may raise an error for a value that it cannot convert."""
         read = map(self._read, rows)
         tuples = list(read) if len(self.names) > 1 else [(value,) for value in read]
         if not any(self._write):
@@ -59,7 +59,7 @@ class Prepared:
     values: RowValues
 
     def run(self, connection: sa.Connection, rows: Sequence[Row], joined: int) -> None:
-        """Insert the rows: as one statement, if it takes at most `joined` bytes, else as the driver does with many."""
+        """Insert the rows: in one statement if it has at most `joined` bytes, else by the driver's `executemany`."""
         tuples = self.values.rows(rows)
         flat = tuple(chain.from_iterable(tuples)) if joined else ()
         if flat and len(flat) <= _MOST_PARAMETERS and _size(flat) <= joined:
@@ -69,7 +69,7 @@ class Prepared:
 
 
 def _size(values: tuple[Any, ...]) -> float:
-    """At least the bytes that values take within a statement; infinite where nobody can tell."""
+    """An upper bound of the bytes of these values in a statement; infinite if a type is unknown."""
     kinds = set(map(type, values))
     if not kinds <= _KNOWN:
         return float("inf")
@@ -83,9 +83,9 @@ def _is_text(value: Any) -> bool:
 
 
 def prepared(connection: sa.Connection, statement: sa.Insert, shape: Iterable[str]) -> Prepared | None:
-    """An INSERT of rows with these columns, or None where it takes SQLAlchemy to run it.
+    """An INSERT of rows with these columns. None where only SQLAlchemy can run it.
 
-    So it is where a schema is translated, and where columns that are left out have defaults that Python computes.
+    It must translate a schema, and compute defaults of Python for columns that are left out.
     """
     names = list(shape)
     if not names or connection.get_execution_options().get("schema_translate_map"):
@@ -100,7 +100,7 @@ def prepared(connection: sa.Connection, statement: sa.Insert, shape: Iterable[st
 
 
 def _by_place(compiled: Any) -> tuple[str, list[str]]:
-    """The statement with its parameters by place, as %s, and their names; nothing where that cannot be had.
+    """The statement with positional parameters, as %s, and their names; empty where the driver has no such style.
 
     A tuple is cheaper to read than a mapping, for us and for the driver. Drivers of the style `pyformat` take both.
     """
@@ -113,7 +113,7 @@ def _by_place(compiled: Any) -> tuple[str, list[str]]:
 
 
 class _Order(dict[str, str]):
-    """Notes in which order it is asked for names, while a text is filled in."""
+    """Records the order in which names are looked up while a text is formatted."""
 
     def __init__(self) -> None:
         super().__init__()

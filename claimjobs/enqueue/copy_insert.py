@@ -7,32 +7,16 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-import sqlalchemy as sa
-
-from claimjobs.database.savepoint import savepoint
-from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import FEW, Row, RowValues
-from claimjobs.enqueue.insert import Insert, OnBad, Undo
-from claimjobs.table.roles import Roles
+from claimjobs.enqueue.insert import InsertTarget, PlainInsert
 
 
-class CopyInsert(Insert):
-    """Copies large chunks. Small chunks, and values that COPY would write otherwise than INSERT, are inserted.
+class CopyInsert(PlainInsert):
+    """COPY for large chunks. Small chunks, and values that COPY writes otherwise than INSERT, are inserted."""
 
-    A chunk that is refused is copied again in halves. Small halves are inserted, which finds the bad row.
-    """
-
-    def __init__(
-        self,
-        connection: sa.Connection,
-        roles: Roles,
-        dialect: Dialect,
-        on_bad: OnBad | None,
-        *,
-        undo: Undo = savepoint,
-    ) -> None:
-        super().__init__(connection, roles, dialect, on_bad, undo=undo)
-        self._table = roles.table
+    def __init__(self, target: InsertTarget) -> None:
+        super().__init__(target)
+        self._table = target.roles.table
         self._read: dict[frozenset[str], RowValues | None] = {}
 
     def _insert(self, rows: Sequence[Row]) -> int:
@@ -52,7 +36,7 @@ class CopyInsert(Insert):
         return self._read[shape]
 
     def _can_copy(self, shape: frozenset[str]) -> bool:
-        """Whether SQLAlchemy has nothing to add to these columns: no schema translation, no default of Python's."""
+        """Whether SQLAlchemy adds nothing to these columns: no schema translation, no default computed in Python."""
         translated = self._connection.get_execution_options().get("schema_translate_map")
         completed = [column.key for column in self._table.columns if column.default is not None]
         return bool(shape) and not translated and shape.issuperset(completed) and shape <= self._copyable.keys()

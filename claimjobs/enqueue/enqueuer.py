@@ -1,4 +1,4 @@
-"""Enqueueing: insert rows in a transaction, a caller's or one of our own, then notify idle owners."""
+"""Enqueueing: insert rows, in a caller's transaction or in one of our own, then wake idle owners."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.savepoint import savepoint, undoing
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.copy_insert import CopyInsert
-from claimjobs.enqueue.insert import Insert, OnBad, Undo
+from claimjobs.enqueue.insert import Insert, InsertTarget, OnBad, PlainInsert, Undo
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.enqueue.replay import Replay, ReportOnce
 from claimjobs.enqueue.unique_insert import UniqueInsert, UniqueKeys
@@ -29,12 +29,12 @@ CONFLICTS = ("deadlock", "lock timeout", "serialization")
 
 
 class Enqueuer:
-    """Inserts rows into one table and notifies idle owners."""
+    """Inserts rows into one table and wakes idle owners."""
 
     def __init__(
         self, engine: sa.Engine, backend: Backend, notifier: Notifier, patience: float, *, report: Report
     ) -> None:
-        """`patience`: seconds in which a transaction of our own is tried again after a conflict."""
+        """`patience`: for how many seconds `insert_and_commit` tries again after a conflict."""
         self._engine = engine
         self._roles = backend.source
         self._dialect = backend.dialect
@@ -48,8 +48,8 @@ class Enqueuer:
     ) -> int:
         """Insert in the transaction of a caller, who commits; return how many rows were inserted."""
         connection = transaction_of.connection() if isinstance(transaction_of, Session) else transaction_of
-        count = self._inserter(connection, on_bad, savepoint, unique).insert_all(rows)
-        self._notifier.call_later(connection, count)
+        count = self._insert_on(connection, on_bad, savepoint, unique).insert_all(rows)
+        self._notifier.wake_after_commit(connection, count)
         return count
 
     def insert_and_commit(self, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]) -> int:
@@ -74,20 +74,20 @@ class Enqueuer:
         with connected(self._engine) as own:
             if level := self._level(own, rows, rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            count = self._inserter(own, on_bad, undoing, unique).insert_all(rows)
+            count = self._insert_on(own, on_bad, undoing, unique).insert_all(rows)
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 own.execution_options(isolation_level=AUTOCOMMIT)
-            self._notifier.call(own, count)
+            self._notifier.wake(own, count)
             return count
 
-    def _inserter(self, connection: sa.Connection, on_bad: OnBad | None, undo: Undo, unique: tuple[str, ...]) -> Insert:
-        roles, dialect = self._roles, self._dialect
+    def _insert_on(
+        self, connection: sa.Connection, on_bad: OnBad | None, undo: Undo, unique: tuple[str, ...]
+    ) -> Insert:
+        target = InsertTarget(connection, self._roles, self._dialect, on_bad, undo)
         if unique:
-            columns = self._unique_keys.columns(connection, roles, unique)
-            return UniqueInsert(connection, roles, dialect, on_bad, undo=undo, columns=columns)
-        kind = CopyInsert if dialect.copies else Insert
-        return kind(connection, roles, dialect, on_bad, undo=undo)
+            return UniqueInsert(target, self._unique_keys.columns(connection, self._roles, unique))
+        return CopyInsert(target) if self._dialect.copies else PlainInsert(target)
 
     def _is_conflict(self, error: sa.exc.DBAPIError) -> bool:
         kind = self._dialect.transient_kind(error)
@@ -97,17 +97,17 @@ class Enqueuer:
         return True
 
     def _level(self, own: sa.Connection, rows: Rows, *, rereads: bool) -> str | None:
-        """The isolation level to set; None: leave it, and send nothing. `rereads`: commits of others must be seen."""
+        """The isolation level to set; None: leave it, and send nothing. `rereads`: later commits must be visible."""
         isolation, found = self._dialect.isolation, isolation_of(own)
         if rereads:
             return isolation
         if self._dialect.switches_autocommit_freely:
             return AUTOCOMMIT if found == isolation and _is_single(rows) else isolation
         unfit = found is None or found in self._dialect.reads_that_lock
-        # Also where the engine's default is AUTOCOMMIT, in which nothing could be rolled back.
+        # In AUTOCOMMIT, which may be the engine's default, nothing could be rolled back.
         return isolation if unfit or commits_by_itself(own) else None
 
 
 def _is_single(rows: Rows) -> bool:
-    """Whether they are one statement, which needs no transaction around it."""
+    """Whether one statement inserts them: it needs no transaction around it."""
     return isinstance(rows, Mapping) or (isinstance(rows, Sized) and len(rows) == 1)

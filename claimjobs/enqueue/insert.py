@@ -1,7 +1,8 @@
-"""Inserts rows in chunks, inside one transaction, and finds the rows that do not fit."""
+"""Inserts rows in chunks, in one transaction, and finds the rows that do not fit."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -10,7 +11,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.error_translation import reason
-from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
@@ -24,15 +24,28 @@ Undo = Callable[[sa.Connection], AbstractContextManager[None]]
 """A `with` block that is undone alone if it raises."""
 
 AT_ONCE = 1_000
-"""Rows of one chunk: they are sent together, and undone together."""
+"""The most rows of one chunk."""
 
 UNSENDABLE = (TypeError, ValueError, OverflowError)
 """Errors of drivers for a value that they cannot send."""
 
 
 @dataclass(frozen=True)
+class InsertTarget:
+    """Where rows are inserted, and what happens to rows that do not fit."""
+
+    connection: sa.Connection
+    roles: Roles
+    dialect: Dialect
+    on_bad: OnBad | None
+    """Called for each row that does not fit; None: the first one raises its BadRow."""
+    undo: Undo
+    """Undoes a chunk that the database refuses."""
+
+
+@dataclass(frozen=True)
 class Chunk:
-    """Rows of one shape, and the number of each."""
+    """Rows of one shape, and the number of each. A chunk is inserted, or undone, as a whole."""
 
     numbers: Sequence[int]
     rows: Sequence[Row]
@@ -96,26 +109,17 @@ def _misfit(row: Any, roles: Roles) -> str | None:
     return None
 
 
-class Insert:
-    """Inserts chunks. In a chunk that the database refuses, finds the bad rows by halving."""
+class Insert(ABC):
+    """A way to insert rows. If the database refuses a chunk, its halves are inserted until the bad rows are found."""
 
-    def __init__(
-        self,
-        connection: sa.Connection,
-        roles: Roles,
-        dialect: Dialect,
-        on_bad: OnBad | None,
-        *,
-        undo: Undo = savepoint,
-    ) -> None:
-        """`on_bad` is called for each row that does not fit; None: the first one raises its BadRow."""
-        self._undo = undo
-        self._connection = connection
-        self._statement = insert_rows(roles)
-        self._roles = roles
-        self._dialect = dialect
-        self._on_bad = on_bad or _raise
-        self._prepared: dict[frozenset[str], Prepared | None] = {}
+    def __init__(self, target: InsertTarget) -> None:
+        self._connection, self._undo = target.connection, target.undo
+        self._roles, self._dialect = target.roles, target.dialect
+        self._on_bad = target.on_bad or _raise
+
+    @abstractmethod
+    def _insert(self, rows: Sequence[Row]) -> int:
+        """Insert rows of one shape; return how many were inserted."""
 
     def insert_all(self, rows: Row | Iterable[Row]) -> int:
         """Insert rows; return how many were inserted.
@@ -127,8 +131,8 @@ class Insert:
 
     def insert(self, chunk: Chunk) -> int:
         """Insert a chunk; return how many of its rows were inserted."""
-        came = self._try(chunk)
-        return came if isinstance(came, int) else self._refused(chunk, came)
+        inserted = self._try(chunk)
+        return inserted if isinstance(inserted, int) else self._refused(chunk, inserted)
 
     def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
@@ -139,21 +143,6 @@ class Insert:
             if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
                 raise
             return error
-
-    def _insert(self, rows: Sequence[Row]) -> int:
-        if statement := self._prepare(rows):
-            statement.run(self._connection, rows, self._dialect.joins_rows)
-        else:
-            self._connection.execute(self._statement, [dict(row) for row in rows])
-        return len(rows)
-
-    def _prepare(self, rows: Sequence[Row]) -> Prepared | None:
-        if len(rows) < FEW:
-            return None
-        shape = frozenset(rows[0])
-        if shape not in self._prepared:
-            self._prepared[shape] = prepared(self._connection, self._statement, rows[0])
-        return self._prepared[shape]
 
     def _refused(self, chunk: Chunk, refusal: Exception) -> int:
         """Insert the halves of a chunk that was refused. A single row that is refused is bad."""
@@ -170,3 +159,27 @@ class Insert:
         code = self._dialect.error_code(error)
         never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
         return self._dialect.refuses_row(error) or never_sent
+
+
+class PlainInsert(Insert):
+    """INSERT, for any database."""
+
+    def __init__(self, target: InsertTarget) -> None:
+        super().__init__(target)
+        self._statement = insert_rows(target.roles)
+        self._prepared: dict[frozenset[str], Prepared | None] = {}
+
+    def _insert(self, rows: Sequence[Row]) -> int:
+        if statement := self._prepare(rows):
+            statement.run(self._connection, rows, self._dialect.joins_rows)
+        else:
+            self._connection.execute(self._statement, [dict(row) for row in rows])
+        return len(rows)
+
+    def _prepare(self, rows: Sequence[Row]) -> Prepared | None:
+        if len(rows) < FEW:
+            return None
+        shape = frozenset(rows[0])
+        if shape not in self._prepared:
+            self._prepared[shape] = prepared(self._connection, self._statement, rows[0])
+        return self._prepared[shape]

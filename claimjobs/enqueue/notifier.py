@@ -35,7 +35,7 @@ class Notifier:
         """`session_locks`: whether owners may hold a session lock, by which the session to interrupt is found."""
         self._engine = engine
         self._dialect = backend.dialect
-        self._call = call(backend.owners, backend.dialect)
+        self._choose = call(backend.owners, backend.dialect)
         self._claims = backend.roles.name
         can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
         self._may: bool | None = None if backend.by_lease and can else False
@@ -46,10 +46,10 @@ class Notifier:
 
     # --- for rows that are committed -------------------------------------------------------------------
 
-    def call(self, connection: sa.Connection, rows: int) -> None:
-        """Wake owners for so many rows: one statement, and where a call `interrupts` one more for each owner.
+    def wake(self, connection: sa.Connection, rows: int) -> None:
+        """Wake owners for so many rows: one statement, and where the dialect `interrupts` one more for each owner.
 
-        A call that fails has no other effect.
+        An error has no other effect: the owners find the jobs when they poll.
         """
         if not rows or self._may is False:
             return
@@ -63,7 +63,7 @@ class Notifier:
     def _interrupt(self, connection: sa.Connection, sessions: list[int]) -> None:
         """Interrupt the idle wait of these sessions."""
         for session in sessions:
-            # The session may be awake, ended or another user's by now. Its owner finds the jobs by itself.
+            # The session may be awake, ended or another user's by now. Its owner finds the jobs when it polls.
             with contextlib.suppress(sa.exc.DBAPIError):
                 connection.execute(self._dialect.interrupt(session))
 
@@ -76,8 +76,8 @@ class Notifier:
 
     # --- for rows that a caller commits ----------------------------------------------------------------
 
-    def call_later(self, connection: sa.Connection, rows: int) -> None:
-        """Wake owners for rows in a transaction of the caller's when it is committed: one statement within it."""
+    def wake_after_commit(self, connection: sa.Connection, rows: int) -> None:
+        """Wake owners when the caller commits its transaction: one statement within it."""
         transaction = connection.get_transaction()
         if not rows or self._may is False or transaction is None or not self._can(connection, transaction):
             return
@@ -85,14 +85,18 @@ class Notifier:
             self._wait_for(connection, transaction, rows)
 
     def _can(self, connection: sa.Connection, transaction: sa.Transaction) -> bool:
-        """Not in two phases: NOTIFY cannot be prepared. Nor where the read would block heartbeats until the commit."""
+        """Whether the statement may be part of this transaction.
+
+        Not in a two-phase transaction, because NOTIFY cannot be prepared; and not where the read would block heartbeats
+        until the commit.
+        """
         in_two_phases = isinstance(transaction, sa.TwoPhaseTransaction)
         return not in_two_phases and isolation_of(connection) not in self._dialect.reads_that_lock
 
     def _try(self, connection: sa.Connection, rows: int) -> list[int]:
         """Choose owners. The first time in a savepoint: a user who may only insert must not lose the transaction."""
         if self._may:
-            self._may = None  # if a right was revoked, this one fails, and the next one tries in a savepoint
+            self._may = None  # if a right was revoked meanwhile, the next call uses a savepoint again
             chosen = self._chosen(connection, rows)
             self._may = True
             return chosen
@@ -108,10 +112,10 @@ class Notifier:
         return chosen
 
     def _chosen(self, connection: sa.Connection, rows: int) -> list[int]:
-        """The owners to wake. The statement wakes them, except where a call `interrupts`."""
+        """The sessions to interrupt. Where the dialect does not `interrupt`, the statement itself wakes the owners."""
         given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // A_BATCH) + SPARE}
-        called = connection.scalars(self._call, given).all()
-        return [session for session in called if session is not None] if self._dialect.interrupts else []
+        chosen = connection.scalars(self._choose, given).all()
+        return [session for session in chosen if session is not None] if self._dialect.interrupts else []
 
     def _wait_for(self, connection: sa.Connection, transaction: sa.Transaction, rows: int) -> None:
         if connection not in self._followed:  # SQLAlchemy keeps a listener as long as the connection
@@ -124,7 +128,7 @@ class Notifier:
         transaction = connection.get_transaction()
         rows = 0 if transaction is None else self._waiting.pop(transaction, 0)
         if rows:
-            threading.Thread(target=self._after, args=(transaction, rows), name="claimjobs calls").start()
+            threading.Thread(target=self._after, args=(transaction, rows), name="claimjobs notifier").start()
 
     def _after(self, transaction: sa.Transaction, rows: int) -> None:
         """Choose the owners again after the commit: others may be idle now."""
@@ -134,4 +138,4 @@ class Notifier:
                 return
             time.sleep(0.001)
         with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError), connected(self._engine) as own:
-            self.call(own, rows)
+            self.wake(own, rows)

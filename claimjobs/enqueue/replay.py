@@ -1,4 +1,4 @@
-"""Rows that are inserted again after a conflict: kept in memory, and each bad one reported once."""
+"""For a transaction that is tried again: rows are kept in memory, and each bad row is reported once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Replay:
         self._rest = iter(rows)
         self._seen: list[Row] = []
         self.broken = False
-        """Whether the source raised an error: the rows after it are not known."""
+        """Whether the source raised an error. The rows after it are unknown."""
 
     def __iter__(self) -> Iterator[Row]:
         yield from self._seen

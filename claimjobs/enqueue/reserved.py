@@ -1,4 +1,4 @@
-"""Reserved: what claimjobs keeps for itself in a row, so that nobody enqueues a job which nobody would ever run."""
+"""Reserved: the columns that claimjobs writes. A new row must not set them, or its job would never run."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ MEANINGS: Final = {
     "attempts": "how often a job has failed",
     "suspect": "whether a job is suspect",
 }
-"""What the columns that a row must not bring along tell."""
+"""What the reserved columns say."""
 FRESH: Final = {"attempts": (None, 0, "0"), "suspect": (None, 0, "0")}
-"""What they may hold all the same: what a new job has anyway. The others: NULL."""
+"""The values that a row may have in them, because a new job has them anyway. In the other columns: NULL."""
 
 
 class Reserved:
-    """The columns of a table that a row must leave as they are in a new job."""
+    """The reserved columns of a table."""
 
     def __init__(self, roles: Roles) -> None:
         self._state = roles.state
@@ -30,11 +30,11 @@ class Reserved:
         self._status = None if roles.status is None else roles.status.key
 
     def among(self, names: Iterable[str]) -> Collection[str]:
-        """Those of these columns that have to be looked at."""
+        """Those of these columns whose values must be checked."""
         return [name for name in names if name in self._roles or name == self._status]
 
     def misfit(self, row: Mapping[str, Any], names: Collection[str]) -> str | None:
-        """Why a row cannot be enqueued, by what it holds in these columns; None: it can."""
+        """Why the values in these columns forbid to enqueue the row; None: they do not."""
         return next((flaw for name in names if (flaw := self._flaw(name, row[name]))), None)
 
     def _flaw(self, name: str, value: Any) -> str | None:
@@ -43,7 +43,7 @@ class Reserved:
         role = self._roles[name]
         if value in FRESH.get(role, (None,)):
             return None
-        return f"column {name!r} tells {MEANINGS[role]}, which claimjobs keeps for itself: leave it out"
+        return f"column {name!r} says {MEANINGS[role]}, and only claimjobs writes it: leave it out"
 
     def _state_flaw(self, name: str, value: Any) -> str | None:
         state = self._state.meant_by(value)
@@ -54,5 +54,5 @@ class Reserved:
 
 
 def _is_ours(role: str, column: Column | None) -> bool:
-    """A date that cannot be NULL tells of the last change, whatever that was."""
+    """Whether the column is reserved. An `owner_date` that cannot be NULL is the date of the last change."""
     return column is not None and (role != "owner_date" or bool(column.nullable))

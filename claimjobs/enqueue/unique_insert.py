@@ -1,4 +1,4 @@
-"""Inserts rows, and leaves out those whose unique key is in the table already."""
+"""Inserts rows, without those whose unique key is in the table already."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.database.savepoint import savepoint
-from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import Row
-from claimjobs.enqueue.insert import Chunk, Insert, OnBad, Undo
+from claimjobs.enqueue.insert import Chunk, InsertTarget, PlainInsert
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
 from claimjobs.instants import in_utc
 from claimjobs.statements import insert as statements
@@ -69,20 +67,12 @@ def _unique_keys(connection: sa.Connection, table: sa.Table) -> list[set[Any]]:
 # --- inserting -----------------------------------------------------------------------------------------------
 
 
-class UniqueInsert(Insert):
-    """Inserts chunks, without the rows whose unique key is in the table."""
+class UniqueInsert(PlainInsert):
+    """INSERT without the rows whose unique key is in the table."""
 
-    def __init__(
-        self,
-        connection: sa.Connection,
-        roles: Roles,
-        dialect: Dialect,
-        on_bad: OnBad | None,
-        *,
-        columns: tuple[Column, ...],
-        undo: Undo = savepoint,
-    ) -> None:
-        super().__init__(connection, roles, dialect, on_bad, undo=undo)
+    def __init__(self, target: InsertTarget, columns: tuple[Column, ...]) -> None:
+        super().__init__(target)
+        roles, dialect = target.roles, target.dialect
         self._names = tuple(column.name for column in columns)
         self._there = statements.there(roles, dialect, columns)
         self._still_there = self._there.with_for_update(read=True)
@@ -107,7 +97,7 @@ class UniqueInsert(Insert):
         return Chunk([], []) if missing else chunk
 
     def _distinct(self, chunk: Chunk) -> Chunk:
-        """The first row of each unique key. The database finds the rows that are equal only by its collation."""
+        """The first row of each unique key. Only the database finds rows that are equal by its collation."""
         seen: set[KeyValues] = set()
 
         def is_first(row: Row) -> bool:
@@ -119,26 +109,27 @@ class UniqueInsert(Insert):
 
         return chunk.only(is_first)
 
-    # --- where INSERT cannot leave out duplicates ------------------------------------------------------
+    # --- for databases whose INSERT cannot skip duplicates ---------------------------------------------
 
     def _refused(self, chunk: Chunk, refusal: Exception) -> int:
-        """Insert a chunk that was refused for a duplicate again, without the rows that are in the table."""
+        """Insert again, without the rows that are in the table, a chunk that was refused for a duplicate."""
         if self._dialect.error_code(refusal) not in self._dialect.duplicate:
             return super()._refused(chunk, refusal)
         rest = self._new(chunk) if len(chunk) > 1 else self._single(chunk)
         return self.insert(rest) if len(rest) < len(chunk) else super()._refused(chunk, refusal)
 
     def _new(self, chunk: Chunk) -> Chunk:
-        """The rows that are not in the table, as far as Python can tell. Those that are there are locked, so they stay.
+        """The rows that are not in the table, as far as Python can tell. The rows that are there get a shared lock.
 
-        A locking read of keys that are not there would lock the gaps in which another producer is about to insert.
+        Only keys that a plain read found are locked: a locking read of other keys locks the gaps into which other
+        producers insert.
         """
         seen = self._read(self._there, [self._given(row) for row in chunk.rows if self._values(row) is not None])
         found = {_comparable(values) for values in self._read(self._still_there, seen)}
         return chunk.only(lambda row: self._values(row) not in found)
 
     def _single(self, chunk: Chunk) -> Chunk:
-        """One row, unless the database finds its unique key in the table: then an empty chunk."""
+        """A chunk of one row; an empty one if the database finds its unique key in the table."""
         [row] = chunk.rows
         there = self._values(row) and self._read(self._still_there, [self._given(row)])
         return chunk.only(lambda _: not there)
@@ -151,12 +142,12 @@ class UniqueInsert(Insert):
         return tuple(row[name] for name in self._names)
 
     def _values(self, row: Row) -> KeyValues | None:
-        """The values that Python compares; None where a value is NULL, which no other value equals."""
+        """The values that Python compares; None where a value is NULL, because NULL equals nothing."""
         given = self._given(row)
         return None if None in given else _comparable(given)
 
 
 def _comparable(values: Iterable[Any]) -> KeyValues | None:
-    """The values, with instants in UTC because not every column keeps the zone; None if a value has no hash."""
+    """The values, with instants in UTC, because not every column keeps the zone; None if a value has no hash."""
     plain = tuple(in_utc(value) if isinstance(value, datetime) else value for value in values)
     return plain if all(isinstance(value, Hashable) for value in plain) else None

@@ -27,7 +27,7 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
         ({"status": "done"}, "means that a job is done"),
         ({"status": "dead"}, "means that a job is dead"),
         ({"status": "Claimed "}, "means that a job is claimed"),
-        ({"owner_id": 7}, "column 'owner_id' tells who holds a job, which claimjobs keeps for itself: leave it out"),
+        ({"owner_id": 7}, "column 'owner_id' says who holds a job, and only claimjobs writes it: leave it out"),
         ({"owner_id": 0}, "column 'owner_id' tells"),
         ({"owner_date": NOW}, "column 'owner_date' tells since when"),
         ({"attempts": -1}, "column 'attempts' tells how often a job has failed"),
