@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.lease.registry import OwnerState, dead_among, look
+from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count
 from claimjobs.statements.side_car import SideCarJoin, waiting
 from claimjobs.table.backend import Backend
@@ -135,7 +135,7 @@ def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
 
 
 def _owners(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:
-    owners = look(connection, backend)
+    owners = read_owners(connection, backend)
     dead = dead_among(owners, connection, backend)
     return tuple(_owner(seen, held.get(seen.id, 0), dead=seen in dead) for seen in owners)
 

@@ -173,7 +173,7 @@ class Batch:
         elif len(self._undecided) == 1 and self._can_fail():
             [job] = self._undecided.values()
             self.fail(job, error)
-            self._outcomes.loners.add(job.key)
+            self._outcomes.isolated.add(job.key)
         elif self._undecided and self._roles.can_suspect:
             self._suspect(error)
 

@@ -49,7 +49,7 @@ class Outcomes:
     """Something went wrong that names none of them: seconds to wait before each runs again, in smaller company."""
     group_size: int = 0
     """How many `suspects` there were, where some of them are left out here; 0: these are all."""
-    loners: set[Key] = field(default_factory=set)
+    isolated: set[Key] = field(default_factory=set)
     """Those of `retried` and `dead` that nobody named: they were alone when something went wrong."""
     errors: dict[Key, str] = field(default_factory=dict)
     """What went wrong with each job of `retried`, `dead` and `suspects`."""
@@ -77,7 +77,7 @@ class Outcomes:
         """Take back what was said of a job."""
         self.retried.pop(key, None)
         self.suspects.pop(key, None)
-        self.loners.discard(key)
+        self.isolated.discard(key)
         self.errors.pop(key, None)
         for decided in (self.done, self.released, self.dead):
             if key in decided:
@@ -106,7 +106,7 @@ class Outcomes:
             dead=[key for key in self.dead if key in held],
             suspects={key: wait for key, wait in self.suspects.items() if key in held},
             group_size=self.group_size or len(self.suspects),
-            loners=self.loners & held,
+            isolated=self.isolated & held,
             errors={key: error for key, error in self.errors.items() if key in held},
             jobs=self.jobs,
         )
@@ -290,7 +290,7 @@ class Settler:
         return wanted
 
     def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
-        retry = partial(statements.retry, isolated=outcomes.loners)
+        retry = partial(statements.retry, isolated=outcomes.isolated)
         if self._note is not None:
             yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
         for keys in _cut(outcomes.retried, FEW):

@@ -384,7 +384,7 @@ class TransactionHold(Hold):
 
     def restart_from_head(self) -> None:
         """Search from the head of the order next: there may be jobs before those that were claimed last."""
-        self._search.look_back()
+        self._search.restart_from_head()
 
     def give_up(self) -> None:
         """Do not try on when the database cannot be reached."""

@@ -53,9 +53,9 @@ class Search:
             return True
         return False
 
-    def look_back(self) -> None:
+    def restart_from_head(self) -> None:
         """Begin the next claim at the head: jobs may be before the cursor."""
-        self._cursor.look_back()
+        self._cursor.restart_from_head()
 
 
 SHARE: Final = 10
@@ -102,7 +102,7 @@ class Cursor:
         except Unreadable:
             return None
 
-    def look_back(self) -> None:
+    def restart_from_head(self) -> None:
         """Begin the next claim at the head."""
         self._place = None
 

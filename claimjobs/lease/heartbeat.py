@@ -1,4 +1,4 @@
-"""Heartbeat: a thread that tells others that its owner lives, and reclaims what dead owners hold."""
+"""Heartbeat: the thread that writes an owner's heartbeats and reclaims the jobs of dead owners."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from claimjobs.table.backend import Backend
 SWEEP: Final = 5.0
 """Seconds between two searches for jobs whose owner is in no table."""
 SHARE: Final = 20
-"""The search for dead owners takes at most one part in so many of the time."""
+"""The search for dead owners takes at most 1/SHARE of the time."""
 
 log = logging.getLogger("claimjobs.heartbeat")
 
 
-class BeatingHold(Protocol):
-    """The hold whose owner is kept alive, as far as its heartbeat needs to know it."""
+class HeartbeatHold(Protocol):
+    """What a heartbeat calls of its owner's hold."""
 
     def restart_from_head(self) -> None:
-        """Search from the head of the order next."""
+        """Begin the next claim at the head of the order."""
 
     def release_forgotten(self) -> None:
-        """Release the claims that nobody asked for."""
+        """Release the early claims that no loop asked for."""
 
 
 class Heartbeat:
-    """Beats every fifth of a lease; reclaims what the dead hold.
+    """Writes a heartbeat every fifth of a lease, and reclaims the jobs of dead owners.
 
-    One process at a time leads: it has the reaper's session lock, and looks for dead owners every `CHECK_EVERY`
-    seconds. All others look with every beat. So a leader that hangs is found dead too, and no lock is needed for that.
+    One owner at a time leads: it has the reaper's session lock, and checks all owners every `CHECK_EVERY` seconds. The
+    others check all owners with every heartbeat. So they also find a leader that hangs, without a lock.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Heartbeat:
         *,
         owner: Owner,
         reaper: Reaper,
-        hold: BeatingHold,
+        hold: HeartbeatHold,
         control: Control,
     ) -> None:
-        """`control` is told when jobs were reclaimed, so that there is work, and when a batch hangs."""
+        """`control` wakes the loops after jobs were reclaimed, and reports a batch that hangs."""
         self._control = control
         self._hold = hold
         self._connector = connector
@@ -71,72 +71,72 @@ class Heartbeat:
         self.sleeper = Sleeper(
             connector, backend, liveness, owner=owner, leads=self._is_leader, hold=hold, control=control
         )
-        """What it does between two beats."""
+        """It waits between two heartbeats."""
         self._working_since: float | None = None
         self._hung = False
         self._next_beat = self._next_sweep = 0.0
         self._thread = threading.Thread(target=self._run, name=f"claimjobs heartbeat of {name}", daemon=True)
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the thread."""
         self._next_beat = time.monotonic() + self._liveness.beat
         self._thread.start()
 
     def stop(self) -> None:
-        """Beat no more; return when the last beat is over."""
+        """End the thread, and wait for its end."""
         deadline = time.monotonic() + self._liveness.lease
         while self._thread.is_alive() and time.monotonic() < deadline:
             self.sleeper.stop()
             self._thread.join(AGAIN)
 
     def note_progress(self, holds_jobs: bool) -> None:
-        """Progress: something was claimed, decided or settled just now; `holds_jobs`: whether jobs are held now."""
+        """A job was claimed, decided or settled. `holds_jobs`: whether the owner holds jobs now."""
         self._working_since = time.monotonic() if holds_jobs else None
         self._hung = False
         self.sleeper.note_progress(holds_jobs)
 
     @property
     def is_here(self) -> bool:
-        """Whether this is its own thread that asks."""
+        """Whether the caller runs in this thread."""
         return threading.current_thread() is self._thread
 
     # --- in the thread ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
         pause = CHECK_EVERY
-        while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - so that not all look at once
+        while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - owners check at different times
             began = time.monotonic()
             often = self._beat_and_reclaim() or self._leads
             pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
 
     def _is_over_after(self, pause: float) -> bool:
-        self.sleeper.pass_time(pause)
+        self.sleeper.wait(pause)
         return self.sleeper.is_over
 
     def _is_leader(self) -> bool:
         return self._leads and self._led_through == self._connector.lost
 
     def _beat_and_reclaim(self) -> bool:
-        """Whether it could not be done, and should be tried again soon."""
+        """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon."""
         try:
             if not self._hangs():
                 self._beat_if_due()
                 self._reclaim_dead()
                 self._hold.release_forgotten()
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.debug("no sign of life: %s", error)
+            log.debug("no heartbeat: %s", error)
             self._leads = False
             return True
         return False
 
     def _hangs(self) -> bool:
-        """Without progress for too long: no more signs of life, so that others get the jobs."""
+        """Whether a batch makes no progress for too long. The heartbeats end then, so that others get its jobs."""
         since = self._working_since
         if since is None or time.monotonic() - since < self._liveness.max_batch_time:
             return False
         if not self._hung:
             self._hung = True
-            log.error("no progress for %.0f s: the handler hangs, its jobs go to others", time.monotonic() - since)
+            log.error("no progress for %.0f s: the handler hangs, others get its jobs", time.monotonic() - since)
             self._control.batch_hangs()
         return True
 
@@ -153,7 +153,7 @@ class Heartbeat:
             self._leads = bool(self._connector.transaction(lambda c: c.scalar(self._try_to_lead), patience=0))
             self._led_through = self._connector.lost
         jobs = sum(map(self._reaper.reclaim, self._reaper.dead()))
-        # Where no session lock can be had nobody leads, and everyone sweeps.
+        # Without session locks there is no leader, and every owner searches.
         if (self._leads or self._connector.pooled) and time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP
             jobs += self._reaper.reclaim_unknown()

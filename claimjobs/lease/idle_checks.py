@@ -1,4 +1,4 @@
-"""IdleChecks: the statements that an owner sends now and then while it sleeps."""
+"""IdleChecks: the statements by which an idle owner checks for work and for dead owners, and when it sends them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from claimjobs.table.backend import Backend
 
 
 class IdleChecks:
-    """The statements of a glance, each built once while what is looked for stays the same."""
+    """The statements of a check. They are built again when the work to check for changes."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -22,7 +22,7 @@ class IdleChecks:
         self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
 
     def statement(self, work: sa.ColumnElement[Any] | None, *, careful: bool) -> sa.Select[Any]:
-        """The statement that looks for this work, if any; `careful`: and for owners that seem dead."""
+        """The statement that checks for this work, if any; with `careful`, also for owners that seem dead."""
         if work is not None and work is not self._work:
             self._work, self._built = work, {}
         kind = (work is not None, careful)
@@ -37,23 +37,24 @@ class IdleChecks:
         return statements.glance(backend.owners, work)
 
     def parameters(self, me: int) -> dict[str, Any]:
-        """The parameters of each."""
+        """The parameters of the statements."""
         return {"claimjobs_me": me, "claimjobs_claims": self._backend.roles.name}
 
 
 @dataclass(frozen=True)
 class WakeCondition:
-    """What a loop without work waits for."""
+    """What an idle loop waits for, and how often to check for it: not all work comes with a wake."""
 
     work: sa.ColumnElement[Any] | None
-    """NULL where there is none; None: only a claim can tell."""
+    """A scalar that is NULL when there is no work. None: only a claim finds out."""
     first: float
+    """Seconds until the first check."""
     every: float
-    """Seconds until the first look for it, and between two at last: not all work comes with a call."""
+    """The longest pause between two checks, in seconds."""
 
 
 class CheckSchedule:
-    """When to look for work that came without a call: ever later, at last every so many seconds."""
+    """When to check for work: the pauses between checks double up to the longest one."""
 
     def __init__(self, condition: WakeCondition) -> None:
         self._every = condition.every
@@ -62,11 +63,14 @@ class CheckSchedule:
 
     @property
     def left(self) -> float:
-        """Seconds until the next one."""
+        """Seconds until the next check."""
         return max(0.0, self._due - time.monotonic())
 
     def is_due(self, almost: float, *, rarer: float) -> bool:
-        """Whether it is time, or almost; then the next one comes after twice the time, and that much rarer at last."""
+        """Whether a check is due within `almost` seconds. If so, the next one is planned.
+
+        `rarer`: a factor for the longest pause.
+        """
         if self.left > almost:
             return False
         self._pause = min(2 * self._pause, rarer * self._every)

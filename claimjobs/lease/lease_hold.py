@@ -1,4 +1,4 @@
-"""LeaseHold: claims that are committed in the name of an owner, and stand while that owner lives."""
+"""LeaseHold: claims that are committed under an owner's id, and stand while that owner lives."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 
 OWNER_IDS: Final = 5
-"""How often a claim is tried in a row whose owner was declared dead before it, and goes on under a new id."""
+"""How often a claim is tried whose owner was declared dead before it and goes on under a new id."""
 
 
 class LeaseHold(Hold):
-    """One owner and what it holds. Registers the owner; `close` releases what is left, and removes the owner."""
+    """One owner and the jobs that it holds. `close` releases these and removes the owner."""
 
     settle_is_final = False
     settles_and_claims = True
@@ -69,16 +69,16 @@ class LeaseHold(Hold):
         self._search = Search(report)
         self._process = os.getpid()
         self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
-        """By the owner in whose name they were claimed."""
+        """By the id under which they were claimed."""
         self._early = EarlyClaims()
         self._stuck: set[Key] = set()
-        """Those that can neither be settled nor fail: nobody shall do them again while this owner lives."""
+        """Jobs whose outcome and whose failure the database refuses. They stay claimed while this owner lives."""
         self._losses_seen = 0
         self._unconfirmed_since: float | None = None
         self._closed = False
         self._lease = liveness.lease
         self._one_at_a_time = threading.Lock()
-        """Held by a claim or a settle: between its commit and its book-keeping no other may look at what is held."""
+        """Locked by a claim or a settle. Between its commit and the update of `_held_keys` no other may read these."""
         self.owner = Owner(self._connector, backend, liveness)
         self._refusals = Refusals(self._connector, backend, settler, retry)
         reaper = Reaper(self._connector, backend, settler, retry)
@@ -90,14 +90,14 @@ class LeaseHold(Hold):
     # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
-        """Up to `size` jobs, committed as this owner's."""
+        """Claim up to `size` jobs for this owner, and commit."""
         with self._one_at_a_time:
             claimed = self._claim_until_over(size, plan)
-            self._keep(claimed)
+            self._add_held(claimed)
         self.progress()
         return claimed
 
-    def _keep(self, claimed: ClaimResult) -> None:
+    def _add_held(self, claimed: ClaimResult) -> None:
         self._held_keys[claimed.owner].update(keys_of(claimed))
         self._release_unconfirmed()
 
@@ -120,7 +120,7 @@ class LeaseHold(Hold):
                         claimed = strategy.claim(connection, tried, request)
             except OwnerDead as dead:
                 self.owner.beat()
-                if self.owner.id == tried:  # it was alive all the time
+                if self.owner.id == tried:  # the owner is alive
                     raise self._swallowed(dead) from dead
             else:
                 return claimed
@@ -137,9 +137,10 @@ class LeaseHold(Hold):
         return WriteSwallowed(self._backend.roles.name, "the claim", (short.marked, short.locked), short.keys)
 
     def _release_unconfirmed(self) -> None:
-        """A claim whose commit was not answered may have happened: hand back what we hold and do not know of.
+        """Release the jobs of an unconfirmed claim: this owner holds them in the database, and does not know of them.
 
-        Looked after for a lease: where no session lock tells that the old session has ended, it may come late.
+        The commit of a claim may have happened although the connection broke. This is checked for a lease: without a
+        session lock the old session may still be alive, and may commit late.
         """
         now = time.monotonic()
         if self._losses_seen != self._connector.lost:
@@ -156,7 +157,7 @@ class LeaseHold(Hold):
     # --- settling --------------------------------------------------------------------------------------
 
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
-        """Write the outcomes; the keys of the jobs that this owner held no longer.
+        """Write the outcomes; return the keys of the jobs that this owner held no longer.
 
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
@@ -170,7 +171,7 @@ class LeaseHold(Hold):
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
-        """Settle as `settle` does, and claim the next `size` jobs in the same transaction: none if that fails."""
+        """Settle, and claim the next `size` jobs in the same transaction. If the claim fails, only settle."""
         owner, unconfirmed = claimed.owner, list[BaseException]()
         way = plan.settle_and_claim(self._settler)
         with self._settling(outcomes):
@@ -185,7 +186,7 @@ class LeaseHold(Hold):
             except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed, sa.exc.DBAPIError) as error:
                 if self._connector.is_passing(error):
                     raise
-                # If that was about the claim, whoever asks for the next batch gets the error.
+                # If the claim was refused, the next call of `claim` raises the error.
                 unsettled, following = self._refusals.settle(owner, outcomes, unconfirmed), NOTHING
             else:
                 self._search.learn(request, following)
@@ -194,7 +195,7 @@ class LeaseHold(Hold):
                 )
             lost = self._settled(outcomes, owner, unsettled, unconfirmed)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                self._keep(following)  # what cannot be looked up now is looked up with the next claim
+                self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too
         if following.jobs:
             self._early.add(following)
         return lost, following
@@ -208,7 +209,8 @@ class LeaseHold(Hold):
         following: ClaimResult,
         unconfirmed: list[BaseException],
     ) -> tuple[Unsettled, ClaimResult]:
-        """Which jobs are unsettled, and the claim: released where a job is stuck, for that is about to be raised."""
+        """The jobs that were not written, and the claim. If a job is stuck, the claimed jobs are released, because
+        OutcomeRefused is raised next."""
         keys = keys_of(following)
         unsettled = self._refusals.follow(owner, outcomes, unwritten, refused={}, unconfirmed=unconfirmed, claimed=keys)
         if unsettled.stuck and keys:
@@ -217,13 +219,13 @@ class LeaseHold(Hold):
         return unsettled, following
 
     def take_early(self, claimed: ClaimResult) -> bool:
-        """Whether this claim of `settle_and_claim` can be worked on now: nobody released it meanwhile."""
+        """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
         return self._early.take(claimed)
 
     @contextlib.contextmanager
     def _settling(self, outcomes: Outcomes) -> Iterator[None]:
-        """Around a settle. Raises SettleFailed for an error that will not pass."""
-        if self._process != os.getpid():  # a batch that a fork took along: its parent still works on it
+        """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
+        if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
         with self._one_at_a_time:
             try:
@@ -233,7 +235,7 @@ class LeaseHold(Hold):
                     raise
                 raise SettleFailed(self._backend.roles.name, len(outcomes.keys()), reason(error)) from error
             finally:
-                # A batch may be settled after `close`, to learn that its jobs are lost: nobody else closes that.
+                # A batch may be settled after `close`, which opens the connection again.
                 if self._closed:
                     self._connector.close()
         self.progress()
@@ -241,7 +243,7 @@ class LeaseHold(Hold):
     def _settled(
         self, outcomes: Outcomes, owner: int, unsettled: Unsettled, unconfirmed: list[BaseException]
     ) -> set[Key]:
-        """Keep the books; the keys of those that are really lost. Raises OutcomeRefused."""
+        """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused."""
         lost = set() if unsettled.lost and unconfirmed and self._is_still(owner) else unsettled.lost
         keys = outcomes.keys()
         self._held_keys[owner].difference_update(keys, unsettled.stuck)
@@ -253,10 +255,10 @@ class LeaseHold(Hold):
         return lost
 
     def _is_still(self, owner: int) -> bool:
-        """Whether this is still the owner of that id, by the database's word.
+        """Whether the owner of that id was never declared dead; the database is asked.
 
-        Then nobody took its jobs: those of a settle that it does not hold any more were settled by an earlier try of
-        the same settle, whose commit happened although its answer was lost.
+        If so, no job was reclaimed. Jobs that it does not hold any more were settled by an earlier try of the same
+        settle, whose commit happened although the connection broke.
         """
         if self._closed:
             return False
@@ -265,50 +267,50 @@ class LeaseHold(Hold):
 
     @property
     def sleeper(self) -> Sleeper:
-        """What waits to be called while there is nothing to do."""
+        """Waits for a wake while there is no work."""
         return self.heartbeat.sleeper
 
     @property
     def owner_id(self) -> int:
-        """The id in whose name jobs are claimed by now."""
+        """The id under which jobs are claimed now."""
         return self.owner.id
 
-    # --- living ----------------------------------------------------------------------------------------
+    # --- the whole hold --------------------------------------------------------------------------------
 
     def progress(self) -> None:
-        """The work goes on: a job passed, a batch came or went."""
+        """The handler makes progress: a job was decided, or a batch was claimed or settled."""
         self.heartbeat.note_progress(any(self._held_keys.values()))
 
     def restart_from_head(self) -> None:
-        """Search from the head of the order next: there may be jobs before those that were claimed last."""
-        self._search.look_back()
+        """Begin the next claim at the head of the order: jobs may be before the cursor."""
+        self._search.restart_from_head()
 
     def release_forgotten(self) -> None:
-        """Release the early claims for which nobody asked for half a lease."""
-        if self._one_at_a_time.locked():  # a claim or settle may take long, and the heartbeat must not wait for it
+        """Release the early claims that no loop asked for within half a lease."""
+        if self._one_at_a_time.locked():  # the heartbeat must not wait for a long claim or settle
             return
         for claimed in self._early.forgotten(self._lease / 2):
             self.settle(claimed, Outcomes(released=keys_of(claimed)))
 
     def give_up(self) -> None:
-        """Do not try on when the database cannot be reached: this hand is about to be closed."""
+        """Let what cannot be sent now fail, without another try: this hold is about to be closed."""
         self._connector.give_up()
 
     def close(self) -> None:
-        """Hand back, leave, close. In a forked child this does nothing: the connection is its parent's."""
+        """Release all jobs, remove the owner, close the connection. Does nothing in a forked child."""
         if self._process != os.getpid():
             return
         if self.heartbeat.is_here:
-            # A forgotten Queue is closed by the garbage collector, which runs in any thread. The heart cannot wait
-            # for itself to end, nor for a turn on the connection that it may have at this moment.
-            threading.Thread(target=self._close, name="claimjobs farewell").start()
+            # The garbage collector closes a forgotten Queue, in any thread. The heartbeat's thread cannot wait for its
+            # own end, nor for the connection, which it may be using.
+            threading.Thread(target=self._close, name="claimjobs close").start()
         else:
             self._close()
 
     def _close(self) -> None:
         self.heartbeat.stop()
         try:
-            # Also run when the interpreter ends, perhaps without a server: then nothing can be handed back.
+            # At the end of the interpreter there may be no server. Then others reclaim the jobs.
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._release_all()
         finally:
@@ -330,30 +332,30 @@ def keys_of(claimed: ClaimResult) -> list[Key]:
 
 
 class EarlyClaims:
-    """Claims that were made with a settle, and that nobody has asked for yet. Each is given once."""
+    """Claims that were made with a settle, and that no loop has asked for yet."""
 
     def __init__(self) -> None:
         self._waiting: dict[int, tuple[ClaimResult, float]] = {}
-        """By identity: the claim, and since when it waits."""
+        """By the `id()` of the claim: the claim, and when it was made."""
         self._guard = threading.Lock()
 
     def add(self, claimed: ClaimResult) -> None:
-        """This claim waits from now on."""
+        """Add a claim."""
         with self._guard:
             self._waiting[id(claimed)] = claimed, time.monotonic()
 
     def take(self, claimed: ClaimResult) -> bool:
-        """Whether the claim was still there."""
+        """Remove a claim; return whether it was there."""
         with self._guard:
             return self._waiting.pop(id(claimed), None) is not None
 
     def forgotten(self, seconds: float) -> Iterator[ClaimResult]:
-        """Take those for which nobody has asked for so long."""
+        """Remove the claims that are at least so old, and return them."""
         with self._guard:
             old = [claimed for claimed, since in self._waiting.values() if time.monotonic() - since >= seconds]
         yield from filter(self.take, old)
 
     def clear(self) -> None:
-        """Nobody gets any of them any more: they are released with all that their owner holds."""
+        """Remove all claims. Their jobs are released with all others of the owner."""
         with self._guard:
             self._waiting.clear()

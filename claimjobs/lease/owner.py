@@ -1,4 +1,4 @@
-"""Owner: one incarnation of a consumer, alive while it gives signs of life."""
+"""Owner: one run of a consumer, with its row in the owners table, its heartbeat and its session lock."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 
 END_OF_SESSION: Final = 2.0
-"""Seconds that a session has to end, until it is ended, or given up on."""
+"""Seconds to wait for the end of a session."""
 
 log = logging.getLogger("claimjobs.owner")
 
 
 class OwnerConnection(Connector):
-    """The connection of an owner, which registers on each new one: its session lock ends with the session."""
+    """The connection of an owner. The owner registers on each new one, because its session lock ends with a session."""
 
     owner: Owner
 
@@ -33,10 +33,10 @@ class OwnerConnection(Connector):
 
 
 class Owner:
-    """A row of the owners table. Its id is the fencing token in `owner_id` of every job it holds; never reused.
+    """A row of the owners table. Its id is the fencing token in `owner_id` of every job that it holds; never reused.
 
-    Two signs tell others that it lives: a session lock on its connection, which the server lets go of when the
-    connection ends, and a beat by the database's clock. Declared dead by either, it gets a new id: `id` changes.
+    It has two signs of life: a session lock, which the server releases when the connection ends, and a heartbeat with
+    the time of the database. An owner that was declared dead registers again: its `id` changes.
     """
 
     def __init__(self, connector: OwnerConnection, backend: Backend, liveness: Liveness) -> None:
@@ -49,7 +49,7 @@ class Owner:
         self._mark_asleep = idle.mark_asleep(table)
         self.id = 0
         self.asleep = False
-        """Whether others believe that it sleeps, and has to be called."""
+        """Whether its row says that it sleeps, so that producers wake it."""
         self.locked = False
         """Whether it has its session lock."""
         self._has_left = False
@@ -57,27 +57,27 @@ class Owner:
         connector.transaction(lambda connection: None)
 
     def beat(self, patience: float | None = 0) -> None:
-        """Give a sign of life, or take a new id if this owner was declared dead. Raises as `Connector.transaction`."""
+        """Write a heartbeat. Registers again if this owner was declared dead. Raises as `Connector.transaction`."""
         for attempt in self._connector.attempts(patience):
             with attempt as connection:
                 self._live_on(connection)
 
     def mark_asleep(self, connection: sa.Connection) -> bool:
-        """Give a sign of life, and tell that this owner sleeps until the next beat. Not if it was declared dead."""
+        """Write a heartbeat, and that this owner sleeps until the next one. Returns False if it was declared dead."""
         self.asleep = connection.execute(self._mark_asleep, {"claimjobs_me": self.id}).rowcount == 1
         return self.asleep
 
     def leave(self) -> None:
-        """Take this owner out of the table. What it still holds must have been handed back before."""
+        """Delete the row of this owner. It must hold no job any more."""
         me = {"claimjobs_me": self.id}
         self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)
 
     def retire(self) -> None:
-        """Register on no new connection any more."""
+        """From now on, do not register on a new connection."""
         self._has_left = True
 
     def register(self, connection: sa.Connection) -> None:
-        """On a new connection: go on under the old id if nobody declared it dead, and take its session lock."""
+        """On a new connection: keep the id, unless it was declared dead, and take the session lock."""
         if self._has_left:
             return
         if not self.id or not self._is_alive(connection):
@@ -108,7 +108,7 @@ class Owner:
         self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
 
     def _lock_session(self, connection: sa.Connection) -> object:
-        """Take the session lock; since when the server that gave it runs, or None where the lease alone counts."""
+        """Take the session lock; return the start of the server that gave it, or None where only the lease counts."""
         self.locked = False
         if self._connector.pooled:
             return None
@@ -120,13 +120,13 @@ class Owner:
         return self._dialect.server_since(connection) if taken else None
 
     def _end_old_session(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
-        """Take our lock from an earlier session of ours that the server has not seen end.
+        """End an earlier session of this owner that still has the lock, and take the lock.
 
-        What that session may still do in our name is done, or rolled back, when its lock is free.
+        When the lock is free, the transaction of that session is committed or rolled back.
         """
         holder, hold = sa.select(self._dialect.lock_holder(lock)), sa.select(self._dialect.try_session_lock(lock))
         session = connection.scalar(holder)
-        # One that has just ended, or is another user's, cannot be ended.
+        # A session that has just ended, or that is another user's, cannot be ended.
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
             if session is not None:
                 connection.execute(self._dialect.end_session(session))

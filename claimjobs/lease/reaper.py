@@ -1,4 +1,4 @@
-"""Reaper: finds dead owners and reclaims what they hold. Any process may do it, one at a time for each owner."""
+"""Reaper: finds dead owners and reclaims their jobs. One process at a time reclaims the jobs of one owner."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Key
 from claimjobs.job import key_of
 from claimjobs.lease.owner import END_OF_SESSION
-from claimjobs.lease.registry import OwnerState, Watch, dead_among, look
+from claimjobs.lease.registry import OwnerState, Watch, dead_among, read_owners
 from claimjobs.options import Retry
 from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import SettleTarget, release
 from claimjobs.table.backend import Backend
 
 AT_ONCE: Final = 1_000
-"""Jobs of one transaction that are freed because nobody has them."""
+"""Jobs without an owner that one transaction releases."""
 
 log = logging.getLogger("claimjobs.reaper")
 
@@ -45,51 +45,51 @@ class Reaper:
         self._watch = Watch()
         self._watched_through = connector.lost
         self._reported: set[int] = set()
-        """Dead owners whose jobs cannot all be handed back."""
+        """Dead owners for which a job that cannot be reclaimed was logged."""
 
-    # --- looking ---------------------------------------------------------------------------------------
+    # --- finding ---------------------------------------------------------------------------------------
 
     def dead(self) -> list[OwnerState]:
-        """The owners that are dead by now."""
+        """The owners that are dead now."""
         for attempt in self._connector.attempts(patience=0):
             with attempt as connection:
                 found = self._dead(connection)
         return found
 
     def unknown(self) -> list[int]:
-        """Owners in no table that hold jobs all the same."""
+        """The ids of owners that hold jobs and are not in the owners table."""
         return self._connector.transaction(lambda c: list(c.scalars(self._unknown)), patience=0)
 
     def _dead(self, connection: sa.Connection) -> list[OwnerState]:
-        # Where one session's end was everybody's (a crash, a failover), the first one back must not bury the others.
+        # After a crash or a failover all sessions have ended: then a free lock is no sign of death for some seconds.
         calm = self._connector.is_calm
-        owners = look(connection, self._backend)
+        owners = read_owners(connection, self._backend)
         return dead_among(owners, connection, self._backend, locks_tell=calm, silences=self._silences(owners))
 
     def _silences(self, owners: Sequence[OwnerState]) -> dict[int, float]:
         if self._watched_through != self._connector.lost:
             self._watch.forget()
             self._watched_through = self._connector.lost
-        return self._watch.look(owners, time.monotonic())
+        return self._watch.silences(owners, time.monotonic())
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
     def reclaim_dead(self) -> int:
-        """Reclaim what all dead owners hold, and what unknown ones do; how many jobs."""
+        """Reclaim the jobs of all dead and unknown owners; return how many."""
         return sum(map(self.reclaim, self.dead())) + self.reclaim_unknown()
 
     def reclaim_unknown(self) -> int:
-        """Reclaim what owners hold that are in no table."""
+        """Reclaim the jobs of owners that are not in the owners table; return how many."""
         return sum(map(self.reclaim_by_id, self.unknown()))
 
     def reclaim_ownerless(self) -> int:
-        """Free the jobs that are claimed by nobody, as they were; how many."""
+        """Release the jobs that are claimed without an owner's id; return how many."""
         count = 0
-        while freed := self._connector.transaction(self._free_some, patience=1):
-            count += freed
+        while released := self._connector.transaction(self._release_ownerless, patience=1):
+            count += released
         return count
 
-    def _free_some(self, connection: sa.Connection) -> int:
+    def _release_ownerless(self, connection: sa.Connection) -> int:
         roles, limit = self._backend.roles, {"claimjobs_limit": AT_ONCE}
         keys = [key_of(row) for row in connection.execute(statements.ownerless(roles), limit)]
         if keys:
@@ -98,19 +98,19 @@ class Reaper:
         return len(keys)
 
     def reclaim(self, seen: OwnerState) -> int:
-        """Reclaim what a dead owner holds, unless it has come back meanwhile, and take it out; how many jobs.
+        """Reclaim the jobs of a dead owner and delete its row, unless it is alive again; return how many jobs.
 
-        Its session is ended first, if it still lasts: a claim or settle under way is rolled back by that, or was
-        committed, and is seen. What somebody else has locked is left for the next look.
+        Its session is ended first, if it still exists: its open transaction is rolled back, or was committed. Jobs
+        that another session has locked stay claimed until the next call.
         """
         if seen.session is not None:
             self._end(seen.session)
         return self._reclaim(seen.id, seen.beat)
 
     def reclaim_by_id(self, owner: int) -> int:
-        """The same for an owner whose process is known to have ended: waits until the server knows it as well.
+        """Reclaim the jobs of an owner whose process has ended; wait until its session has ended, too.
 
-        An owner that takes jobs from another table is left alone.
+        Does nothing for an owner that claims from another table.
         """
         if not self._is_ours(owner):
             return 0
@@ -122,9 +122,9 @@ class Reaper:
     def _reclaim(self, owner: int, last_beat: datetime | None) -> int:
         for attempt in self._connector.attempts(patience=1):
             with attempt as connection:
-                jobs, ended = self._take_over(connection, owner, last_beat)
-        if jobs or ended:
-            log.warning("owner %d is dead: %d %s handed back", owner, jobs, "job" if jobs == 1 else "jobs")
+                jobs, removed = self._declare_dead(connection, owner, last_beat)
+        if jobs or removed:
+            log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs")
         return jobs
 
     def _is_ours(self, owner: int) -> bool:
@@ -132,11 +132,11 @@ class Reaper:
         claims = self._connector.transaction(lambda c: c.scalar(claims_of, {"claimjobs_me": owner}), patience=1)
         if claims in (None, self._backend.roles.name):
             return True
-        log.warning("owner %d is left alone: it takes jobs from %s", owner, claims)
+        log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims)
         return False
 
     def _wait_for_the_end(self, owner: int) -> int | None:
-        """Wait until the session of an owner whose process has ended is gone; the session, if it does not go."""
+        """Wait until the session of an owner whose process has ended is gone; return the session if it stays."""
         deadline = time.monotonic() + END_OF_SESSION
         holder = sa.select(self._backend.dialect.lock_holder(sa.literal(owner, sa.Integer)))
         while (session := self._connector.transaction(lambda c: c.scalar(holder), patience=1)) is not None:
@@ -147,28 +147,34 @@ class Reaper:
 
     def _end(self, session: int) -> None:
         kill = self._backend.dialect.end_session(session)
-        # Another user's session, or one that has just ended: the owner id alone fences then.
+        # It may be another user's session, or may have ended just now. Then only the owner id fences.
         with contextlib.suppress(sa.exc.DBAPIError):
             self._connector.transaction(lambda c: c.execute(kill), patience=0)
 
-    def _take_over(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> tuple[int, bool]:
-        """Declare an owner dead, hand back its jobs, and take it out once it has none: how many, whether taken out."""
+    def _declare_dead(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> tuple[int, bool]:
+        """Declare an owner dead and reclaim its jobs; delete its row if it holds none any more.
+
+        Returns how many jobs were reclaimed, and whether the row was deleted.
+        """
         me, owners = {"claimjobs_me": owner}, self._backend.owners
         if not self._may_declare(connection, owner, last_beat):
             return 0, False
-        first_look = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
+        is_first_time = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
         rows = connection.execute(self._left_behind, me).all()
         held = connection.execute(self._held, me).all()
         stuck = 0
         if rows:
-            outcomes = self._outcomes(rows, owner, alone=first_look and len(held) == 1)
-            stuck = self._written(connection, owner, outcomes)
+            outcomes = self._outcomes(rows, owner, alone=is_first_time and len(held) == 1)
+            stuck = self._write(connection, owner, outcomes)
         if len(held) > len(rows) - stuck:
             return len(rows) - stuck, False
         return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount)
 
-    def _written(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
-        """Hand jobs back; how many cannot be: the database refuses that, or swallows it. Told of once an owner."""
+    def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
+        """Reclaim jobs; return how many cannot be reclaimed, because the database refuses or swallows the write.
+
+        That is logged once for each owner.
+        """
         refused: dict[Key, str] = {}
 
         def write(keys: Sequence[Key]) -> set[Key]:
@@ -177,16 +183,19 @@ class Reaper:
 
         keys = outcomes.keys()
         short = set().union(*halved(keys, write, self._backend.dialect, refused))
-        # As they are read: what is written by a key that is unequal reaches no row, and neither does a look by it.
+        # Compared in Python: where a key is unequal to itself, SQL finds no row by it.
         left = {key_of(row) for row in connection.execute(self._held, {"claimjobs_me": owner})} if short else set()
         stuck = {**refused, **dict.fromkeys(left & set(keys), SWALLOWED)}
         if stuck and owner not in self._reported:
             self._reported.add(owner)
-            log.error("owner %d is dead, and job %r cannot be handed back: %s", owner, *next(iter(stuck.items())))
+            log.error("owner %d is dead, and job %r cannot be reclaimed: %s", owner, *next(iter(stuck.items())))
         return len(stuck)
 
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
-        """Seize the owner's row: not when somebody else has it, or when it has given a sign of life meanwhile."""
+        """Lock the owner's row; return whether it may be declared dead.
+
+        It may not if another session has locked the row, or if it has written a heartbeat meanwhile.
+        """
         owners = self._backend.owners
         seized = connection.execute(statements.seize(owners), {"claimjobs_me": owner}).mappings().first()
         if seized is not None:
@@ -195,20 +204,20 @@ class Reaper:
         return known is None
 
     def _outcomes(self, rows: Sequence[Any], owner: int, *, alone: bool) -> Outcomes:
-        """A job that was alone in a dead hand is charged with an attempt; of several, any may be why it died.
+        """The outcomes of a dead owner's jobs. A job that it held alone has failed; of several, all are suspects.
 
-        One of several whose company was handed back at an earlier look, or is locked by somebody, was not alone.
+        `alone`: the owner held one job only; no other one was reclaimed before, or is locked by another session.
         """
         found: list[tuple[Key, int]] = [(row[0] if len(row) == 2 else tuple(row[:-1]), row[-1]) for row in rows]
         roles = self._backend.roles
         if not (roles.can_retry and roles.can_suspect and roles.can_be_dead):
             return Outcomes(released=[key for key, _ in found])
-        errors = {key: roles.kept_of(f"owner {owner} died with it in hand") for key, _ in found}
+        errors = {key: roles.kept_of(f"owner {owner} died while it held this job") for key, _ in found}
         if not alone:
             return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
         [(key, attempts)] = found
         if self._retry.is_last(attempts):
             return Outcomes(dead=[key], errors=errors)
-        # The first death may be the machine's; from the second on the job waits.
+        # The machine may be the reason for the first death: the job waits only from the second one on.
         wait = self._retry.wait(attempts) if attempts else 0.0
-        return Outcomes(retried={key: wait}, loners={key}, errors=errors)
+        return Outcomes(retried={key: wait}, isolated={key}, errors=errors)

@@ -1,4 +1,4 @@
-"""Registry: the owners of a table, as the database shows them at one moment, and which of them are dead."""
+"""Registry: reads the owners of a table, and decides which of them are dead."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 
 SAME_RUN: Final = 2.0
-"""Seconds by which two readings of a server's start may differ: one of them counts in whole seconds."""
+"""Seconds by which two readings of a server's start may differ: some servers count in whole seconds."""
 
 
 @dataclass(frozen=True)
 class OwnerState:
-    """An owner, as the database shows it at one moment."""
+    """An owner, as the database had it at one moment."""
 
     id: int
     host: str
@@ -29,25 +29,25 @@ class OwnerState:
     server_since: datetime | None
     died: datetime | None
     asleep: datetime | None
-    """Since when it waits to be called."""
+    """Since when it sleeps; None: it is awake."""
     session: int | None
     """The session that holds its lock, if any."""
     now: datetime
 
     @property
     def silence(self) -> float:
-        """Seconds since its last sign of life; less than 0 where the database's clock was set back since then."""
+        """Seconds since its last heartbeat; negative if the database's clock was set back since then."""
         return (self.now - self.beat).total_seconds()
 
     def is_dead(self, server_since: datetime, silence: float, *, locks_tell: bool = True) -> bool:
-        """Whether its jobs are to be handed back, after so many seconds of silence.
+        """Whether it is dead after so many seconds of silence.
 
-        While there was no server it could give no sign of life. A free session lock tells at once, but only if this
-        server has run since it was taken: after a restart or a failover every lock is free, and owners have a lease's
-        time to come back.
+        The time without a server does not count as silence. A free session lock is a sign of death only if the server
+        was not restarted since the lock was taken: after a restart or a failover every lock is free, and owners have
+        the time of a lease to connect again.
         """
         running = (self.now - server_since).total_seconds()
-        silent = min(silence, running) if running >= 0 else silence  # less than 0: its clock was set back
+        silent = min(silence, running) if running >= 0 else silence  # negative: the server's clock was set back
         if self.died is not None or silent > self.lease:
             return True
         if self.server_since is None or self.session is not None or not locks_tell:
@@ -57,38 +57,38 @@ class OwnerState:
 
 @dataclass
 class _Heartbeat:
-    """The newest heartbeat of an owner that a watcher has seen."""
+    """The newest heartbeat of an owner that a watch has read."""
 
     beat: datetime
     silence: float
-    """Seconds since it was written, when it was seen first: by the database's clock."""
+    """Its age in seconds when it was read first, by the database's clock."""
     since: float
-    """When that was, by the watcher's own clock."""
+    """When it was read first, by this machine's clock."""
     seen: float
-    """When it was seen last, by the watcher's own clock."""
+    """When it was read last, by this machine's clock."""
 
 
 class Watch:
-    """Remembers heartbeats between two looks, so that a step of the database's clock changes nobody's fate.
+    """Remembers heartbeats, so that owners are judged rightly when the database's clock is set.
 
-    Set back, it leaves the last heartbeat of a dead owner in the future: but a heartbeat that does not change is
-    silence, by the clock of whoever watches. Set forward, it makes every owner seem silent: but one whose heartbeat was
-    seen to change a moment ago is alive. Only of an owner that is seen for the first time the database's clock tells.
+    If it is set back, the last heartbeat of a dead owner lies in the future. But a heartbeat that does not change is
+    silence, by this machine's clock. If it is set forward, every owner seems silent. But an owner whose heartbeat
+    changed since the last call is alive. The database's clock counts only for an owner that is read for the first time.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, _Heartbeat] = {}
 
     def forget(self) -> None:
-        """Begin anew: the server was away, and nobody could give a sign of life."""
+        """Forget all heartbeats: while the server was away, no owner could write one."""
         self._known.clear()
 
-    def look(self, owners: Sequence[OwnerState], at: float) -> dict[int, float]:
-        """For how many seconds each owner has been silent; `at`: the watcher's own clock, in seconds."""
-        self._known = {seen.id: self._heard(seen, at) for seen in owners}
-        return {id_: heard.silence + at - heard.since for id_, heard in self._known.items()}
+    def silences(self, owners: Sequence[OwnerState], at: float) -> dict[int, float]:
+        """For how many seconds each owner has been silent; `at`: this machine's clock, in seconds."""
+        self._known = {seen.id: self._newest(seen, at) for seen in owners}
+        return {id_: newest.silence + at - newest.since for id_, newest in self._known.items()}
 
-    def _heard(self, seen: OwnerState, at: float) -> _Heartbeat:
+    def _newest(self, seen: OwnerState, at: float) -> _Heartbeat:
         known = self._known.get(seen.id)
         if known is not None and known.beat == seen.beat:
             return replace(known, seen=at)
@@ -106,19 +106,19 @@ def dead_among(
     locks_tell: bool = True,
     silences: Mapping[int, float] | None = None,
 ) -> list[OwnerState]:
-    """Those of the owners that are dead. `locks_tell`: a free session lock counts.
+    """The dead ones of these owners. `locks_tell`: a free session lock counts.
 
-    `silences`: for how long each has been silent, in seconds, where a `Watch` knows it.
+    `silences`: for how many seconds each has been silent, from a `Watch`. None: the database's clock counts.
     """
     silent = silences or {seen.id: seen.silence for seen in owners}
     if not any(seen.session is None or silent[seen.id] > seen.lease or seen.died for seen in owners):
-        return []  # spares the server a question that is rarely needed
+        return []  # saves a statement in most cases
     since = backend.dialect.server_since(connection)
     return [seen for seen in owners if seen.is_dead(since, silent[seen.id], locks_tell=locks_tell)]
 
 
-def look(connection: sa.Connection, backend: Backend) -> list[OwnerState]:
-    """All owners of a queue's table, as they are now."""
+def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]:
+    """All owners of a queue's table."""
     names = ("id", "host", "pid", "started", "beat", "lease", "server_since", "died", "asleep", "session", "now")
     everyone = statements.everyone(backend.owners, backend.dialect)
     rows = connection.execute(everyone, {"claims": backend.roles.name}).mappings()

@@ -1,6 +1,6 @@
-"""Sleeper: how an owner without work waits between two heartbeats, until a producer wakes it.
+"""Sleeper: how an idle owner waits between two heartbeats, until a producer wakes it.
 
-The heartbeat's thread waits, on the owner's one connection. A thread that needs the connection ends the wait.
+The heartbeat's thread waits, on the owner's only connection. A thread that needs the connection ends the wait.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
 STAYS_MARKED: Final = 0.05
-"""Seconds in which an owner that was woken may sleep again without writing that it was awake."""
+"""If an owner sleeps again within so many seconds, its row says all the time that it sleeps."""
 NO_SLEEP: Final = 60.0
-"""After two errors within so many seconds the owner does not sleep for so many seconds."""
+"""Seconds: after two errors within this time, the owner does not sleep for this time."""
 
 log = logging.getLogger("claimjobs.sleep")
 
 
-class Searches(Protocol):
-    """The hold of a sleeping owner, as far as the sleeper needs to know it."""
+class SearchingHold(Protocol):
+    """What a sleeper calls of its owner's hold."""
 
     def restart_from_head(self) -> None:
-        """Search from the head of the order next."""
+        """Begin the next claim at the head of the order."""
 
 
 class Sleeper:
-    """Passes the time between two heartbeats: asleep, if no thread of this owner has anything to do."""
+    """Waits between two heartbeats. It sleeps if all loops of this owner are idle."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class Sleeper:
         *,
         owner: Owner,
         leads: Callable[[], bool],
-        hold: Searches,
+        hold: SearchingHold,
         control: Control,
     ) -> None:
-        """`control` is told when those who wait are to look for work; `hold` searches from the head then."""
+        """`control` wakes the idle loops when there may be work; `hold` begins its next claim at the head then."""
         self._hold = hold
         self._control = control
         self._connector = connector
@@ -62,35 +62,36 @@ class Sleeper:
         self._owner = owner
         self._idle_wait = IdleWait(backend, liveness, owner=owner, leads=leads)
         self._ended = threading.Event()
-        self._nudged = threading.Event()
+        self._changed = threading.Event()
+        """Set when a pause should end: something changed."""
         self._guard = threading.Lock()
         self._waiting = 0
         self._condition: WakeCondition | None = None
-        """None: nobody waits, or those who do have been called."""
+        """None: no loop waits, or the waiting loops were woken."""
         self._busy = False
         self._failed = self._no_sleep_since = -NO_SLEEP
 
-    # --- for those who have nothing to do --------------------------------------------------------------
+    # --- for idle loops --------------------------------------------------------------------------------
 
-    def can(self) -> bool:
-        """Whether this owner can be called now: not with a job in hand, nor where its session is not its own."""
-        works = time.monotonic() - self._no_sleep_since >= NO_SLEEP
-        return self._dialect.wakes and self._owner.locked and works and not self._busy
+    def can_sleep(self) -> bool:
+        """Whether this owner could be woken: it holds no job and has its session lock, and the database can do it."""
+        had_no_errors = time.monotonic() - self._no_sleep_since >= NO_SLEEP
+        return self._dialect.wakes and self._owner.locked and had_no_errors and not self._busy
 
     @contextmanager
     def waiting(self, condition: WakeCondition) -> Iterator[None]:
-        """For a `with` block in which a thread waits to be woken."""
+        """A `with` block in which a loop waits to be woken."""
         with self._guard:
             self._waiting += 1
             self._idle_wait.last_active = time.monotonic()
             self._condition = condition
-        self._nudged.set()
+        self._changed.set()
         try:
             yield
         finally:
-            self._leaves()
+            self._end_waiting()
 
-    def _leaves(self) -> None:
+    def _end_waiting(self) -> None:
         with self._guard:
             self._waiting -= 1
             last = not self._waiting
@@ -100,23 +101,23 @@ class Sleeper:
             self._connector.end_wait()
 
     @property
-    def is_well(self) -> bool:
-        """Whether it has done something within the last lease. Else whoever waits has to look for himself."""
+    def is_active(self) -> bool:
+        """Whether it has done something within the last lease. If not, an idle loop must claim by itself."""
         return time.monotonic() - self._idle_wait.last_active < self._liveness.lease
 
     def note_progress(self, holds_jobs: bool) -> None:
-        """Whether a job is in hand. Called with each one: it costs nothing, unless others believe that we sleep."""
+        """`holds_jobs`: whether this owner holds jobs. Called for each job, so it must be cheap."""
         self._busy = holds_jobs
         if holds_jobs and self._owner.asleep:
-            self._nudged.set()
+            self._changed.set()
             if self._waiting:
-                self._wake()  # nobody can wake them any more
+                self._wake()  # while it holds jobs, no producer wakes the idle loops
 
     def _wake(self) -> None:
         self._hold.restart_from_head()
         self._control.wake()
 
-    # --- for the heart ---------------------------------------------------------------------------------
+    # --- for the heartbeat -----------------------------------------------------------------------------
 
     @property
     def is_over(self) -> bool:
@@ -124,63 +125,63 @@ class Sleeper:
         return self._ended.is_set()
 
     def stop(self) -> None:
-        """Let the heart come back from wherever it waits. To be said again while it does not."""
+        """End the wait of the heartbeat's thread. Call it again until the thread has ended."""
         self._ended.set()
-        self._nudged.set()
+        self._changed.set()
         self._connector.end_wait()
 
-    def pass_time(self, seconds: float) -> None:
-        """Return after so many seconds; asleep, when the heart is to look, however late that is."""
+    def wait(self, seconds: float) -> None:
+        """Wait for so many seconds; an owner that sleeps waits longer, until its heartbeat has to check all owners."""
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
             if self.is_idle():
-                if self._sleep() is WakeReason.UNWELL:
+                if self._sleep() is WakeReason.OWNER_DEAD:
                     return
                 deadline = time.monotonic() + seconds
             elif self._owner.asleep:
-                self._wait_to_sleep_on()
+                self._mark_awake_later()
             else:
-                self._nudge(left)
+                self._pause(left)
 
     def is_idle(self) -> bool:
-        """Whether somebody waits to be woken, and can be."""
-        return self._condition is not None and not self.is_over and self.can()
+        """Whether a loop waits to be woken, and this owner can sleep."""
+        return self._condition is not None and not self.is_over and self.can_sleep()
 
-    def _nudge(self, seconds: float) -> None:
-        self._nudged.wait(seconds)
-        self._nudged.clear()
+    def _pause(self, seconds: float) -> None:
+        self._changed.wait(seconds)
+        self._changed.clear()
 
-    def _wait_to_sleep_on(self) -> None:
-        """An owner that works for a moment and sleeps again writes nothing. After that it writes that it is awake."""
+    def _mark_awake_later(self) -> None:
+        """Write that this owner is awake, unless it sleeps again at once: that saves two writes."""
         until = time.monotonic() + STAYS_MARKED
         while (left := until - time.monotonic()) > 0:
-            self._nudge(left)
+            self._pause(left)
             if self.is_over or self.is_idle():
                 return
         self._mark_awake()
 
     def _mark_awake(self) -> None:
-        """Write that this owner is awake. If that fails, the next beat does, or a new connection."""
-        with self._failing():
+        """Write that this owner is awake. If that fails, the next heartbeat or a new connection writes it."""
+        with self._noting_errors():
             self._owner.beat()
         self._owner.asleep = False
 
     def _sleep(self) -> WakeReason:
-        condition, why = self._condition, WakeReason.CALLED
+        condition, why = self._condition, WakeReason.WORK
         if condition is None:
-            return WakeReason.WANTED
-        with self._failing(), self._connector.idle() as idle:
+            return WakeReason.NOT_IDLE
+        with self._noting_errors(), self._connector.idle() as idle:
             why = self._idle_wait.wait(idle, condition, self)
-        if why is WakeReason.CALLED:
+        if why is WakeReason.WORK:
             self._condition = None
             self._wake()
-        elif why is WakeReason.UNWELL and not self._owner.asleep:
-            self._mark_awake()  # declared dead: under a new id
+        elif why is WakeReason.OWNER_DEAD and not self._owner.asleep:
+            self._mark_awake()  # this owner was declared dead: it registers under a new id
         return why
 
     @contextmanager
-    def _failing(self) -> Iterator[None]:
-        """Whoever waits has to look then, and hears of the same trouble."""
+    def _noting_errors(self) -> Iterator[None]:
+        """Errors only prevent sleep: the next claim of an idle loop meets and raises them."""
         try:
             yield
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
@@ -190,32 +191,32 @@ class Sleeper:
 
 
 CYCLE: Final = 0.3
-"""Of a lease: the longest time between two glances, in which nobody notices that another owner has died."""
+"""The longest pause between two checks, as a part of a lease."""
 SILENCE: Final = 0.75
-"""Of a lease: a sleeper gives a sign of life, unless it will glance again before it has been silent for so long."""
+"""The longest silence of a sleeping owner, as a part of a lease: it writes a heartbeat before."""
 WATCHERS: Final = 3
-"""So many of all who sleep look after others in each cycle."""
+"""How many of the sleeping owners check for dead ones in each cycle, on average."""
 MANY_ASLEEP: Final = 8
-"""So many sleepers glance more rarely, each of them: together they do so several times as often as one alone."""
+"""If so many owners sleep, each of them checks less often: together they still check often."""
 RARER_WHEN_MANY: Final = 1.8
-"""So many times as rarely: a sleeper still beats about twice in a lease."""
+"""The factor for their pauses: each still writes about two heartbeats in a lease."""
 LISTENS_AS: Final = "claimjobs_hears"
-"""Where the `info` of a connection holds the id of the owner whose calls its session hears."""
+"""The key in the `info` of a connection for the id of the owner whose wakes its session receives."""
 
 
 class WakeReason(Enum):
     """Why a sleep is over."""
 
-    CALLED = auto()
-    """There is work, or somebody says so."""
-    UNWELL = auto()
-    """The heart is to look: another owner seems dead, or we were declared dead."""
-    WANTED = auto()
-    """The connection is needed, or nobody waits for a call any more."""
+    WORK = auto()
+    """There is work, or a producer says so."""
+    OWNER_DEAD = auto()
+    """Another owner seems dead, or this one was declared dead: the heartbeat must check all owners."""
+    NOT_IDLE = auto()
+    """Another thread needs the connection, or no loop waits any more."""
 
 
 class IdleWait:
-    """One sleep after the other, each from a first glance until there is a reason to wake."""
+    """Sleeps on the owner's connection: checks for work and for dead owners, and waits for a wake in between."""
 
     def __init__(self, backend: Backend, liveness: Liveness, *, owner: Owner, leads: Callable[[], bool]) -> None:
         self._dialect = backend.dialect
@@ -224,25 +225,25 @@ class IdleWait:
         self._leads = leads
         self._checks = IdleChecks(backend)
         self._asleep = self._awake = 0
-        """How many others sleep, and how many do not, at the last glance."""
+        """How many other owners slept, and how many did not, at the last check."""
         self.last_active = 0.0
-        """When it last did anything."""
-        self._beaten = self._unwell = 0.0
+        """When it last waited or checked."""
+        self._beaten = self._owner_dead_at = 0.0
 
     def wait(self, idle: IdleConnection, condition: WakeCondition, sleeper: Sleeper) -> WakeReason:
-        """Wait while the sleeper has no reason to end it. Raises as SQLAlchemy does."""
+        """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
         fresh, times = not self._owner.asleep, CheckSchedule(condition)
         why = self._begin(idle.connection)
-        # Everything is looked at once more after it has lain down: what came before that called nobody.
+        # The first check is needed: rows that were committed before this owner was marked asleep did not wake it.
         why = why or self._check(
             idle.connection, condition, for_work=fresh or condition.work is not None, careful=False
         )
         while why is None:
             if idle.is_needed() or not sleeper.is_idle():
-                return WakeReason.WANTED
-            longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - so that not all glance at once
+                return WakeReason.NOT_IDLE
+            longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - owners check at different times
             if idle.wait(min(times.left, longest)):
-                return WakeReason.WANTED if idle.is_needed() or not sleeper.is_idle() else WakeReason.CALLED
+                return WakeReason.NOT_IDLE if idle.is_needed() or not sleeper.is_idle() else WakeReason.WORK
             for_work = times.is_due(longest / 2, rarer=self._rarer)
             why = self._beat_if_due(idle.connection) or self._check(
                 idle.connection, condition, for_work=for_work, careful=self._checks_others()
@@ -250,7 +251,7 @@ class IdleWait:
         return why
 
     def _begin(self, connection: sa.Connection) -> WakeReason | None:
-        """From here on it is called, and hears it."""
+        """Listen, and mark the owner asleep: from now on producers wake it."""
         listen = self._dialect.listen(self._owner.id)
         if listen is not None and connection.info.get(LISTENS_AS) != self._owner.id:
             connection.execute(listen)
@@ -258,12 +259,11 @@ class IdleWait:
         return None if self._owner.asleep else self._beat_asleep(connection)
 
     def _beat_asleep(self, connection: sa.Connection) -> WakeReason | None:
-        """A sign of life, and the word that we sleep."""
+        """Write a heartbeat of a sleeping owner."""
         self._beaten = time.monotonic()
-        return None if self._owner.mark_asleep(connection) else WakeReason.UNWELL
+        return None if self._owner.mark_asleep(connection) else WakeReason.OWNER_DEAD
 
     def _beat_if_due(self, connection: sa.Connection) -> WakeReason | None:
-        """A sign of life, if it is time for one."""
         self.last_active = time.monotonic()
         if self.last_active - self._beaten + self._longest() < SILENCE * self._liveness.lease:
             return None
@@ -273,28 +273,28 @@ class IdleWait:
         self, connection: sa.Connection, condition: WakeCondition, *, for_work: bool, careful: bool
     ) -> WakeReason | None:
         if for_work and condition.work is None:
-            return WakeReason.CALLED
+            return WakeReason.WORK
         try:
             statement = self._checks.statement(condition.work if for_work else None, careful=careful)
             seen = connection.execute(statement, self._checks.parameters(self._owner.id)).one()
         except sa.exc.DBAPIError as error:
-            if self._dialect.transient_kind(error) == "interrupted":  # a call that came too early
-                return WakeReason.CALLED
+            if self._dialect.transient_kind(error) == "interrupted":  # a wake that came during the check
+                return WakeReason.WORK
             raise
         self._asleep, self._awake = seen.asleep, seen.stirring
         if careful and seen.unwell:
-            self._unwell = time.monotonic()
-            return WakeReason.UNWELL
-        return WakeReason.CALLED if seen.work else None
+            self._owner_dead_at = time.monotonic()
+            return WakeReason.OWNER_DEAD
+        return WakeReason.WORK if seen.work else None
 
     def _checks_others(self) -> bool:
-        """Whether this one looks after others with this glance: who leads, and a few of the rest, whoever."""
-        if time.monotonic() - self._unwell < CHECK_EVERY:
+        """Whether this check is for dead owners, too: the leader's are, and of the others' some, at random."""
+        if time.monotonic() - self._owner_dead_at < CHECK_EVERY:
             return False
         return self._leads() or random.random() * self._asleep < WATCHERS  # noqa: S311
 
     def _longest(self) -> float:
-        """Between two glances. Those that are at work have jobs that others must not wait for."""
+        """The longest pause until the next check. It is shorter while other owners work, for their jobs if they die."""
         if self._awake and self._leads():
             return CHECK_EVERY
         few = self._awake and self._asleep < WATCHERS

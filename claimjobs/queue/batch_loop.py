@@ -103,7 +103,7 @@ class BatchLoop:
     def _slept(self, idleness: IdleBackoff) -> bool:
         """Wait to be called, where that can be and is worth it; then there may be work."""
         sleeper = self._parts.hold.sleeper
-        if sleeper is None or not sleeper.can() or not idleness.may_sleep:
+        if sleeper is None or not sleeper.can_sleep() or not idleness.may_sleep:
             return False
         condition = self._wake_condition(idleness)
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
@@ -121,7 +121,7 @@ class BatchLoop:
 
     def _wait_to_be_woken(self, sleeper: Sleeper, idleness: IdleBackoff) -> None:
         while not self._control.hears(min(CHECK, max(0.0, idleness.left))):
-            if idleness.left <= 0 or not sleeper.is_well:
+            if idleness.left <= 0 or not sleeper.is_active:
                 return
 
 

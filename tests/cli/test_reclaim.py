@@ -41,8 +41,8 @@ def test_what_dead_owners_held_is_handed_back_and_they_are_named(database: Backe
     ended = reclaim(database)
     assert (ended.code, ended.out) == (exits.OK, "3\n")
     assert sorted(ended.err.splitlines()) == [
-        f"claimjobs: owner {ids[0]} is dead: 2 jobs handed back",
-        f"claimjobs: owner {ids[1]} is dead: 1 job handed back",
+        f"claimjobs: owner {ids[0]} is dead: 2 jobs reclaimed",
+        f"claimjobs: owner {ids[1]} is dead: 1 job reclaimed",
     ]
     assert statuses(database) == ["unclaimed"] * 3 + ["claimed"] * 3
     assert [owner.id for owner in alive.stats().owners] == [alive.owner_id]
@@ -60,7 +60,7 @@ def test_a_single_dead_owner(database: Backend) -> None:
     for queue in (one, other):
         end_session(database, queue.owner_id)
     ended = reclaim(database, "--owner", owner)
-    assert ended == Ended(exits.OK, "2\n", f"claimjobs: owner {owner} is dead: 2 jobs handed back\n")
+    assert ended == Ended(exits.OK, "2\n", f"claimjobs: owner {owner} is dead: 2 jobs reclaimed\n")
     assert statuses(database) == ["unclaimed", "unclaimed", "claimed"]
 
 
@@ -129,7 +129,7 @@ def test_an_owner_of_another_table_is_left_alone(anywhere: Backend) -> None:
     batch = elsewhere.claim()
     ended = reclaim(anywhere, "--owner", elsewhere.owner_id, "--force")
     assert (ended.code, ended.out) == (exits.OK, "0\n")
-    assert f"owner {elsewhere.owner_id} is left alone: it takes jobs from emails" in ended.err
+    assert f"owner {elsewhere.owner_id} is not reclaimed: it claims jobs from emails" in ended.err
     batch.done()
     batch.settle()
     assert batch.lost == ()

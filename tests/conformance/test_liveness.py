@@ -356,7 +356,7 @@ def test_two_reapers_reclaim_each_owner_once(backend: Backend, caplog: pytest.Lo
     assert states(backend) == ["unclaimed"] * 12
     assert [row["attempts"] for row in backend.rows()] == [0] * 12
     told = sorted(message for message in caplog.messages if "is dead" in message)
-    assert told == [f"owner {queue.owner_id} is dead: 3 jobs handed back" for queue in dead]
+    assert told == [f"owner {queue.owner_id} is dead: 3 jobs reclaimed" for queue in dead]
     for batch in batches:
         batch.settle()
         assert batch.lost == batch.jobs
@@ -473,7 +473,7 @@ def test_a_job_that_was_alone_in_a_dead_hand_is_charged(backend: Backend) -> Non
     assert left_behind(backend, 1, retry) == 1
     [row] = backend.rows()
     assert (row["status"], row["attempts"], row["suspect"], row["owner_id"]) == ("unclaimed", 1, 1, None)
-    assert "died with it in hand" in row["last_error"]
+    assert "died while it held this job" in row["last_error"]
     assert len(still(backend.queue()).claim()) == 1, "after the first death it is available at once"
     backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL")
     assert left_behind(backend, 1, retry) == 1
@@ -514,7 +514,7 @@ def test_reclaim_owner_does_not_believe_a_session_that_lasts(
     queue.enqueue(jobs(2))
     me, batch = queue.owner_id, queue.claim(2)
     assert supervisor.reclaim_owner(me) == 2
-    assert f"owner {me} is dead: 2 jobs handed back" in caplog.messages
+    assert f"owner {me} is dead: 2 jobs reclaimed" in caplog.messages
     backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
     batch.settle()
     assert batch.lost == batch.jobs
@@ -593,5 +593,5 @@ def test_the_log_names_the_next_step(backend: Backend, caplog: pytest.LogCapture
     age(backend, queue.owner_id)
     other.reclaim()
     text = " ".join(caplog.messages)
-    assert "its jobs go to others" in text
-    assert "1 job handed back" in text
+    assert "others get its jobs" in text
+    assert "1 job reclaimed" in text

@@ -28,11 +28,11 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
         ({"status": "dead"}, "means that a job is dead"),
         ({"status": "Claimed "}, "means that a job is claimed"),
         ({"owner_id": 7}, "column 'owner_id' says who holds a job, and only claimjobs writes it: leave it out"),
-        ({"owner_id": 0}, "column 'owner_id' tells"),
-        ({"owner_date": NOW}, "column 'owner_date' tells since when"),
-        ({"attempts": -1}, "column 'attempts' tells how often a job has failed"),
-        ({"attempts": 3}, "column 'attempts' tells"),
-        ({"suspect": 2}, "column 'suspect' tells"),
+        ({"owner_id": 0}, "column 'owner_id' says"),
+        ({"owner_date": NOW}, "column 'owner_date' says since when"),
+        ({"attempts": -1}, "column 'attempts' says how often a job has failed"),
+        ({"attempts": 3}, "column 'attempts' says"),
+        ({"suspect": 2}, "column 'suspect' says"),
     ],
 )
 def test_what_claimjobs_keeps_for_itself_is_refused(backend: Backend, given: dict[str, Any], said: str) -> None:
@@ -89,7 +89,7 @@ def test_by_the_values_of_a_map(backend: Backend, type_: Any, states: Any, value
     for value in bad:
         with pytest.raises(BadRow, match="in column 'phase' means that a job is"):
             queue.enqueue({"phase": value})
-    with pytest.raises(BadRow, match="column 'worker' tells who holds a job"):
+    with pytest.raises(BadRow, match="column 'worker' says who holds a job"):
         queue.enqueue({"worker": 3})
     assert queue.enqueue({"phase": value} for value in good) == len(good)
 

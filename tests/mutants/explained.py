@@ -37,9 +37,9 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "How much too early a sleeper may look for work, so that two looks become one: a matter of cost.",
     (
         "claimjobs/lease/sleeper.py",
-        "if busy and self._owner.asleep:",
-        "if (busy):",
-    ): "Whoever waits looks once more than he need.",
+        "if holds_jobs and self._owner.asleep:",
+        "if (holds_jobs):",
+    ): "Idle loops claim once more than they need.",
     (
         "claimjobs/database/connection.py",
         "self._trouble.tries += 1",

@@ -18,7 +18,7 @@ def seen(beat: float, now: float, id_: int = 1) -> OwnerState:
 
 
 def silence(watch: Watch, beat: float, now: float, *, at: float) -> float:
-    return watch.look([seen(beat, now)], at)[1]
+    return watch.silences([seen(beat, now)], at)[1]
 
 
 def test_at_first_sight_the_databases_clock_tells() -> None:
@@ -65,6 +65,6 @@ def test_what_is_forgotten_is_seen_for_the_first_time() -> None:
 
 def test_each_owner_by_itself() -> None:
     watch = Watch()
-    watch.look([seen(0, 0, 1), seen(0, 0, 2)], 100)
-    assert watch.look([seen(9, 9, 1), seen(0, 9, 2), seen(8, 9, 3)], 109) == {1: 0, 2: 9, 3: 1}
-    assert watch.look([], 110) == {}
+    watch.silences([seen(0, 0, 1), seen(0, 0, 2)], 100)
+    assert watch.silences([seen(9, 9, 1), seen(0, 9, 2), seen(8, 9, 3)], 109) == {1: 0, 2: 9, 3: 1}
+    assert watch.silences([], 110) == {}
