@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Batch:
     """Jobs that only this process holds, in the order in which they were claimed.
 
-    Use it once, as a context manager: leaving the block settles the batch. Inside it a job counts as done when a
-    loop over the batch has moved past it; `done`, `fail` and `release` say it outright. Whatever has no outcome
-    when the block is left, by its end, a `break` or a `return`, is released. After an exception it is released as
-    suspect: see `blame`.
+    Use it once, as a context manager: leaving the block settles the batch. Inside the block a job is done when a
+    loop over the batch asks for the next one, or when `done` is called; see also `fail` and `release`. Jobs without an
+    outcome are released when the block is left by its end, a `break` or a `return`. After an exception they are
+    suspects: see `blame`.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Batch:
         self._current: Job | None = None
         self._kept: set[Key] = set()
         self.kept_alive: object = None
-        """What releases the jobs when it is garbage-collected: an open batch keeps it alive."""
+        """An open batch keeps this alive: the jobs are released when it is garbage-collected."""
         self.lost: tuple[Job, ...] = ()
-        """After the settle: jobs that this owner no longer held, so that their outcome was not written."""
+        """After the settle: the jobs whose outcome was refused, because this owner no longer held them."""
         self.settled = False
         """Whether the outcomes are in the database."""
         self.contended = False
-        """Whether jobs were there, all of them held by others: an empty batch then does not mean an empty queue."""
+        """Whether the batch is empty because others hold all jobs that were found. Then the queue is not empty."""
 
     # --- reading ---------------------------------------------------------------------------------------
 
@@ -76,7 +76,7 @@ class Batch:
         return job in self._order
 
     def __iter__(self) -> Iterator[Job]:
-        """Each job that has no outcome yet. Asking for the next one makes the one before it done."""
+        """Each job that has no outcome yet. When the next job is asked for, the one before is done."""
         for job in self._order:
             if job.key in self._undecided:
                 self._begin(job)
@@ -88,34 +88,34 @@ class Batch:
 
     @property
     def connection(self) -> sa.Connection:
-        """The connection whose open transaction holds these jobs: what is written through it and the completion
-        commit together, when the block is left. Its transaction is the batch's: no commit, rollback or close of one's
-        own. After one of these the locks are gone, and NoOpenTransaction is raised, at the latest by the settle.
+        """The connection whose open transaction holds these jobs. What you write through it is committed together
+        with the outcomes, when the block is left. Do not commit, roll back or close it: the locks would be gone, and
+        the settle raises NoOpenTransaction.
 
-        What a job wrote that then fails, or is released, is undone, and the rest commits. Raises NoOpenTransaction
-        where the Queue was not made with `hold="transaction"`.
+        If a job fails or is released, its writes are undone, and those of the other jobs are committed. Raises
+        NoOpenTransaction unless the Queue was made with `hold="transaction"`.
         """
         return self._hold.connection(self._claimed)
 
     def session(self, **options: Any) -> Session:
-        """A Session on `connection`: flushed when a job's work is kept, rolled back when it is undone.
+        """A Session on `connection`. It is flushed when a job is done, and rolled back when a job is undone.
 
-        One that you make yourself knows nothing of jobs: what it has not flushed when a job fails would be written
-        for another one. Use such a one for a single job, and commit it there. `options` are those of Session.
+        A session that you make yourself is not: what it has not flushed when a job fails would be written for the next
+        job. Use it for a single job, and commit it there. `options` are those of Session.
         """
         return self._hold.session(self._claimed, **options)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs, to be read without saying anything about them."""
+        """The jobs. To read them gives them no outcome."""
         return self._order
 
     def instances(self, session: Session) -> tuple[Any, ...]:
         """The jobs as instances of the Queue's mapped class, bound to this session, in the order of the jobs.
 
-        As of `jobs`, nothing is said about them: `for job, order in zip(batch, batch.instances(session))`. With
-        `hold="transaction"` take `batch.session()`, which writes into the batch's own transaction. Raises TypeError
-        where the Queue was not made with a mapped class, LookupError where a row is gone.
+        This gives them no outcome; for that use `for job, order in zip(batch, batch.instances(session))`. With
+        `hold="transaction"` take `batch.session()`, which writes in the batch's own transaction. Raises TypeError
+        if the Queue was not made with a mapped class, LookupError if a row is gone.
         """
         if self._entity is None:
             raise TypeError("only a Queue of a mapped class has instances: make it with the class as its table")
@@ -129,19 +129,20 @@ class Batch:
     # --- deciding --------------------------------------------------------------------------------------
 
     def done(self, *jobs: Job) -> None:
-        """These jobs are done; without arguments, all that have no outcome yet."""
+        """Make these jobs done; without arguments, all that have no outcome yet."""
         self._outcomes.done.extend(self._decide(jobs))
 
     def release(self, *jobs: Job) -> None:
-        """Release these jobs at once, for any consumer; without arguments, all that have no outcome yet."""
+        """Release these jobs, for any consumer; without arguments, all that have no outcome yet."""
         self._undo(jobs)
         self._outcomes.released.extend(self._decide(jobs))
 
     def fail(self, job: Job, error: BaseException | str, *, retry_in: float | None = None, retry: bool = True) -> None:
-        """This job failed: it runs again after its back-off, or after `retry_in` seconds; dead if out of attempts.
+        """Make this job failed. It runs again after its back-off, or after `retry_in` seconds; it is dead if it is out
+        of attempts, or with `retry=False`.
 
-        `retry=False` makes it dead at once. Raises NotInBatch for a job of another batch, ColumnMissing for a table
-        that cannot hold a failure, TooLate for a job whose writes through `connection` can be undone no more.
+        Raises NotInBatch for a job of another batch, ColumnMissing if the table cannot store a failure, TooLate if the
+        job's writes through `connection` can no longer be undone.
         """
         failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
@@ -159,17 +160,17 @@ class Batch:
             self._roles.need("run_at", "retrying a failed job later")
 
     def blame(self, error: BaseException | str) -> None:
-        """Something went wrong that names no job: any of those without an outcome may be why.
+        """Report an error of which no job is known to be the cause: any job without an outcome may be it.
 
-        One alone failed, as by `fail`. Several are released as suspects, not charged with an attempt: after a
-        back-off they are claimed again, half as many at a time as they were, until the bad one is alone. A column that
-        could not be read (Unreadable) names its job: that one failed, and the others are released. An exception
-        that leaves the `with` block is the same. A table that cannot hold the mark has them released.
+        If there is one such job, it failed, as by `fail`. If there are several, they are suspects: it costs them no
+        attempt, and after a back-off they are claimed again, half as many at a time, until the bad job is alone. An
+        Unreadable names its job: that job failed, and the others are released. An exception that leaves the `with`
+        block has the same effect. If the table cannot store suspects, the jobs are released.
         """
         self._undo_what_raised()
         culprit = self._undecided.get(error.key) if isinstance(error, Unreadable) else None
         if culprit is not None and self._can_fail():
-            self.fail(culprit, error)  # the others had no part in it, and are released
+            self.fail(culprit, error)  # the other jobs have no outcome, and are released
         elif len(self._undecided) == 1 and self._can_fail():
             [job] = self._undecided.values()
             self.fail(job, error)
@@ -188,12 +189,12 @@ class Batch:
         return self._roles.can_retry and self._roles.can_be_dead
 
     def extend(self) -> None:
-        """Say that the work on this batch goes on, where that takes long and no job passes meanwhile."""
+        """Report progress, so that a batch whose single jobs take long is not taken for a hang."""
         self._must_be_open()
         self._hold.progress()
 
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
-        """Take jobs from the undecided; a later word on a job replaces the earlier one."""
+        """The keys of jobs that get an outcome now. An earlier outcome of a job is removed."""
         keys = self._keys_of(jobs)
         self._hold.progress()
         if not jobs:
@@ -204,7 +205,7 @@ class Batch:
                 self._outcomes.forget(key)
         return keys
 
-    # --- what a job in work writes, where it writes into the transaction that holds it ---------------------
+    # --- what the current job writes in the transaction that holds it --------------------------------------
 
     def _begin(self, job: Job) -> None:
         self._finish()
@@ -212,7 +213,7 @@ class Batch:
         self._hold.begin_job(self._claimed)
 
     def _finish(self) -> None:
-        """The work on a job is over: what it wrote stays if it is done. Until now that could be taken back."""
+        """End the current job. Its writes stay if it is done, and are undone if it has no outcome."""
         if self._current is None:
             return
         if self._current.key in self._undecided:
@@ -222,7 +223,7 @@ class Batch:
         self._current = None
 
     def _undo(self, jobs: Sequence[Job]) -> None:
-        """These jobs are not done: what the one in work wrote is undone, before anything is said of it."""
+        """Undo the writes of the current job if it is one of these, which are not done."""
         keys = self._keys_of(jobs)
         for key in keys:
             if key in self._kept:
@@ -249,7 +250,7 @@ class Batch:
         self._settle(self._source if error is None else None)
 
     def _undo_what_raised(self) -> None:
-        """Nobody knows which job wrote what was written outside of any job's work: all is undone, and no job done."""
+        """After an exception outside of a job: it is unknown which job wrote what. All is undone, and no job is done."""
         if self._current is None and self._hold.undo_all(self._claimed):
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)
@@ -257,13 +258,13 @@ class Batch:
 
     @property
     def outcomes(self) -> Outcomes:
-        """What became of the jobs, as far as it is decided."""
+        """The outcomes until now."""
         return self._outcomes
 
     def settle(self) -> None:
-        """Write the outcomes now, releasing what has none. Raises BatchSettled the second time.
+        """Write the outcomes; jobs without one are released. Raises BatchSettled at the second call.
 
-        Where a transaction holds the jobs: BatchRolledBack if that is gone.
+        Raises BatchRolledBack if an open transaction held the jobs and was rolled back.
         """
         self._settle(None)
 
@@ -273,7 +274,7 @@ class Batch:
             self.release()
         self._finish()
         if not any((self._outcomes.done, self._outcomes.errors)):
-            self._hold.undo_all(self._claimed)  # nothing came of them, so nothing may come of what was written for them
+            self._hold.undo_all(self._claimed)  # all jobs are released: none of their writes may be committed
         try:
             if not self._order:
                 lost: set[Key] = set()
@@ -282,18 +283,18 @@ class Batch:
             else:
                 lost = source.settle(self._hold, self._claimed, self._outcomes)
         except BaseException as error:
-            if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # all others are written
-                self._is_settled()
+            if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # the other outcomes were written
+                self._mark_settled()
             raise
-        self._is_settled()
+        self._mark_settled()
         self.lost = tuple(job for job in self._order if job.key in lost)
 
-    def _is_settled(self) -> None:
+    def _mark_settled(self) -> None:
         self.settled = True
         self.kept_alive = None
 
     def _keys_of(self, jobs: Sequence[Job]) -> list[Key]:
-        """The keys of these jobs; of none: of all without an outcome."""
+        """The keys of these jobs; without jobs, the keys of all without an outcome."""
         self._must_be_open()
         if not jobs:
             return list(self._undecided)
@@ -314,5 +315,5 @@ class Batch:
 
 def _text_of(error: BaseException | str) -> str:
     text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-    # Postgres holds no NUL, and nothing sends half a surrogate pair: neither may keep a batch from being settled.
+    # Postgres stores no NUL, and no driver sends half a surrogate pair. A settle must not fail because of them.
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""ClaimPlan: all that is built once for a predicate, so that claims with it need build nothing."""
+"""ClaimPlan: what is built once for a predicate and used by each claim with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from claimjobs.table.predicates import Where
 
 @dataclass
 class ClaimPlan:
-    """How jobs that match a predicate are claimed, settled with the next claim, and looked for while idle."""
+    """How jobs that match a predicate are claimed, how a settle claims the next ones, and how to check for work."""
 
     where: Where
     selection: Selection

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class SettlesBatch(Protocol):
-    """What settles a batch whose block was left without an exception, in place of its hold."""
+    """Settles a batch in place of its hold, if its block was left without an exception."""
 
     def settle(self, hold: Hold, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
-        """As `Hold.settle`, through that hold."""
+        """Settle through that hold; returns as `Hold.settle`."""
 
 
 class Hold(ABC):
-    """Claims jobs, settles them, and keeps them from others in between.
+    """Claims jobs, keeps other consumers from them, and settles them.
 
-    What a job writes can be undone only where an open transaction holds it: the methods for that do nothing here.
+    The writes of a job can be undone only if an open transaction holds it. The methods for that do nothing here.
     """
 
     settle_is_final: bool
@@ -38,11 +38,11 @@ class Hold(ABC):
     @property
     @abstractmethod
     def owner_id(self) -> int:
-        """The id in whose name jobs are claimed by now; 0 where nobody is registered."""
+        """The id under which jobs are claimed now; 0 without an owner."""
 
     @abstractmethod
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
-        """Claim up to `size` jobs. There is no further try once the queue was told to stop."""
+        """Claim up to `size` jobs. After `stop` a claim is not tried again."""
 
     @abstractmethod
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
@@ -52,24 +52,24 @@ class Hold(ABC):
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
-        """Settle as `settle` does, and claim the next `size` jobs in the same transaction: none if that fails.
+        """Settle, and claim the next `size` jobs in the same transaction. If the claim fails, only settle.
 
-        What is claimed waits until `take_early` asks for it; it is released after half a lease.
+        The claimed jobs wait for `take_early`. They are released after half a lease.
         """
 
     def take_early(self, claimed: ClaimResult) -> bool:
-        """Whether this claim of `settle_and_claim` can be worked on now. Each is given once."""
+        """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
         del claimed
         return False
 
     @abstractmethod
     def progress(self) -> None:
-        """The work goes on: a job passed, a batch came or went."""
+        """The handler makes progress: a job was decided, or a batch was claimed or settled."""
 
-    # --- what jobs write, where they write into the transaction that holds them ----------------------------
+    # --- what jobs write in the transaction that holds them ------------------------------------------------
 
     def connection(self, claimed: ClaimResult) -> sa.Connection:
-        """The open transaction that holds the jobs. Raises NoOpenTransaction where a lease holds them."""
+        """The open transaction that holds the jobs. Raises NoOpenTransaction if a lease holds them."""
         raise NoOpenTransaction("is held by lease and has no open transaction")
 
     def session(self, claimed: ClaimResult, **options: Any) -> Session:
@@ -77,20 +77,20 @@ class Hold(ABC):
         raise NoOpenTransaction("is held by lease and has no open transaction")
 
     def begin_job(self, claimed: ClaimResult) -> None:
-        """The work on a job begins."""
+        """Begin a job."""
         del claimed
 
     def keep_job(self, claimed: ClaimResult) -> bool:
-        """The job is done: what it wrote stays. Returns whether it may have written something."""
+        """End a job that is done: its writes stay. Returns whether it may have written something."""
         del claimed
         return False
 
     def undo_job(self, claimed: ClaimResult) -> None:
-        """Undo what the current job wrote."""
+        """Undo the writes of the current job."""
         del claimed
 
     def undo_all(self, claimed: ClaimResult) -> bool:
-        """Undo all that was written since the claim; the jobs stay held. Returns whether there can be anything."""
+        """Undo all writes since the claim; the jobs stay held. Returns whether there may have been any."""
         del claimed
         return False
 
@@ -98,12 +98,12 @@ class Hold(ABC):
 
     @abstractmethod
     def restart_from_head(self) -> None:
-        """Search from the head of the order next: there may be jobs before those that were claimed last."""
+        """Begin the next claim at the head of the order: jobs may be before the cursor."""
 
     @abstractmethod
     def give_up(self) -> None:
-        """Let what cannot be sent now fail, and do not try again: this hold is about to be closed."""
+        """Let what cannot be sent now fail, without another try: this hold is about to be closed."""
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is still held, and close the connections. Does nothing in a forked child."""
+        """Release all jobs, and close the connections. Does nothing in a forked child."""

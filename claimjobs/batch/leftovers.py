@@ -1,4 +1,4 @@
-"""Leftovers: rows that are still due although their handler has returned, where `on_done="leave"` writes nothing."""
+"""Leftovers: rows that are still due after their handler has returned, with `on_done="leave"`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from claimjobs.report import Report
 from claimjobs.table.roles import Roles
 
 MOST: Final = 1_000
-"""Rows that are left out of further claims. Each claim sends their keys."""
+"""The most rows that are excluded from claims: each claim sends their keys."""
 SHOWN: Final = 10
-"""Keys of one message."""
+"""The most keys in a message."""
 
 log = logging.getLogger("claimjobs.leftovers")
 
 
 class Leftovers:
-    """Finds such rows in the settle, reports each once, and keeps this Queue from claiming them again.
+    """Finds such rows in the settle, reports each once, and excludes them from the claims of this Queue.
 
-    Each Queue knows its own: another consumer may claim such a row once as well.
+    Other Queues do not know them: another consumer may claim such a row once, too.
     """
 
     def __init__(self, roles: Roles, dialect: Dialect, report: Report) -> None:
@@ -35,13 +35,13 @@ class Leftovers:
 
     @property
     def excluded(self) -> sa.ColumnElement[bool]:
-        """The predicate of a row that is none of them, asked anew each time it is sent."""
+        """The predicate of rows that are not excluded. Its keys are read each time it is sent."""
         key = self._roles.key
         keys: sa.BindParameter[Any] = sa.bindparam("claimjobs_left", expanding=True, callable_=lambda: [*self._keys])
         return key[0].not_in(keys) if len(key) == 1 else sa.tuple_(*key).not_in(keys)
 
     def find(self, connection: sa.Connection, done: Sequence[Key], ready: sa.ColumnElement[bool]) -> None:
-        """Look in the settle's transaction which of the done rows are still `ready`, and report them."""
+        """Find the done rows that are still `ready`, in the settle's transaction, and report them."""
         roles = self._roles
         found = sa.select(*roles.key).where(ready).order_by(*roles.key)
         # A locking read sees rows as they are now; a plain one may see an older snapshot.
@@ -65,6 +65,6 @@ class Leftovers:
         )
 
     def check(self) -> None:
-        """Raises StillDue where there are too many of them: the handler does not do its part."""
+        """Raises StillDue if there are too many such rows: the handler does not make its predicate false."""
         if len(self._keys) > MOST:
             raise StillDue(self._roles.name, len(self._keys))

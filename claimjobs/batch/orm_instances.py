@@ -13,9 +13,9 @@ from claimjobs.table.roles import Roles
 
 
 def instances(session: Session, entity: type[Any], roles: Roles, jobs: Sequence[Job]) -> tuple[Any, ...]:
-    """The instance of each job, in the order of the jobs; read in one statement, as they are now.
+    """The instance of each job, in the order of the jobs; one statement reads them as they are now.
 
-    Raises LookupError for a job whose row is gone: somebody deleted it while it was claimed.
+    Raises LookupError if the row of a job was deleted while it was claimed.
     """
     mapper = sa.inspect(entity)
     names = [mapper.get_property_by_column(mapper.local_table.c[column.name]).key for column in roles.key]
@@ -26,7 +26,7 @@ def instances(session: Session, entity: type[Any], roles: Roles, jobs: Sequence[
     found = {_key(instance, names): instance for instance in session.scalars(statement).unique()}
     gone = [key for key in keys if key not in found]
     if gone:
-        raise LookupError(f"the row of job {gone[0]!r} is gone: somebody deleted it while it was in hand")
+        raise LookupError(f"the row of job {gone[0]!r} is gone: it was deleted while the job was claimed")
     return tuple(found[key] for key in keys)
 
 

@@ -1,7 +1,7 @@
-"""Refusals: the jobs of a batch whose outcome the database refuses or swallows, so that they do not hold up the others.
+"""Refusals: jobs whose outcome the database refuses or swallows. The other jobs of the batch are settled.
 
 A constraint, a trigger or a foreign key refuses a row with an error: the settle is halved until such a row is alone. A
-trigger or a rule can also swallow a write without an error. This owner still holds such a job.
+trigger or a rule can also swallow a write without an error: then this owner still holds the job.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Unsettled(NamedTuple):
     """Which jobs of a settle were not written."""
 
     lost: set[Key]
-    """They were not this owner's any more."""
+    """This owner did not hold them any more."""
     stuck: Mapping[Key, str]
-    """They are its own still: neither their outcome can be written nor that they failed; and why."""
+    """This owner still holds them, because neither their outcome nor their failure can be written; with the reason."""
 
 
 class Refusals:
-    """Settles through a connector, and fails each job whose outcome the database does not take."""
+    """Settles through a connector, and makes failed each job whose outcome the database refuses or swallows."""
 
     def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:
         self._connector = connector
@@ -71,7 +71,10 @@ class Refusals:
         unconfirmed: list[BaseException],
         claimed: Iterable[Key] = (),
     ) -> Unsettled:
-        """What comes after a settle: some rows were `unwritten`, some refused. `claimed`: what was claimed with it."""
+        """After a settle: make failed the jobs that were refused, and those whose write was swallowed.
+
+        `unwritten`: keys of rows in which nothing was written. `claimed`: keys that the settle's transaction claimed.
+        """
         swallowed = dict.fromkeys(self._still_held(owner, unwritten) - set(claimed), SWALLOWED)
         stuck: Mapping[Key, str] = {**refused, **swallowed}
         if stuck:
@@ -95,7 +98,7 @@ class Refusals:
         return set().union(*halved(outcomes.keys(), write, self._dialect, refused, first=first))
 
     def _still_held(self, owner: int, keys: set[Key]) -> set[Key]:
-        """Those of the keys that the owner holds, as they are read: SQL may not find a row by its key."""
+        """The keys that the owner holds. They are compared in Python: SQL may not find a row by its key."""
         if not keys:
             return set()
         held = self._connector.transaction(lambda c: c.execute(self._held, {"claimjobs_me": owner}).all())
@@ -110,9 +113,9 @@ class Refusals:
         once: set[Key],
         unconfirmed: list[BaseException],
     ) -> Mapping[Key, str]:
-        """Let those fail whose work was done. Which of them cannot, and all others that were refused.
+        """Make failed the refused jobs that were done; return those that stay stuck, with the reason.
 
-        Of those in `once` the next try would end in the same way: they are dead at once.
+        The jobs in `once` are dead at once, because the next try would end in the same way.
         """
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
@@ -123,7 +126,7 @@ class Refusals:
             outcomes.forget(key)
         for key, error in written.errors.items():
             log.error("the database refuses the outcome of job %r of %s: it failed (%s)", key, self._roles.name, error)
-        outcomes.take_over(written)
+        outcomes.add_failures(written)
         return {key: why for key, why in refused.items() if key not in written.errors}
 
     def _failures(self, outcomes: Outcomes, refused: Mapping[Key, str], once: set[Key]) -> Outcomes:
@@ -140,23 +143,23 @@ class Refusals:
 
 
 class IsolatingSettle:
-    """A settle in the transaction that holds the jobs: where a row is refused its batch is undone, and marked instead.
+    """A settle in the transaction that holds the jobs. If a row is refused, it undoes the batch and marks suspects.
 
-    The locks are kept meanwhile, for only a savepoint is rolled back. Else it would be the same batch again, for ever.
+    Only a savepoint is rolled back, so the locks are kept. Without the marks the next claim would get the same batch.
     """
 
     def __init__(self, backend: Backend, settler: Settler, retry: Retry, outcomes: Outcomes) -> None:
         self.written = outcomes
-        """What has become of the jobs."""
+        """The outcomes that were written."""
         self.refused: sa.exc.DBAPIError | None = None
-        """Why something else was written than was meant."""
+        """The error because of which other outcomes were written than were given."""
         self.was_refused = False
-        """Whether the database refuses a row."""
+        """Whether the database refused a row."""
         self._settler, self._retry = settler, retry
         self._roles, self._dialect = backend.roles, backend.dialect
 
     def write(self, connection: sa.Connection, *, whole: sa.NestedTransaction | None, careful: bool) -> None:
-        """`whole`: the savepoint below all that was written for the jobs; without one, `careful` makes one."""
+        """Write the outcomes. `whole`: a savepoint from before all writes. `careful`: make one if there is none."""
         savepoint = whole or (connection.begin_nested() if careful else None)
         try:
             self._settler.write(connection, None, self.written)
@@ -172,18 +175,17 @@ class IsolatingSettle:
             if savepoint is not None:
                 savepoint.commit()
 
-    def tell(self) -> None:
-        """Name the job that is refused, once it is known."""
+    def log_refusal(self) -> None:
+        """Log the job that is refused, if it was alone."""
         for key, error in self.written.errors.items():
             if self.refused is not None and key not in self.written.suspects:
-                log.error("the database refuses what became of job %r of %s: %s", key, self._roles.name, error)
+                log.error("the database refuses the outcome of job %r of %s: %s", key, self._roles.name, error)
 
 
 def isolating(outcomes: Outcomes, why: str, roles: Roles, retry: Retry) -> Outcomes | None:
-    """What is written instead of outcomes of which a row was refused, where all is undone that the batch has done.
+    """The outcomes to write instead, after a row was refused and all writes of the batch were undone.
 
-    A done job that is alone fails, several are suspects: they are claimed again, half as many at a time. None where
-    the table cannot hold that.
+    A single done job failed; several are suspects. None if the table cannot store that.
     """
     instead, error = outcomes.only(set(outcomes.keys()) - set(outcomes.done)), f"its outcome cannot be written: {why}"
     if not (outcomes.done and roles.can_retry and roles.can_be_dead and roles.can_suspect):
@@ -198,7 +200,7 @@ def isolating(outcomes: Outcomes, why: str, roles: Roles, retry: Retry) -> Outco
 
 
 def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
-    """Whether a write was refused, or swallowed, because of what single rows are."""
+    """Whether a single row may be the cause why a write was refused or swallowed."""
     return isinstance(error, WriteSwallowed) or dialect.refuses_row(error)
 
 
@@ -210,9 +212,10 @@ def halved(
     *,
     first: Exception | None = None,
 ) -> list[Result]:
-    """What `write` returns for the halves of some keys, which were refused as a whole by the error `first`.
+    """Call `write` for smaller and smaller parts of the keys, until each is written or a single key is refused.
 
-    A key that is refused alone goes into `refused`, with the reason.
+    Returns what `write` returned. Adds refused keys to `refused`, with the reason. `first`: the error by which all keys
+    were refused together.
     """
     if first is not None and len(keys) > 1:
         middle = len(keys) // 2

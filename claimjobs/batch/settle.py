@@ -1,4 +1,4 @@
-"""Settle: write what became of a batch, one statement for each kind of outcome, each guarded by the owner."""
+"""Settle: write the outcomes of a batch, one statement for each kind of outcome, each guarded by the owner's id."""
 
 from __future__ import annotations
 
@@ -25,48 +25,48 @@ from claimjobs.table.on_done import FINISHES, LEAVE, Finish
 from claimjobs.table.roles import Roles
 
 OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]
-"""What becomes of done jobs. A function is called in the settle's own transaction, with the jobs, which are still
-ours and locked; it returns which of the two it is to be (None: what it would be without the function)."""
+"""What happens to done jobs. A function is called in the settle's transaction, with the jobs, which are locked and
+still held. It returns "delete" or "keep"; None: the default."""
 Write = tuple[CompiledStatement, dict[str, Any]]
 
 MANY: Final = 10_000
-"""Keys of one statement: a protocol may count parameters in 16 bits."""
+"""The most keys of one statement: a protocol may count parameters in 16 bits."""
 FEW: Final = 200
-"""Jobs of one statement that says something else of each of them. With the longest errors it is 2 MB at most, below
-any limit of packets in use; and a CASE of n branches for n rows costs n * n."""
+"""The most jobs of one statement that has a value for each job. With the longest errors it has 2 MB, less than common
+packet limits; and a CASE of n branches for n rows costs n * n."""
 
 
 @dataclass
 class Outcomes:
-    """What became of the jobs of a batch, by their keys."""
+    """The outcomes of the jobs of a batch, by their keys."""
 
     done: list[Key] = field(default_factory=list)
     released: list[Key] = field(default_factory=list)
     retried: dict[Key, float] = field(default_factory=dict)
-    """Seconds to wait before each runs again."""
+    """Failed jobs that run again, each with the seconds until then."""
     dead: list[Key] = field(default_factory=list)
     suspects: dict[Key, float] = field(default_factory=dict)
-    """Something went wrong that names none of them: seconds to wait before each runs again, in smaller company."""
+    """Jobs of which one may be the cause of an error, each with the seconds until it runs again."""
     group_size: int = 0
-    """How many `suspects` there were, where some of them are left out here; 0: these are all."""
+    """How many `suspects` the batch had, if these are only some of them; 0: these are all."""
     isolated: set[Key] = field(default_factory=set)
-    """Those of `retried` and `dead` that nobody named: they were alone when something went wrong."""
+    """Jobs of `retried` and `dead` that failed only because they were alone when an error named no job."""
     errors: dict[Key, str] = field(default_factory=dict)
-    """What went wrong with each job of `retried`, `dead` and `suspects`."""
+    """The error of each job of `retried`, `dead` and `suspects`."""
     jobs: Mapping[Key, Job] = field(default_factory=dict)
-    """The jobs themselves, as they were claimed, where they are known."""
+    """The jobs as they were claimed, where they are known."""
 
     def keys(self) -> list[Key]:
-        """All of them."""
+        """The keys of all jobs."""
         return [*self.done, *self.released, *self.retried, *self.dead, *self.suspects]
 
     @property
     def all_done(self) -> bool:
-        """Whether nothing else became of any of them."""
+        """Whether no job has another outcome than done."""
         return not (self.released or self.retried or self.dead or self.suspects)
 
     def count(self, report: Report) -> None:
-        """Count them: they are in the database."""
+        """Add them to the report."""
         report.done += len(self.done)
         report.released += len(self.released)
         report.retried += len(self.retried)
@@ -74,7 +74,7 @@ class Outcomes:
         report.suspects += len(self.suspects)
 
     def forget(self, key: Key) -> None:
-        """Take back what was said of a job."""
+        """Remove the outcome of a job."""
         self.retried.pop(key, None)
         self.suspects.pop(key, None)
         self.isolated.discard(key)
@@ -84,21 +84,21 @@ class Outcomes:
                 decided.remove(key)
 
     def fail(self, key: Key, error: str, wait: float | None) -> None:
-        """A job failed: it runs again after so many seconds; None: it is dead."""
+        """Add a failed job. It runs again after `wait` seconds; None: it is dead."""
         self.errors[key] = error
         if wait is None:
             self.dead.append(key)
         else:
             self.retried[key] = wait
 
-    def take_over(self, others: Outcomes) -> None:
-        """Add the failures of others."""
+    def add_failures(self, others: Outcomes) -> None:
+        """Add the failed and dead jobs of other outcomes."""
         self.dead.extend(others.dead)
         self.retried.update(others.retried)
         self.errors.update(others.errors)
 
     def only(self, held: set[Key]) -> Outcomes:
-        """Those of the keys that are still held."""
+        """The outcomes of these keys."""
         return Outcomes(
             done=[key for key in self.done if key in held],
             released=[key for key in self.released if key in held],
@@ -132,12 +132,13 @@ class Settler:
         locked: bool = False,
         source: Roles | None = None,
     ) -> None:
-        """`on_done`: None for one that settles no done jobs. `otherwise`: what it is where a function returns None.
-        `left`, `ready`: with "leave", those that are due all the same, and the predicate that tells.
+        """`on_done`: None if no done jobs are settled. `otherwise`: what happens if a function returns None.
 
-        `locked`: the transaction that settles is the one that has the jobs locked, and no owner is asked for.
+        `left`, `ready`: with "leave", the rows that are still due, and the predicate that finds them.
 
-        `source`: the user's table, where `roles` are those of a table of claims beside it.
+        `locked`: the jobs are locked by the transaction that settles, so that the owner's id is no guard.
+
+        `source`: the user's table, if `roles` are those of its side-car.
         """
         if on_done == "keep":
             roles.need_state(DONE, "keeping done jobs")
@@ -164,9 +165,8 @@ class Settler:
     ) -> set[Key]:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
 
-        Those that `me` no longer held are left as they are: somebody else decides about them now. Of the others the
-        write was swallowed (see claimjobs.refusals). Written twice the outcomes do no harm.
-        `unconfirmed` as for `Connector.transaction`.
+        These are jobs that `me` no longer held, and jobs whose write was swallowed (see `batch.refusals`). To write
+        outcomes twice does no harm. `unconfirmed` as for `Connector.transaction`.
         """
         try:
             for attempt in connector.attempts(unconfirmed=unconfirmed):
@@ -175,16 +175,16 @@ class Settler:
         except SomeLost:
             for attempt in connector.attempts(unconfirmed=unconfirmed):
                 with attempt as connection:
-                    lost = self._look_then_write(connection, me, outcomes)
+                    lost = self._lock_then_write(connection, me, outcomes)
         return lost
 
     def settle_in(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
-        """As `settle`, in the caller's transaction. Raises SomeLost, after which that must be rolled back.
+        """Write the outcomes in the caller's transaction; returns as `settle`. Raises SomeLost: roll back then.
 
-        Where a database returns nothing of what it wrote, a count tells that some are lost, but not which.
+        If the database does not return what it wrote, the count shows that some jobs are lost, but not which.
         """
-        if self._looks_first:
-            return self._look_then_write(connection, me, outcomes)
+        if self._locks_first:
+            return self._lock_then_write(connection, me, outcomes)
         lost: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
             keys = values["claimjobs_keys"]
@@ -197,15 +197,15 @@ class Settler:
 
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:
-        """The one statement that settles jobs that are all done, and returns their keys; None where there is none."""
-        if self._looks_first or self._locked or not self._reach.dialect.returns_what_it_writes:
+        """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
+        if self._locks_first or self._locked or not self._reach.dialect.returns_what_it_writes:
             return None
         settle: sa.Delete | sa.Update = (self._keep if self._on_done == "keep" else self._delete).statement
         return settle
 
     @property
-    def _looks_first(self) -> bool:
-        """Whether what is written cannot be undone, or cannot be compared with what was meant."""
+    def _locks_first(self) -> bool:
+        """Whether jobs must be locked first: because a write has effects outside, or returns no keys to compare."""
         return (
             callable(self._on_done)
             or self._on_done == LEAVE
@@ -213,9 +213,10 @@ class Settler:
         )
 
     def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
-        """Write outcomes of jobs that this transaction has locked. The keys among which are those of unwritten rows.
+        """Write the outcomes of jobs that this transaction has locked.
 
-        Raises WriteSwallowed, after which it must be rolled back: where the locks are the claim, for any of these.
+        Returns the keys of each statement that reached fewer rows. Raises WriteSwallowed instead if the row locks are
+        the claim: roll back then.
         """
         short: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
@@ -230,10 +231,10 @@ class Settler:
     def _may_be_short(
         self, connection: sa.Connection, statement: CompiledStatement, reached: int, keys: list[Key]
     ) -> bool:
-        """Whether a write may reach fewer rows than it was given keys of. Raises WriteSwallowed."""
+        """Whether a write may reach fewer rows than it has keys. Raises WriteSwallowed."""
         if statement is self._note or (self._remove is not None and statement is self._delete):
-            return True  # a claim in a table beside the user's that is there already, or was never written
-        if statement is self._remove and not self._locked:  # the row may be gone, but it must not be there still
+            return True  # the row of the side-car may be there already, or may never have been written
+        if statement is self._remove and not self._locked:  # the row may be deleted, but it must not be there still
             left = self._held_by_key(connection, self._still_there, keys)
             if left:
                 raise WriteSwallowed(
@@ -244,7 +245,7 @@ class Settler:
             raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
         return False
 
-    def _look_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+    def _lock_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         keys = outcomes.keys()
         held = self._held_of(connection, me, keys)
         short = self.write(connection, me, outcomes.only(held))
@@ -260,16 +261,16 @@ class Settler:
     # --- the statements --------------------------------------------------------------------------------
 
     def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[Write]:
-        """The statements for those kinds of outcome that there are, each with its parameters."""
+        """The statements for these outcomes, each with its parameters."""
         if outcomes.done:
             for statement in self._finish(connection, outcomes):
                 yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, MANY))
-        if not self._locked:  # a row that is merely locked is free as soon as its transaction ends
+        if not self._locked:  # a row lock ends with its transaction
             yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
         yield from self._failures(outcomes)
 
     def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[CompiledStatement]:
-        """What becomes of done jobs, perhaps by the user's own function."""
+        """The statements for done jobs. A user's function may choose them."""
         wanted = self._on_done
         if callable(wanted):
             wanted = self._answered(wanted(connection, [outcomes.jobs[key] for key in outcomes.done]))
@@ -279,7 +280,7 @@ class Settler:
         return [statement for statement in ways if statement is not None]
 
     def _answered(self, answer: Any) -> Finish:
-        """What a user's function has said, once it is known to be possible: nothing is deleted by mistake."""
+        """What a user's function chose, after a check: no job may be deleted by mistake."""
         if answer not in (None, *FINISHES):
             raise BadOnDone(unfinished(answer) or repr(answer))
         wanted: Finish | None = answer or self._otherwise
@@ -309,17 +310,17 @@ class Settler:
 
 
 def _by(me: int | None, values: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a write, with the owner's, if there is one."""
+    """The parameters of a write, with the owner's id, if there is one."""
     return values if me is None else {**values, "claimjobs_me": me}
 
 
 def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
-    """The keys in their order, so many at a time."""
+    """The keys in their order, in lists of `size`."""
     rest = iter(keys)
     while some := list(islice(rest, size)):
         yield some
 
 
 def keys_for(connection: sa.Connection, statement: Any, keys: Sequence[Key]) -> list[Key]:
-    """The keys that a statement returns for those of its parameter `keys`."""
+    """The keys that a statement returns for these keys."""
     return [key_of(row) for row in connection.execute(statement, {"claimjobs_keys": keys})]

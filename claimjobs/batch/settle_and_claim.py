@@ -17,16 +17,16 @@ from claimjobs.statements.claim import settled_by_the_dead
 
 
 class SettleAndClaim(Protocol):
-    """A way to settle outcomes of jobs held by `owner`, and to claim for `me`, in the caller's transaction.
+    """A way to settle jobs of `owner`, and to claim jobs for `me`, in the caller's transaction.
 
-    Returns the keys that were not the owner's any more, and what was claimed. Raises SomeLost, OwnerDead or
-    KeyNotUnique, after which the transaction must be rolled back, and the outcomes settled by themselves.
+    Returns the keys of lost jobs, and the claim. Raises SomeLost, OwnerDead or KeyNotUnique: roll back then, and settle
+    without a claim.
     """
 
     strategy: ClaimStrategy
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
-        """Whether these outcomes, and the claim, are one statement, which needs no transaction around it."""
+        """Whether one statement settles these outcomes and claims. It needs no transaction around it."""
 
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
@@ -34,7 +34,7 @@ class SettleAndClaim(Protocol):
 
 
 class SettleThenClaim:
-    """The statements of a settle, then those of a claim."""
+    """First the statements of a settle, then those of a claim."""
 
     def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
         self._settler = settler
@@ -52,14 +52,14 @@ class SettleThenClaim:
 
 
 class SettleAndClaimInOne(SettleThenClaim):
-    """One statement, where all jobs are done: the usual case."""
+    """One statement if all jobs are done, which is the usual case."""
 
     def __init__(self, settler: Settler, strategy: OneStatement, settle: sa.Delete | sa.Update, keys: int) -> None:
-        """`settle` is the settler's for done jobs, whose keys have so many columns."""
+        """`settle`: the settler's statement for done jobs."""
         super().__init__(settler, strategy)
         self._one = strategy
-        self._told = SETTLED_COLUMNS + keys
-        self._statement = strategy.statement(self._told, settle)
+        self._settle_columns = SETTLED_COLUMNS + keys
+        self._statement = strategy.statement(self._settle_columns, settle)
 
     def is_one_statement(self, outcomes: Outcomes) -> bool:
         return self._one.is_one_statement and outcomes.all_done and len(outcomes.done) <= MANY
@@ -69,16 +69,16 @@ class SettleAndClaimInOne(SettleThenClaim):
     ) -> tuple[set[Key], ClaimResult]:
         if not self.is_one_statement(outcomes):
             return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
-        if owner != me:  # we were declared dead since: what is ours must still be one statement
+        if owner != me:  # declared dead meanwhile: without BEGIN only one statement can be sent, and that is the settle
             return self._settler.settle_in(connection, owner, outcomes), NOTHING
         statement = self._statement
         settle = {"claimjobs_keys": outcomes.done, "claimjobs_meant": len(outcomes.done)}
         parameters = {**statement.parameters(me, request), **settle}
         rows = statement.of(request).rows(connection, parameters, statement.reader)
-        count, *arrays = rows[0][: self._told]
+        count, *arrays = rows[0][: self._settle_columns]
         settled = settled_by_the_dead(count) if count < 0 else count
         lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
-        if count < 0:  # what is settled is settled; the next claim finds out under which id
+        if count < 0:  # the owner was declared dead: the settle stands, and the next claim registers a new id
             return lost, NOTHING
         return lost, self._one.result(connection, statement.reader, rows, owner=me, request=request)
 
@@ -88,7 +88,7 @@ def _keys(arrays: list[list[Any]]) -> set[Key]:
 
 
 def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleAndClaim:
-    """The fastest way that the database can do it."""
+    """The way with the fewest statements that the database can do."""
     settle = settler.in_one
     if isinstance(strategy, OneStatement) and settle is not None:
         return SettleAndClaimInOne(settler, strategy, settle, keys=strategy.key_columns)

@@ -1,7 +1,7 @@
-"""Claims held by an open transaction: its locks are the claim, and what is written through it is its outcome.
+"""Claims held by an open transaction: its row locks are the claim, and its commit writes the outcomes.
 
-The database alone keeps the promise: if the process dies, or the connection, the server rolls back what the handler
-wrote, and the jobs are free. Nobody registers, and a table needs no column for an owner.
+If the process or the connection dies, the server rolls the transaction back and releases the jobs. There is no owner,
+and a table needs no column for one.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from claimjobs.report import Report
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
 
-ENDED = "has no open transaction any more, for its handler committed, rolled back or closed it"
+ENDED = "has no open transaction any more, because its handler committed, rolled back or closed it"
 NOBODY = 0
-"""The owner of jobs that are locked and not marked."""
+"""The owner id of jobs that are only locked."""
 
 
 class OpenTransaction(Connector):
-    """One connection for transactions that stay open while jobs are worked on.
+    """One connection for transactions that stay open while the handler works.
 
-    The session stays as the engine makes it: the handler's statements run in it.
+    The handler's statements run in its session. So the session keeps the engine's settings.
     """
 
     def __init__(self, engine: sa.Engine, backend: Backend, liveness: Liveness, report: Report) -> None:
@@ -48,7 +48,7 @@ class OpenTransaction(Connector):
         self._gone_by: BaseException | None = None
         self._ended = False
         self.batch: BatchTransaction | None = None
-        """What the jobs of the last claim write. A new transaction forgets it."""
+        """The batch that the open transaction holds."""
 
     @property
     def connection(self) -> sa.Connection:
@@ -62,13 +62,13 @@ class OpenTransaction(Connector):
 
     @property
     def _was_ended(self) -> bool:
-        """Whether somebody has committed, rolled back or closed what is ours to end."""
+        """Whether the handler has committed, rolled back or closed the transaction."""
         return self._transaction is not None and not self._transaction.is_active
 
     @contextlib.contextmanager
     def once(self, unconfirmed: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
-        """A single try: a transaction that the end of the block leaves open, and an exception rolls back."""
-        del unconfirmed, alone  # nothing is committed here
+        """Begin a transaction. The end of the block leaves it open; an exception rolls it back."""
+        del unconfirmed, alone  # they are about commits
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = self._gone_by = None
@@ -81,7 +81,7 @@ class OpenTransaction(Connector):
 
     @contextlib.contextmanager
     def committed(self) -> Iterator[sa.Connection]:
-        """Commit the transaction at the end of the block. There is no further try: what it held is free.
+        """Commit the transaction at the end of the block. It is not tried again, because the locks are gone.
 
         Raises BatchRolledBack.
         """
@@ -93,14 +93,14 @@ class OpenTransaction(Connector):
 
     @contextlib.contextmanager
     def or_gone(self) -> Iterator[None]:
-        """What the server refuses here ends the transaction: all of it is rolled back.
+        """An error of the server in this block ends the transaction: all of it is rolled back.
 
-        But not where it had been ended before: then what was written may be committed.
+        If the handler had ended it before, its writes may be committed; this is remembered.
         """
         try:
             yield
         except sa.exc.SQLAlchemyError as error:
-            # A connection that breaks is no transaction any more, either; that is the server's doing.
+            # A DBAPIError may mean that the connection broke. Then the server ended the transaction, not the handler.
             self._ended = self._ended or (self._was_ended and not isinstance(error, sa.exc.DBAPIError))
             kinds = (self._dialect.broken_kind(error), self._dialect.transient_kind(error))
             self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
@@ -115,11 +115,11 @@ class OpenTransaction(Connector):
             raise BatchRolledBack(self._gone) from self._gone_by
 
     def close(self) -> None:
-        """Roll back what is not committed, and clear up. The connection stays for the next transaction."""
+        """Roll back what is not committed. The connection stays for the next transaction."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             with shielded():
-                with contextlib.suppress(sa.exc.SQLAlchemyError):  # a connection that is lost has rolled back
+                with contextlib.suppress(sa.exc.SQLAlchemyError):  # the server rolls back when a connection breaks
                     transaction.close()
                 self._clear_up()
 
@@ -129,7 +129,7 @@ class OpenTransaction(Connector):
         super().close()
 
     def _set_up(self, connection: sa.Connection) -> None:
-        """No settings, and nobody to register."""
+        """Change no setting of the session, and register no owner."""
         with connection.begin():
             self._require_fit(connection)
 
@@ -137,8 +137,8 @@ class OpenTransaction(Connector):
 class BatchTransaction:
     """What the jobs of one batch write: a savepoint for each job, made as soon as the connection is used.
 
-    Below them is a savepoint for the whole batch. The server removes it when it rolls the transaction back, as after
-    a deadlock. A handler that goes on then is refused: what it writes has no lock that protects it.
+    Before them there is a savepoint for the whole batch. If the server rolls the transaction back, as after a deadlock,
+    the savepoint is gone. So a handler that goes on gets an error: no lock protects its writes any more.
     """
 
     def __init__(self, transaction: OpenTransaction, claimed: ClaimResult) -> None:
@@ -168,14 +168,14 @@ class BatchTransaction:
         return session
 
     def begin_job(self) -> None:
-        """The work on a job begins."""
-        if self._whole is not None:  # a handler that kept the connection may use it without asking for it again
+        """Begin a job."""
+        if self._whole is not None:  # a handler may have kept the connection, and use it without `connection`
             self._flush()
             self._job = self._own.connection.begin_nested()
         self._working = True
 
     def keep_job(self) -> bool:
-        """The job is done: release its savepoint. Returns whether there was one."""
+        """End a job that is done: release its savepoint. Returns whether there was one."""
         if self._job is not None:
             self._flush()
             with self._own.or_gone():
@@ -184,24 +184,24 @@ class BatchTransaction:
         return wrote
 
     def undo_job(self) -> None:
-        """Undo what the current job wrote."""
+        """Undo the writes of the current job."""
         self._roll_back(self._job)
         self._job, self._working = None, False
 
     def undo_all(self) -> bool:
-        """Undo what was written since the claim. Returns whether there was a savepoint."""
+        """Undo all writes since the claim. Returns whether there was a savepoint."""
         self._roll_back(self._whole)
         wrote, self._whole = self._whole is not None, None
         return wrote
 
     def commit(self, settling: IsolatingSettle, *, careful: bool) -> None:
-        """Write the outcomes and commit: all that was written stands, or nothing. Raises BatchRolledBack."""
+        """Write the outcomes and commit all or nothing. Raises BatchRolledBack."""
         try:
             self._flush()
             with self._own.committed() as connection:
                 settling.write(connection, whole=self._whole, careful=careful)
         finally:
-            for session in self._sessions:  # a session that the user keeps must not write into the next batch
+            for session in self._sessions:  # a session that the user keeps must not write in the next batch
                 session.expunge_all()
                 session.bind = None
 
@@ -214,14 +214,14 @@ class BatchTransaction:
                     savepoint.rollback()
 
     def _flush(self) -> None:
-        """What sessions have not written yet belongs to the current job; their savepoints must end before its own."""
+        """Write what the sessions still have for the current job, and end their savepoints before the job's own."""
         with self._own.or_gone():
             for session in self._sessions:
                 session.commit()
 
     @property
     def _own(self) -> OpenTransaction:
-        """The transaction, while it is this batch's, in the process that claimed it."""
+        """The transaction, if it still holds this batch and this process claimed it."""
         if self._process != os.getpid():
             raise CrossedFork
         if self.transaction.batch is not self:
@@ -236,7 +236,7 @@ class TransactionHold(Hold):
     settles_and_claims = False
     owner_id = NOBODY
     sleeper = None
-    """Nobody is registered who could be woken."""
+    """Without an owner nobody can be woken."""
 
     def __init__(
         self,
@@ -252,7 +252,7 @@ class TransactionHold(Hold):
         self._engine, self._liveness = engine, liveness
         self._backend, self._settler, self._retry = backend, settler, retry
         self._is_careful = False
-        """Whether a settle has a savepoint of its own: a row was refused, and without one all locks were gone."""
+        """Whether a settle makes a savepoint: only after a row was refused without one, because it costs a round trip."""
         self._report = report
         self._control = control
         self._search = Search(report)
@@ -263,7 +263,7 @@ class TransactionHold(Hold):
     # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
-        """Up to `size` jobs, locked by a transaction that stays open."""
+        """Claim up to `size` jobs, locked by a transaction that stays open."""
         transaction = self._idle.pop() if self._idle else self._new_transaction()
         self._busy.append(transaction)
         try:
@@ -289,7 +289,7 @@ class TransactionHold(Hold):
                 return claimed
 
     def _claim_once(self, transaction: OpenTransaction, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
-        transaction.close()  # the one before, which claimed nothing
+        transaction.close()  # the last try claimed nothing
         for attempt in transaction.attempts(unless=self._control):
             with attempt as connection:
                 claimed = plan.strategy.claim(connection, NOBODY, request)
@@ -311,23 +311,23 @@ class TransactionHold(Hold):
             raise
         finally:
             self._end(batch.transaction)
-            if not (settled and settling.written.all_done):  # some of them are free
+            if not (settled and settling.written.all_done):  # some jobs are unclaimed again
                 self.restart_from_head()
         settling.written.count(self._report)
         if settling.refused is not None:
-            settling.tell()
+            settling.log_refusal()
             raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
         return set()
 
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
-        """Settle. Nothing is claimed: the transaction that holds the jobs ends with them."""
+        """Settle. Nothing is claimed, because the transaction ends with its batch."""
         del size, plan
         return self.settle(claimed, outcomes), NOTHING
 
     def progress(self) -> None:
-        """Nobody asks: the locks stand for as long as the transaction is open."""
+        """Do nothing: the locks last as long as the transaction is open."""
 
     def _end(self, transaction: OpenTransaction) -> None:
         transaction.close()
@@ -346,22 +346,22 @@ class TransactionHold(Hold):
         return self._open_batch_of(claimed).session(**options)
 
     def begin_job(self, claimed: ClaimResult) -> None:
-        """The work on a job begins: what it writes gets a savepoint."""
+        """Begin a job: its writes get a savepoint."""
         if batch := self._batch_of(claimed):
             batch.begin_job()
 
     def keep_job(self, claimed: ClaimResult) -> bool:
-        """The job is done: what it wrote stays. Returns whether it may have written something."""
+        """End a job that is done: its writes stay. Returns whether it may have written something."""
         batch = self._batch_of(claimed)
         return batch is not None and batch.keep_job()
 
     def undo_job(self, claimed: ClaimResult) -> None:
-        """Undo what the current job wrote."""
+        """Undo the writes of the current job."""
         if batch := self._batch_of(claimed):
             batch.undo_job()
 
     def undo_all(self, claimed: ClaimResult) -> bool:
-        """Undo all that was written since the claim; the jobs stay locked. Returns whether there can be anything."""
+        """Undo all writes since the claim; the jobs stay locked. Returns whether there may have been any."""
         batch = self._batch_of(claimed)
         return batch is not None and batch.undo_all()
 
@@ -383,16 +383,16 @@ class TransactionHold(Hold):
     # --- the whole hold --------------------------------------------------------------------------------
 
     def restart_from_head(self) -> None:
-        """Search from the head of the order next: there may be jobs before those that were claimed last."""
+        """Begin the next claim at the head of the order: jobs may be before the cursor."""
         self._search.restart_from_head()
 
     def give_up(self) -> None:
-        """Do not try on when the database cannot be reached."""
+        """Let what cannot be sent now fail, without another try."""
         for transaction in (*self._busy, *self._idle):
             transaction.give_up()
 
     def close(self) -> None:
-        """Roll back what is open, and close all connections. In a forked child they are its parent's."""
+        """Roll back open transactions, and close all connections. Does nothing in a forked child."""
         if self._process == os.getpid():
             for transaction in (*self._busy, *self._idle):
                 transaction.disconnect()

@@ -17,8 +17,8 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "A primary key names no two rows: looking for them there costs time, and finds none.",
     (
         "claimjobs/batch/settle.py",
-        "return True # a claim in a table beside the user's that is there already, or was never written",
-        "return None # a claim in a table beside the user's that is there already, or was never written",
+        "return True # the row of the side-car may be there already, or may never have been written",
+        "return None # the row of the side-car may be there already, or may never have been written",
     ): "Who locks does not read which rows were not reached; who leases asks which of them it still holds: none.",
     (
         "claimjobs/lease/owner.py",
