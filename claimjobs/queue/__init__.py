@@ -1,1 +1,1 @@
-"""Queue, the front door: what a user chose, what was built for it, and the loop over batches."""
+"""Queue, the public interface: its settings, the parts that are built for it, and the loop over batches."""

@@ -1,4 +1,4 @@
-"""BatchLoop: claims batch after batch, and waits while there is nothing to claim."""
+"""BatchLoop: claims batch after batch, and waits while no job is due."""
 
 from __future__ import annotations
 
@@ -27,15 +27,16 @@ from claimjobs.table.predicates import Where
 Drain = bool | Literal["retries"]
 
 FIRST_CHECK: Final = 0.05
-"""Seconds after a loop fell asleep; doubled with each look. What was about to be committed then, these find."""
+"""Seconds from the beginning of a sleep to its first check for work; then the pauses double. The first checks find rows
+that were just being committed."""
 RARER: Final = 3
-"""Times `poll`: how often a loop looks that is asleep, and would be called."""
+"""The longest pause between the checks of a sleeping loop, as a multiple of `poll`: a wake comes earlier."""
 CHECK: Final = 5.0
-"""Seconds after which a loop that waits to be called makes sure that there is somebody to hear it."""
+"""Seconds after which a sleeping loop checks that the heartbeat's thread is active."""
 
 
 class BatchLoop:
-    """The batches of one loop that hold something. To be iterated over once."""
+    """The batches of one loop, without empty ones. Iterate over it once."""
 
     def __init__(
         self,
@@ -47,8 +48,8 @@ class BatchLoop:
         poll: float,
         idle: float | None,
     ) -> None:
-        """It ends when `control` says stop; with `drain`, or when `control` says so, once nothing can be claimed; and
-        after `idle` seconds without a batch. `poll` is the longest pause between two claims, in seconds.
+        """The loop ends after `control.stop`; with `drain`, or after `control.drain`, when no job is due; and after
+        `idle` seconds without a batch. `poll`: the longest pause between two claims, in seconds.
         """
         self._parts = parts
         self._source = source
@@ -58,7 +59,7 @@ class BatchLoop:
         self._idle = math.inf if idle is None else idle
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        """Raises BatchNotSettled when the next batch is asked for while the last one is open, and what a claim does."""
+        """Raises BatchNotSettled if the last batch is still open, and the errors of a claim."""
         with contextlib.closing(self._source):
             yield from self._batches(IdleBackoff(self._poll, self._idle))
 
@@ -75,7 +76,7 @@ class BatchLoop:
                 self._control.wait(idleness.pause())
 
     def _claim(self) -> Batch | None:
-        """A batch, perhaps empty; None where the database cannot be reached and the loop is to stop."""
+        """A batch, perhaps empty; None if the loop must stop and the database cannot be reached."""
         try:
             return self._source.next_batch()
         except (sa.exc.DBAPIError, ServerUnreachable):
@@ -84,7 +85,7 @@ class BatchLoop:
             return None
 
     def _is_last(self, empty: Batch, idleness: IdleBackoff) -> bool:
-        """Whether this was the last look. What others are about to claim may come back: a drain waits for that."""
+        """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates."""
         if self._control.stopping or idleness.left <= 0:
             return True
         drained = (self._drain or self._control.draining) and not empty.contended
@@ -92,7 +93,7 @@ class BatchLoop:
 
     @property
     def _drains_retries(self) -> bool:
-        """Then it does not sleep: nobody calls when another consumer has done the last one."""
+        """Such a loop does not sleep: no wake comes when another consumer has done the last job."""
         return self._drain == "retries" or self._control.waits_for_retries
 
     def _retries_are_awaited(self) -> bool:
@@ -101,7 +102,7 @@ class BatchLoop:
     # --- asleep ----------------------------------------------------------------------------------------
 
     def _slept(self, idleness: IdleBackoff) -> bool:
-        """Wait to be called, where that can be and is worth it; then there may be work."""
+        """Sleep until there may be work. Returns False if a sleep is not possible, or not worth its cost."""
         sleeper = self._parts.hold.sleeper
         if sleeper is None or not sleeper.can_sleep() or not idleness.may_sleep:
             return False
@@ -112,7 +113,7 @@ class BatchLoop:
         return True
 
     def _wake_condition(self, idleness: IdleBackoff) -> WakeCondition:
-        """What to be called for. Where only a claim can tell whether there is work, claims go on as ever."""
+        """What to wait for. If only a claim finds out whether there is work, a claim follows after a pause as usual."""
         work = self._parts.work(self._source.where)
         if work is not None:
             return WakeCondition(work, FIRST_CHECK, self._poll * RARER)
@@ -132,13 +133,13 @@ def _must_be_settled(batch: Batch) -> None:
 
 
 class BatchSource:
-    """Claims for a loop over batches. Leaving a batch settles it and claims the next, in one transaction.
+    """Claims the batches of a loop. Leaving a batch settles it and claims the next one, in one transaction.
 
-    What is claimed so and not asked for is released: when the loop ends, or after half a lease.
+    A batch that the loop does not ask for is released when the loop ends, or after half a lease.
     """
 
     def __init__(self, parts: QueueParts, size: int, where: Where, control: Control) -> None:
-        """No batch is claimed ahead once `control` says stop."""
+        """After `control.stop` a settle claims no next batch."""
         self._parts = parts
         self._size = size
         self.where = where
@@ -147,7 +148,7 @@ class BatchSource:
         self._early: tuple[Hold, ClaimResult] | None = None
 
     def next_batch(self) -> Batch:
-        """The batch that was claimed with the last settle, or one that is claimed now. It may be empty."""
+        """The batch that was claimed with the last settle, or else a new claim. It may be empty."""
         early, self._early = self._early, None
         if early is not None:
             hold, claimed = early
@@ -161,7 +162,7 @@ class BatchSource:
             return hold.settle(claimed, outcomes)
         try:
             plan = self._parts.plan(self.where)
-        except Exception:  # of a user's callable: whoever asks for the next batch gets the error
+        except Exception:  # of a user's callable: the next claim raises it
             return hold.settle(claimed, outcomes)
         lost, following = hold.settle_and_claim(claimed, outcomes, self._size, plan)
         if following.jobs:
@@ -173,7 +174,7 @@ class BatchSource:
         return self._closed or self._control.stopping
 
     def close(self) -> None:
-        """Release what nobody asked for. A batch that is still open claims no other one any more."""
+        """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""
         self._closed = True
         early, self._early = self._early, None
         if early is not None:
@@ -183,13 +184,13 @@ class BatchSource:
 
 
 class PrefetchSource:
-    """Claims batches in a thread, while the one before is worked on; each is settled by itself.
+    """Claims batches in a thread while the handler works. Each batch is settled by itself.
 
-    Prefetched batches are held: an owner that dies loses them all, and so does one whose handler hangs.
+    This owner holds the prefetched batches: it loses them all if it dies, or if its handler hangs.
     """
 
     def __init__(self, parts: QueueParts, size: int, where: Where, control: Control, *, count: int) -> None:
-        """`count`: how many batches to hold beside the one that is worked on."""
+        """`count`: how many batches to claim ahead."""
         self._parts = parts
         self._size = size
         self.where = where
@@ -199,16 +200,16 @@ class PrefetchSource:
         self._next: deque[Future[Batch]] = deque()
 
     def next_batch(self) -> Batch:
-        """The batch that was claimed first, or one that is claimed now. It may be empty."""
+        """The oldest batch that was claimed ahead, or else a new claim. It may be empty."""
         batch = self._next.popleft().result() if self._next else self._claim()
-        if not batch:  # that was some time ago
+        if not batch:  # it was claimed some time ago: there may be jobs now
             batch = self._claim()
         while batch and len(self._next) < self._count and not self._control.stopping:
             self._next.append(self._thread.submit(self._claim))
         return batch
 
     def close(self) -> None:
-        """Release what nobody asked for."""
+        """Release the batches that were not asked for."""
         self._thread.shutdown(cancel_futures=True)
         for claim in self._next:
             if not claim.cancelled() and not claim.exception():

@@ -1,4 +1,4 @@
-"""Shape: how a table is a queue, as plain data. It is read from a file of TOML, and handed to other processes."""
+"""Shape: a description of a queue as plain data. It can be read from a TOML file and sent to other processes."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from claimjobs.table.reflection import checked_table, map_of
 
 @dataclass(frozen=True)
 class Shape:
-    """A table, the map of its columns, and the choices of a Queue that can be written down.
+    """A table, the map of its columns, and the parameters of a Queue that are plain data.
 
-    `Shape.read("orders.toml").queue(url)` is the Queue of a file; what is left out there is as in Queue.
+    `Shape.read("orders.toml").queue(url)` is the Queue that a file describes. The defaults are those of Queue.
     """
 
     table: str = DEFAULT_TABLE
@@ -47,9 +47,9 @@ class Shape:
     def over(
         self, *, roles: Mapping[str, Any] | None = None, states: Mapping[str, Any] | None = None, **others: Any
     ) -> Shape:
-        """This shape with other choices; of `roles` and `states` those that are given replace what the map says.
+        """This shape with other values; None keeps a value. `roles` and `states` replace single entries of the map.
 
-        What is None is left as it is. Raises ReferenceNotFound or UnfitTable where MODULE:ATTRIBUTE brings no map.
+        Raises ReferenceNotFound, or UnfitTable if MODULE:ATTRIBUTE has no map.
         """
         shape = replace(self, **{name: value for name, value in others.items() if value is not None})
         if not roles and not states:
@@ -60,17 +60,17 @@ class Shape:
 
     @property
     def map(self) -> Columns | None:
-        """The map that is given, or that the table brings along."""
+        """The map that was given, or that of the Table or mapped class."""
         return self.columns or map_of(self.load())
 
     def load(self) -> str | sa.Table | type[Any]:
-        """What `table` stands for. Raises ReferenceNotFound or UnfitTable."""
+        """The table: a name, a Table or a mapped class. Raises ReferenceNotFound or UnfitTable."""
         return checked_table(load(self.table), self.table) if is_reference(self.table) else self.table
 
     def queue(self, bind: str | sa.URL | sa.Engine, **options: Any) -> Queue:
-        """A Queue of this shape; `options` are those of Queue that are no part of it, such as `retry`.
+        """A Queue of this shape. `options`: other parameters of Queue, such as `retry`.
 
-        Raises BadMap for choices that do not go together.
+        Raises BadMap for values that do not go together.
         """
         chosen = {name: getattr(self, name) for name in ("columns", "order_by", "lock", "hold", "side_car", "on_done")}
         try:

@@ -1,4 +1,4 @@
-"""A file of TOML that describes a queue: read, and found to be right, or told what is wrong in which line."""
+"""Reads a TOML file that describes a queue, and checks it. An error names the line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Check = Callable[[Any], Any]
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """What the file says, as the arguments of `Shape.over`. Raises BadMap."""
+    """The contents of the file, as arguments of `Shape.over`. Raises BadMap."""
     page = _Page(str(path), _text_of(path))
     given = page.parsed()
     roles, states = given.pop("columns", {}), given.pop("states", {})
@@ -35,7 +35,7 @@ def _text_of(path: str | Path) -> str:
 
 
 class _Page:
-    """A text of TOML with its name, to say where something stands."""
+    """A TOML text and its name, for messages with line numbers."""
 
     def __init__(self, name: str, text: str) -> None:
         self._name = name
@@ -53,7 +53,7 @@ class _Page:
         return found
 
     def checked(self, given: Mapping[str, Any], checks: Mapping[str, Check], unknown: str) -> dict[str, Any]:
-        """The values as they are meant; each name must be among those that there is a check for."""
+        """The checked values. Each name must have a check."""
         return {name: self._checked(name, value, checks, unknown) for name, value in given.items()}
 
     def _checked(self, name: str, value: Any, checks: Mapping[str, Check], unknown: str) -> Any:
@@ -70,11 +70,11 @@ class _Page:
         return f"{self._name}, line {self._text.count(chr(10), 0, found.start()) + 1}" if found else self._name
 
 
-# --- what may stand there: each check returns the value as it is meant, or raises Misfit -----------------------------
+# --- checks: each returns the value to use, or raises Misfit ----------------------------------------------------------
 
 
 class Misfit(ValueError):
-    """What is given is none of what can be; the message is the next step."""
+    """A value is wrong. The message is the next step."""
 
 
 def _column(value: Any) -> Any:

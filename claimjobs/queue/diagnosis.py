@@ -1,4 +1,4 @@
-"""Advice: what a table lacks to be the queue that is wanted, each with the statement that adds it."""
+"""Diagnosis: what a table lacks to be a queue, each with the statement that adds it."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from claimjobs.table.roles import REQUIRED, Roles, roles_of
 
 WITHOUT: Final = {
     "status": "done jobs cannot be kept, and none can be dead",
-    "owner_date": "nothing tells when a job was claimed",
+    "owner_date": "it is not stored when a job was claimed",
     "priority": "jobs have no priorities",
     "run_at": "no job can be delayed or retried",
     "attempts": "no job can fail",
-    "last_error": "errors are not kept",
+    "last_error": "errors are not stored",
     "suspect": "a batch that fails as a whole is released, not halved until the bad job is alone",
 }
-"""What is off in a table that lacks an optional column."""
+"""What does not work without an optional column."""
 
 INDEX: Final = "claim-index"
 ADDABLE: Final = ("owner_id", *WITHOUT, INDEX)
-"""What can be added to a table that is there: columns by their roles, and the index to claim by."""
+"""What can be added to an existing table: columns by their roles, and the index that claims read."""
 
 
 def check(engine: sa.Engine, shape: Shape) -> Roles:
-    """The roles of the columns, once all that the queue needs is there.
+    """The roles of the columns, after a check that the table has all that a queue needs.
 
-    Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE that is to be run.
+    Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE to run.
     """
     try:
         by_lease, side_car = shape.hold == "lease", SideCar() if shape.side_car else None
@@ -54,7 +54,7 @@ def check(engine: sa.Engine, shape: Shape) -> Roles:
 
 
 def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
-    """What the tables lack that must be there, each with the statement that adds it."""
+    """The required columns that the tables lack, each with the statement that adds it."""
     jobs, owners = tables_for(shape.load())
     needed = [(jobs, column) for column in _required(shape, jobs)]
     if shape.hold == "lease":
@@ -67,7 +67,7 @@ def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
 
 
 def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
-    """The columns that must be there: those of a description in Python; of a map; without either two."""
+    """The required columns: those of a description in Python, or of a map; without both, two columns."""
     if shape.side_car:
         return []
     if not isinstance(shape.load(), str):
@@ -79,19 +79,19 @@ def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
 
 
 def _filled(column: sa.Column[Any]) -> sa.Column[Any]:
-    """An owner of an earlier version gives no signs of life: with a lease of 0 it is dead, its jobs are handed back."""
+    """An owner of an earlier version writes no heartbeats: with a lease of 0 it is dead, and its jobs are reclaimed."""
     if column.nullable or column.server_default is not None:
         return column
     return sa.Column(column.name, column.type, nullable=False, server_default="0")
 
 
 def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
-    """The columns that the database's table has."""
+    """The names of the columns that the table has in the database."""
     return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
 
 
 def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:
-    """A sentence for a table that is there, or is about to be made; the owners need not be there yet."""
+    """What happens to done jobs, as a sentence. The table of jobs may be missing, and the owners table, too."""
     jobs = tables_for(shape.load())[0]
     with connected(engine) as connection:
         is_there = exists(connection, jobs)
@@ -103,13 +103,13 @@ def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:
     return sentence(roles, on_done, beside=shape.side_car)
 
 
-# --- what it works without -----------------------------------------------------------------------------------
+# --- optional columns and the index --------------------------------------------------------------------------
 
 
 def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
-    """What the queue works without, though not as well as it could, each with the statements that change it.
+    """What the table lacks for optional features, each with the statement that adds it.
 
-    Nothing, for a table that must not be altered.
+    Empty for a table that must not be altered.
     """
     if shape.side_car:
         return []
@@ -126,7 +126,7 @@ def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
 
 
 def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
-    """What an enum cannot say. Columns that count failures are of little use until a job can fail for the last time."""
+    """Advice for an enum without a value for dead jobs: without it no job can be dead."""
     status = roles.status
     if status is None or not isinstance(status.type, sa.Enum) or roles.can_be_dead:
         return []
@@ -135,7 +135,7 @@ def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
 
 
 def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
-    """The index to claim by, where the one that is there does not hold all that phase 1 reads."""
+    """Advice for the index that claims read, if the table has none with all columns of phase 1."""
     index = claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
     with connected(engine) as connection:
         found = indexes_of(connection, roles.table)
@@ -152,11 +152,11 @@ def _renewed(index: sa.Index, found: list[Any], engine: sa.Engine) -> str:
     return " ".join(text(statement, engine) for statement in ((drop, create) if named else (create,)))
 
 
-# --- what is to be added -------------------------------------------------------------------------------------
+# --- adding --------------------------------------------------------------------------------------------------
 
 
 def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[str]:
-    """The statements that add those of ADDABLE that the table lacks. Raises TableMissing or NotClaimable."""
+    """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing or NotClaimable."""
     given, dialect = shape.map or Columns(), dialect_for(engine)
     with connected(engine) as connection:
         there = resolve(connection, tables_for(shape.load())[0].fullname)
@@ -172,7 +172,7 @@ def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[st
 
 
 def _wanted_index(engine: sa.Engine, shape: Shape, there: sa.Table, new: list[sa.Column[Any]]) -> sa.Index | None:
-    """The index over the table as it will be."""
+    """The index on the table with its new columns."""
     for column in new:
         there.append_column(column)
     roles = roles_of(there, shape.map or Columns())
@@ -180,7 +180,7 @@ def _wanted_index(engine: sa.Engine, shape: Shape, there: sa.Table, new: list[sa
 
 
 def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
-    """The column that would play a role in a table with rows, under the name that the map has for it."""
+    """The column for a role, under its name in the map, to be added to a table that may have rows."""
     ours = job_table(table.name, sa.MetaData()).c[role]
     type_, default = ours.type, ours.server_default
     if role == "status":
@@ -189,7 +189,7 @@ def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:
 
 
 def _status_type(given: Columns) -> tuple[sa.types.TypeEngine[Any], Any]:
-    """Of the values that the map names. No type of its own: that would have to be made first."""
+    """A status column for the values of the map. It is no enum: an enum type would have to be created first."""
     values = dict(given.states or {state: state for state in STATES})
     first = values.get(UNCLAIMED, UNCLAIMED)
     if isinstance(first, bool):

@@ -1,4 +1,4 @@
-"""Idle: how long a loop has had nothing to do, and how it waits for more."""
+"""IdleBackoff: how long a loop has been idle, and how long it pauses."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Final
 from claimjobs.backoff import Backoff
 
 SHORTEST_POLL: Final = 0.02
-"""Seconds an idle consumer waits after its first empty claim; doubled with each one up to `poll`."""
+"""The pause after the first empty claim, in seconds; it doubles with each one up to `poll`."""
 SHORT: Final = 0.1
-"""A sleep of fewer seconds was not worth what is written for it: it makes the loop wait before the next one."""
+"""A sleep of fewer seconds was not worth its two writes: the loop stays awake for a while before the next one."""
 LONGEST_WAIT: Final = 1.0
-"""Seconds that a loop is awake between two sleeps, at most, however short they were."""
+"""The longest time in seconds that a loop stays awake between two sleeps."""
 
 
 class IdleBackoff:
-    """Of one loop. A pause follows each look that found nothing; or a sleep, where somebody calls."""
+    """The pauses and sleeps of one loop. One of them follows each claim that found nothing."""
 
     def __init__(self, poll: float, idle: float) -> None:
-        """`poll` is the longest pause; after `idle` seconds without work none is `left`."""
+        """`poll`: the longest pause in seconds. `idle`: the seconds without work after which the loop ends."""
         self._backoff = Backoff(min(SHORTEST_POLL, poll), poll)
         self._idle = idle
         self._awake_for = 0.0
@@ -29,29 +29,27 @@ class IdleBackoff:
         self.worked()
 
     def worked(self) -> None:
-        """There was something to do until now."""
+        """Begin again: the loop had a batch."""
         self._backoff.reset()
         self._ends = time.monotonic() + self._idle
 
     @property
     def left(self) -> float:
-        """Seconds until it is over."""
+        """Seconds until the loop ends."""
         return self._ends - time.monotonic()
 
     def pause(self) -> float:
-        """Seconds until the next look; twice as many the next time, and so that not all look at once."""
+        """Seconds until the next claim. They double each time, with jitter, so that loops claim at different times."""
         return min(self._backoff.pause(), max(self.left, SHORTEST_POLL))
 
     @property
     def may_sleep(self) -> bool:
-        """Whether it has been awake for long enough. At once, unless its last sleeps were short: lying down and
-        getting up are written, and where there is always something soon that is more than a few looks cost.
-        """
+        """Whether a sleep is worth its two writes. After short sleeps it is not for a while: a few claims cost less."""
         return time.monotonic() - self._awake_since >= self._awake_for
 
     @contextmanager
     def asleep(self, *, costs: bool = True) -> Iterator[None]:
-        """The loop sleeps for a `with` block. `costs`: it does so in place of pauses, not of one of them."""
+        """A `with` block in which the loop sleeps. `costs`: it counts as a short sleep if it is short."""
         began = time.monotonic()
         try:
             yield

@@ -1,4 +1,4 @@
-"""QueueParts: what a Queue knows of its database and has built for it. Each part is built once, when first needed."""
+"""QueueParts: what is built for a Queue. Each part is built once, when it is needed first."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
 from claimjobs.table.predicates import Where
 
 PROBES: Final = frozenset(2**n for n in range(1, 30))
-"""After so many claims in a row that found jobs and took none it is asked whether any can be claimed."""
-TOLD: Final = 2**30
-"""More claims than any of these."""
+"""After so many claims in a row that found candidates and claimed none, a Probe checks whether they can be claimed."""
+REPORTED: Final = 2**30
+"""A number larger than any of these."""
 NO_KEY: Final = (
     "Python cannot hold the value of their key; correct these rows, or choose other columns as Columns(key=...)"
 )
@@ -54,11 +54,11 @@ log = logging.getLogger("claimjobs.claim")
 
 
 class QueueParts:
-    """The machinery behind a Queue, in the process that made it: raises CrossedFork in any other one."""
+    """The parts of a Queue. In another process than the one that made it they raise CrossedFork."""
 
-    def __init__(self, engine: sa.Engine, choices: Settings, report: Report, control: Control) -> None:
+    def __init__(self, engine: sa.Engine, settings: Settings, report: Report, control: Control) -> None:
         self._engine = engine
-        self._choices = choices
+        self._settings = settings
         self._report = report
         self._control = control
         self._process = os.getpid()
@@ -70,9 +70,9 @@ class QueueParts:
         self._hold: LeaseHold | TransactionHold | None = None
         self._enqueuer: tuple[Backend, Enqueuer] | None = None
         self._in_vain = 0
-        """Claims in a row that found jobs and took none."""
+        """Claims in a row that found candidates and claimed none."""
         self._empty = 0
-        """Claims that found nothing."""
+        """Claims that found no candidate."""
         self._finalizers: list[Callable[[], Any]] = []
 
     # --- the database ----------------------------------------------------------------------------------
@@ -84,7 +84,7 @@ class QueueParts:
             raise CrossedFork
         with self._preparing:
             if self._backend is None:
-                chosen = self._choices
+                chosen = self._settings
                 self._backend = inspect_table(
                     self._engine,
                     chosen.table,
@@ -96,7 +96,7 @@ class QueueParts:
             return self._backend
 
     def must_claim(self) -> Backend:
-        """The server and the tables, for claims. Raises AccessDenied where this user may not see the owners."""
+        """The server and the tables, for claims. Raises AccessDenied if this user may not read the owners."""
         backend = self.backend
         if backend.refusal is not None:
             raise backend.refusal
@@ -104,7 +104,7 @@ class QueueParts:
 
     @contextmanager
     def connector(self) -> Iterator[Connector]:
-        """A connection apart from the one that claims, for as long as it is needed."""
+        """A connection of its own, beside the one that claims, for a `with` block."""
         connector = self._new_connector()
         try:
             yield connector
@@ -112,15 +112,15 @@ class QueueParts:
             connector.close()
 
     def _new_connector(self) -> Connector:
-        backend, liveness = self.backend, self._choices.liveness
+        backend, liveness = self.backend, self._settings.liveness
         return Connector(self._engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use)
 
     # --- what is built ---------------------------------------------------------------------------------
 
     @property
     def hold(self) -> LeaseHold | TransactionHold:
-        """What holds claims. A lease hold registers as an owner."""
-        backend = self.must_claim()  # also for one that is there already: not after a fork
+        """Holds claims. A lease hold registers as an owner."""
+        backend = self.must_claim()  # each time: it raises CrossedFork in a forked process
         with self._preparing:
             if self._hold is None:
                 self._hold = self._new_hold(backend)
@@ -128,18 +128,18 @@ class QueueParts:
             return self._hold
 
     def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
-        chosen, report, control = self._choices, self._report, self._control
+        chosen, report, control = self._settings, self._report, self._control
         settler, liveness, retry = self.settler(), chosen.liveness, chosen.retry
         make = LeaseHold if chosen.by_lease else TransactionHold
         return make(self._engine, backend, settler, liveness=liveness, retry=retry, report=report, control=control)
 
     @property
     def enqueuer(self) -> Enqueuer:
-        """What inserts rows and wakes idle owners."""
+        """Inserts rows and wakes idle owners."""
         backend = self.backend
         with self._preparing:
             if self._enqueuer is None or self._enqueuer[0] is not backend:
-                liveness = self._choices.liveness
+                liveness = self._settings.liveness
                 session_locks = liveness.session_lock is not False
                 notifier = Notifier(self._engine, backend, session_locks=session_locks)
                 enqueuer = Enqueuer(self._engine, backend, notifier, liveness.patience, report=self._report)
@@ -148,15 +148,15 @@ class QueueParts:
 
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:
-        """What reclaims, through a connection of its own."""
+        """Reclaims jobs, through a connection of its own."""
         backend = self.must_claim()
         with self.connector() as connector:
-            yield Reaper(connector, backend, self._settler(None), self._choices.retry)
+            yield Reaper(connector, backend, self._settler(None), self._settings.retry)
 
     @property
     def on_done(self) -> OnDone:
-        """What becomes of done jobs: what was chosen, or what the table says. Raises DoneUndecided."""
-        chosen = self._choices.finishing
+        """What happens to done jobs: the setting, or the default of the table. Raises DoneUndecided."""
+        chosen = self._settings.finishing
         found = self._default_finish if chosen is None else chosen
         if found is None:
             raise DoneUndecided(self.backend.source.name)
@@ -164,7 +164,7 @@ class QueueParts:
 
     @property
     def _default_finish(self) -> Finish | None:
-        """What becomes of done jobs where nobody has said it. The database is asked once."""
+        """What happens to done jobs without a setting. The database is asked once."""
         backend = self.backend
         if backend.apart is not None:
             return "keep"
@@ -175,31 +175,31 @@ class QueueParts:
 
     @property
     def done_jobs(self) -> str:
-        """What becomes of done jobs, as a sentence. Raises DoneUndecided."""
+        """What happens to done jobs, as a sentence. Raises DoneUndecided."""
         return sentence(self.backend.source, self.on_done, beside=self.backend.apart is not None)
 
     def settler(self) -> Settler:
-        """What writes outcomes. Raises UnfitTable where the table cannot hold what becomes of done jobs."""
+        """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""
         return self._settler(self.on_done)
 
     def _settler(self, on_done: OnDone | None) -> Settler:
-        backend, chosen = self.backend, self._choices
+        backend, chosen = self.backend, self._settings
         given: dict[str, Any] = {"locked": not chosen.by_lease, "source": backend.apart}
         if callable(on_done):
             given["otherwise"] = self._default_finish
         if on_done == LEAVE:
             given |= {"left": self._left, "ready": self.selector.selection(None).ready}
-        # In a transaction that was open while jobs were worked on, its beginning is long ago.
+        # A transaction that holds jobs has begun long ago, so the time of its beginning is too old.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         now = statement_now() if lasts else chosen.now
         return Settler(backend.roles, backend.dialect, now, on_done, **given)
 
-    # --- what is claimed, and how ----------------------------------------------------------------------
+    # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int, where: Where, source: SettlesBatch | None = None) -> Batch:
-        """A batch that is claimed now; it may be empty. `source` settles it in place of the hold.
+        """Claim a batch; it may be empty. `source` settles it in place of the hold.
 
-        Raises BadPredicate; KeyUnequal or WriteSwallowed where no claim can ever succeed.
+        Raises BadPredicate; KeyUnequal or WriteSwallowed if no claim can ever succeed.
         """
         hold = self.hold
         if self._leftovers is not None:
@@ -210,26 +210,26 @@ class QueueParts:
             if self._in_vain in PROBES:
                 claimed = self._claim_carefully(hold, size, where)
             elif not claimed.found:
-                self._tell_unreadable_keys()
+                self._report_unreadable_keys()
         return self.batch(hold, claimed, source)
 
-    def _tell_unreadable_keys(self) -> None:
-        """Say once which rows are never claimed, when no other is left: then they are found by the index of a claim."""
+    def _report_unreadable_keys(self) -> None:
+        """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""
         source, readable = self.backend.source, self.backend.dialect.readable(self.backend.source.key)
         self._empty += 1
         if not readable or self._empty not in {1, *PROBES}:
             return
         unreadable = sa.not_(sa.and_(*readable))
-        rows = sa.select(sa.func.count()).select_from(source.table).where(source.due(self._choices.now), unreadable)
+        rows = sa.select(sa.func.count()).select_from(source.table).where(source.due(self._settings.now), unreadable)
         with connected(self._engine) as connection:
             count, predicate = connection.scalar(rows), unreadable.compile(connection)
         if count:
-            self._empty = TOLD
+            self._empty = REPORTED
             log.warning("table %s: no claim takes %d rows of %s: %s", source.name, count, predicate, NO_KEY)
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Raises KeyUnreadable for what the driver, and not the server, refuses: of candidates keys alone are read."""
+        """Raises KeyUnreadable for an error of the driver: only keys of candidates are converted in this block."""
         try:
             yield
         except sa.exc.DataError as error:
@@ -238,9 +238,9 @@ class QueueParts:
             raise
 
     def _claim_carefully(self, hold: Hold, size: int, where: Where) -> ClaimResult:
-        """Claim where candidates were found again and again and never claimed: others hold them, or nobody can.
+        """Claim after candidates were found again and again and never claimed: others hold them, or nobody can.
 
-        Only a claim that marks what it has locked before can tell which rows swallow the write.
+        The strategy locks rows before it marks them. Only so it finds out which rows swallow the write.
         """
         backend, plan = self.backend, self.plan(where)
         with self.connector() as connector:
@@ -248,27 +248,27 @@ class QueueParts:
         return hold.claim(size, replace(plan, strategy=self._strategy(plan.selection, careful=True)))
 
     def batch(self, hold: Hold, claimed: ClaimResult, source: SettlesBatch | None = None) -> Batch:
-        """What was claimed, as a user gets it."""
-        chosen = self._choices
+        """The Batch of a claim."""
+        chosen = self._settings
         batch = Batch(claimed, hold, self.backend.roles, chosen.retry, source=source, entity=chosen.entity)
         batch.contended = bool(claimed.found) and not claimed.jobs
         batch.kept_alive = self if claimed.jobs else None
         return batch
 
     def plan(self, where: Where) -> ClaimPlan:
-        """Built once for a predicate that stays the same; anew for each claim where a callable gives it."""
+        """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
         plan = self._plan
         if plan is None or plan.changes or plan.where is not where:
             self._plan = plan = self._new_plan(where)
         return plan
 
     def _new_plan(self, where: Where) -> ClaimPlan:
-        selection, now = self.selector.selection(where), self._choices.now
+        selection, now = self.selector.selection(where), self._settings.now
         changes = self.selector.changes(where)
         return ClaimPlan(where, selection, self._strategy(selection), self.backend, now, changes=changes)
 
     def _strategy(self, selection: Selection, *, careful: bool = False) -> ClaimStrategy:
-        chosen = self._choices
+        chosen = self._settings
         return strategy_for(
             self.backend,
             selection,
@@ -281,27 +281,27 @@ class QueueParts:
 
     @property
     def selector(self) -> Selector:
-        """What the queue's predicate and order select."""
-        backend, chosen = self.backend, self._choices
+        """The rows that the queue's predicate and order select."""
+        backend, chosen = self.backend, self._settings
         given: dict[str, Any] = {"excluded": self._left.excluded} if chosen.on_done == LEAVE else {}
         roles, order = backend.source, chosen.order_by
         return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, **given)
 
     @property
     def _left(self) -> Leftovers:
-        """The rows that are still due after their handler: known as long as this Queue is."""
+        """The rows that are still due after their handler. They are remembered as long as this Queue exists."""
         with self._preparing:
             if self._leftovers is None:
                 self._leftovers = Leftovers(self.backend.roles, self.backend.dialect, self._report)
             return self._leftovers
 
     def work(self, where: Where) -> sa.ColumnElement[Any] | None:
-        """A scalar that is NULL when there is nothing to claim. None where a callable gives the predicate."""
+        """A scalar that is NULL when no job is due. None if a callable gives the predicate."""
         return None if self.selector.changes(where) else self.plan(where).work
 
     def retries(self, where: Where) -> Retries:
-        """The jobs that match and wait for their next attempt. Raises BadPredicate."""
-        backend, now = self.backend, self._choices.now
+        """The matching jobs that wait for their next attempt. Raises BadPredicate."""
+        backend, now = self.backend, self._settings.now
         with self.selector.understood(where), connected(self._engine) as connection:
             mine: Sequence[sa.ColumnElement[bool]] = self.selector.predicates(where)
             if backend.apart is not None:
@@ -309,12 +309,12 @@ class QueueParts:
             return read_retries(connection, backend.roles, now, mine)
 
     def restart_from_head(self) -> None:
-        """There may be new jobs anywhere in the order."""
+        """Begin the next claim at the head of the order: there are new jobs."""
         if self._hold is not None:
             self._hold.restart_from_head()
 
     def close(self) -> None:
-        """Close whatever is open. It is built again when it is needed again."""
+        """Close the connections. Parts are built again when they are needed again."""
         while self._finalizers:
             self._finalizers.pop()()
         self._hold = None

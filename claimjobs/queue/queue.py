@@ -1,4 +1,4 @@
-"""Queue: the front door of the library."""
+"""Queue: the public interface of the library."""
 
 from __future__ import annotations
 
@@ -36,35 +36,34 @@ from claimjobs.table.roles import Roles
 
 
 class Queue:
-    """A table, a predicate and an order: jobs to be claimed in batches, each in one hand at a time.
+    """A table, a predicate and an order: its rows are jobs, which are claimed in batches. Only one live consumer holds
+    a job at a time.
 
-    `bind` is a URL or an engine; `table` a name, a `Table` or a mapped class. `where` is a predicate over its
-    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key; as
-    text it is a column's name, `-name` for the highest first, or SQL; `()` takes jobs in any order. `columns` says
-    which column plays which role, where they have other names than ours.
+    `bind` is a URL or an engine; `table` is a name, a `Table` or a mapped class. `where` is a predicate over its
+    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key. As
+    text it is a column's name, `-name` for the highest first, or SQL; `()` means any order. `columns` says which column
+    plays which role, if the names differ from those of claimjobs.
 
-    `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the locks of an open
-    transaction are the claim, which is `batch.connection`; what is written through it and the completion commit
-    together.
+    `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the row locks of an
+    open transaction are the claim. What you write through `batch.connection` is committed together with the outcomes.
 
-    `on_done="delete"` deletes done jobs, `"keep"` leaves them in the table as `done`; a function is called with the
-    connection of the settle and the jobs, and returns which of the two it is to be. It may be left out where claimjobs
-    made the table: done jobs are deleted then; and where a status says `done`: they are kept. Else the first claim
-    raises DoneUndecided. `"leave"` writes nothing, for a handler that makes `where` false itself: what is still due
-    then is reported, and not claimed again by this Queue; StillDue is raised where these are too many.
+    `on_done="delete"` deletes done jobs, `"keep"` keeps them in the table as `done`. A function is called with the
+    connection of the settle and the jobs, and returns one of the two. Default: done jobs are deleted if claimjobs made
+    the table, and kept if a status means `done`; otherwise the first claim raises DoneUndecided. `"leave"` writes
+    nothing, for a handler that makes `where` false itself. Jobs that are still due then are reported, and this Queue
+    does not claim them again; StillDue is raised if there are too many of them.
 
-    `lock="advisory"` keeps others away by advisory locks on the keys in place of row locks; `claim` raises
-    SessionsNotOurs where there can be none. With `hold="transaction"` the two kinds know nothing of each other, and
-    the same job can be in the hands of one consumer of each: all consumers of such a table need the same `lock`.
-    Where all hold by lease they may differ: the claim itself stands in the row.
+    `lock="advisory"` uses advisory locks on the keys in place of row locks; `claim` raises SessionsNotOurs if the
+    database gives none. With `hold="transaction"` all consumers of a table need the same `lock`: row locks and advisory
+    locks do not exclude each other. With `hold="lease"` they may differ, because the claim is written into the row.
 
-    `side_car=True` is for a table that must not be altered: claims, failures and what is done stand in a table beside
-    it, `<table>_claims`, and nothing is written into the table itself. There `on_done="keep"` is the default;
+    `side_car=True` is for a table that must not be altered: claims, failures and done jobs are stored in a second
+    table, `<table>_claims`, and nothing is written into the table itself. The default of `on_done` is `"keep"` then;
     `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
 
-    Nothing is sent to the database before the first use, which raises ConnectionFailed, ServerTooOld or UnfitTable
-    (TableMissing, ColumnMissing, ...) where it cannot work. A Queue that holds by lease registers as one owner when it
-    first claims. Its threads take turns; another process needs a Queue of its own (CrossedFork).
+    Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerTooOld or UnfitTable
+    (TableMissing, ColumnMissing, ...) if it cannot work. A Queue that holds by lease registers as one owner at its
+    first claim. Several threads may use it; another process needs a Queue of its own (CrossedFork).
     """
 
     def __init__(  # noqa: PLR0913 - by name only, each a choice of its own
@@ -84,10 +83,10 @@ class Queue:
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
     ) -> None:
-        """`dialect` overrides what the server is found to be capable of; `now` is the instant that tests inject."""
+        """`dialect` overrides the detected capabilities of the server; `now` is an instant that tests inject."""
         self.engine = engine_of(bind)
         self.report = Report()
-        """What this Queue has done so far, in numbers."""
+        """Counts of what this Queue has done so far."""
         beside = SideCar() if side_car is True else side_car or None
         self._chosen = Settings(
             table=table,
@@ -106,9 +105,9 @@ class Queue:
         self._control = Control(self)
         self._parts = QueueParts(self.engine, self._chosen, self.report, self._control)
         self.on_hang: Callable[[], None] = lambda: None
-        """Called, in a thread, when a batch makes no progress for longer than `liveness.max_batch_time`."""
+        """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`."""
 
-    # --- producing -------------------------------------------------------------------------------------
+    # --- enqueueing ------------------------------------------------------------------------------------
 
     def enqueue(
         self,
@@ -118,17 +117,16 @@ class Queue:
         on_bad: OnBad | None = None,
         unique: str | Sequence[str] = (),
     ) -> int:
-        """Insert jobs, given as one mapping of columns or any number of them; return how many came in. Consumers
-        that sleep are called when they are committed.
+        """Insert jobs, given as one mapping of columns or an iterable of mappings; return how many were inserted. The
+        commit wakes idle consumers.
 
-        With a Connection or Session they become part of its transaction, and its caller commits; without one
-        they are committed here, all or none. Raises BadRow with the number of the first row that does not fit; with
-        `on_bad` that is called with each of them instead, and all others are enqueued.
+        With a Connection or Session the rows are part of its transaction, and you commit; without one all rows are
+        committed here, or none. Raises BadRow with the number of the first row that does not fit. With `on_bad`, that
+        is called for each such row instead, and the other rows are enqueued.
 
-        `unique` names columns of the payload over which the table has a unique index (else NotUnique): rows whose
-        values of them are in the table already, in whatever state, are left out, also when another transaction is
-        about to commit them. Without a connection a conflict with that is settled here; with one it may raise, like
-        any conflict of the caller's transaction.
+        `unique` names columns with a unique index (else NotUnique). Rows whose values of them are in the table already,
+        in any state, are left out, also if another transaction is about to commit them. Without a connection, conflicts
+        with such a transaction are tried again here; with one they may raise, like any conflict of your transaction.
         """
         backend = self._parts.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
@@ -145,9 +143,9 @@ class Queue:
     # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int = 100, where: Where = None) -> Batch:
-        """The next `size` jobs, or fewer, or none: claimed and committed, in this owner's hand until settled.
+        """Claim the next jobs: at most `size`, perhaps none. This Queue holds them until the batch is settled.
 
-        `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder where the database cannot read it.
+        `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder.
         """
         _check_size(size)
         return self._parts.claim(size, where)
@@ -162,22 +160,22 @@ class Queue:
         idle: float | None = None,
         prefetch: int = 0,
     ) -> Generator[Batch, None, None]:
-        """Batches that hold something, one after the other: `for batch in queue.batches(): with batch: ...`.
+        """Batches of claimed jobs, one after the other: `for batch in queue.batches(): with batch: ...`.
 
-        Leaving a batch settles it, and in the same transaction claims the next one, which is released if nobody asks
-        for it. Ends after `stop()`; with `drain` also when no job is due that anybody could claim, and with
-        `drain="retries"` no job that failed waits for its next attempt either; with `idle` also when there was no batch
-        for so many seconds. Without work it sleeps until an `enqueue` calls it, and looks by
-        itself every three times `poll` seconds at the latest (5.4 times where many sleep); where it cannot be called,
-        after a pause that grows to `poll` seconds.
+        Leaving a batch settles it and claims the next one in the same transaction. That one is released if the loop
+        does not ask for it. The loop ends after `stop()`; with `drain` when no job is due that could be claimed, with
+        `drain="retries"` when also no failed job waits for its next attempt; with `idle` after so many seconds without
+        a batch. Without work it sleeps until an `enqueue` wakes it, and checks for work by itself after three times
+        `poll` seconds at the latest (5.4 times if many consumers sleep). If it cannot be woken, it claims after a pause
+        that grows to `poll` seconds.
 
-        `prefetch` is for handlers that take longer than a claim: so many batches are claimed while one is worked on,
-        in a thread, and are in hand until they are asked for or the loop ends; each is settled by itself.
+        `prefetch` is for handlers that take longer than a claim: a thread claims so many batches ahead. They are held
+        until the loop asks for them or ends. Each batch is settled by itself.
 
-        One consumer sees its jobs in order, but for those that appear before what it claimed last (enqueued with a
-        higher priority, run again, due at last): every claim begins where the last one ended, and looks from the head
-        of the queue after ten times as long as that took last, and after 2 seconds at most.
-        Raises BatchNotSettled when a batch is left open.
+        One consumer gets its jobs in order, except for jobs that appear before its cursor: enqueued with a higher
+        priority, retried, or due only now. Each claim begins at the cursor, after the last job of the claim before. A
+        claim begins at the head of the queue again after ten times as long as the last such claim took, and after 2
+        seconds at the latest. Raises BatchNotSettled if a batch is still open when the next one is asked for.
         """
         _check_size(size)
         if prefetch < 0:
@@ -188,17 +186,17 @@ class Queue:
         return self._run(BatchLoop(self._parts, source, self._control, drain=drain, poll=poll, idle=idle))
 
     def _run(self, loop: BatchLoop) -> Generator[Batch, None, None]:
-        """A method of its own, so that the loop keeps its queue, and with it `on_hang`, while nobody else does."""
+        """A generator of this Queue keeps it alive, and with it `on_hang`, while the loop runs."""
         yield from loop
 
     def stop(self) -> None:
-        """Let `batches` end after the batch in hand, from any thread or signal handler."""
+        """End `batches` after the current batch. May be called from any thread or signal handler."""
         self._control.stop()
 
     def drain(self, *, retries: bool = False) -> None:
-        """Let `batches` end once no job is due that anybody could claim, from any thread or signal handler.
+        """End `batches` when no job is due. May be called from any thread or signal handler.
 
-        With `retries` they go on while a job that failed waits for its next attempt.
+        With `retries` they go on while a failed job waits for its next attempt.
         """
         self._control.drain(retries=retries)
 
@@ -213,23 +211,23 @@ class Queue:
         return self._control.draining
 
     def wait(self, seconds: float) -> None:
-        """Pause, but not beyond `stop()` or `drain()`."""
+        """Pause for so many seconds; `stop()` and `drain()` end the pause."""
         self._control.wait(seconds)
 
     @property
     def owner_id(self) -> int:
-        """The id that stands in `owner_id` of every job this Queue holds; registers if that was not done yet.
+        """The id in `owner_id` of every job that this Queue holds. Registers the owner if that was not done yet.
 
-        0 where the locks of a transaction hold them: nobody is registered then.
+        0 with `hold="transaction"`, which has no owner.
         """
         return self._parts.hold.owner_id
 
     @property
     def hold(self) -> HoldKind:
-        """What holds a claim while the work is done."""
+        """What holds a claim while the handler works."""
         return self._chosen.hold
 
-    # --- looking ---------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------------
 
     @property
     def table(self) -> sa.Table:
@@ -238,32 +236,31 @@ class Queue:
 
     @property
     def roles(self) -> Roles:
-        """Which column of the table plays which role, and what names a row."""
+        """Which column of the table plays which role, and which columns are the key."""
         return self._parts.backend.roles
 
     def stats(self) -> Stats:
-        """Jobs by status, the age of the oldest, and the owners. All rows of the table, also where `where` does not
-        hold."""
+        """The jobs by status, the age of the oldest, and the owners. All rows of the table count, whatever `where`."""
         backend = self._parts.backend
         with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:
             return statistics.read_stats(connection, backend, self._chosen.now)
 
     def retries(self, where: Where = None) -> Retries:
-        """How many jobs failed and wait for their next attempt, and when the first of them is due. Raises BadPredicate.
+        """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
 
-        Those of this queue's predicate alone, and of `where`.
+        Only jobs that match this queue's predicate, and `where`, count.
         """
         return self._parts.retries(where)
 
     def now(self) -> datetime:
-        """This moment by the database's clock, in UTC: what `run_at` is compared with."""
+        """The time of the database, in UTC: `run_at` is compared with it."""
         with self._parts.connector() as connector:
             moment: datetime = connector.transaction(lambda c: c.execute(sa.select(self._chosen.now)).scalar_one())
             return moment
 
     @property
     def dead(self) -> DeadJobs:
-        """The jobs that are out of attempts: to be looked at, run again or dropped."""
+        """The dead jobs, to list, retry or drop them."""
         return DeadJobs(self._parts.backend, self._chosen.now, self._parts.connector)
 
     def purge(
@@ -271,15 +268,15 @@ class Queue:
     ) -> int:
         """Delete jobs that have been done, or dead, for so long by the database's clock; return how many.
 
-        `older_than` is a timedelta or seconds. `where` narrows what is meant; the queue's own predicate does not count
-        here. They are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are there
-        only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, and BadPredicate; ValueError
-        where a side-car holds them: a row whose key is kept no more would be a new job.
+        `older_than` is a timedelta or seconds. `where` narrows which jobs; the queue's own predicate does not count.
+        The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are in the
+        table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
+        ValueError with a side-car: a row without its entry there would be a new job.
         """
         age = age_of(older_than)
         if self._chosen.side_car is not None:
             raise ValueError(
-                "what a side-car keeps tells that a row was done: delete the row, and it is no job any more"
+                "a side-car is not purged: without its entry there a row would be a new job; delete the row itself"
             )
         with self._parts.connector() as connector:
             return Purge(connector, self._parts.backend, status).run(
@@ -288,31 +285,29 @@ class Queue:
 
     @property
     def done_jobs(self) -> str:
-        """What becomes of done jobs, as a sentence. Raises DoneUndecided where nobody has said it."""
+        """What happens to done jobs, as a sentence. Raises DoneUndecided."""
         return self._parts.done_jobs
 
     @property
     def payload(self) -> tuple[str, ...]:
-        """The names of the table's columns that are the user's own."""
+        """The names of the user's own columns."""
         return tuple(column.name for column in self._parts.backend.source.payload)
 
     def check(self) -> None:
-        """Find out now whether this queue can work: server, table, columns, predicate, order. Claims nothing."""
+        """Check server, table, columns, predicate and order now. Claims nothing."""
         self._parts.must_claim()
         self._parts.settler()
         selector = self._parts.selector
         with selector.understood(None):
             selector.trial(None, ordered=True)
 
-    # --- handing back ----------------------------------------------------------------------------------
+    # --- reclaiming ------------------------------------------------------------------------------------
 
     def reclaim_owner(self, owner_id: int) -> int:
-        """Reclaim from an owner whose process is known to have ended; how many jobs were handed back.
+        """Reclaim the jobs of an owner whose process has ended; return how many.
 
-        Nothing is to be done where transactions hold the jobs: the server has rolled back.
-
-        A supervisor calls this after it has seen the process end. For an owner that still lives it would put jobs
-        in two hands; its outcomes for them would be refused.
+        Call it only after the process has ended, as a supervisor does. If the owner lives, its jobs run a second time,
+        and its outcomes for them are refused. With `hold="transaction"` this does nothing: the server rolls back.
         """
         if self._chosen.hold == "transaction":
             return 0
@@ -320,9 +315,9 @@ class Queue:
             return reaper.reclaim_by_id(owner_id)
 
     def reclaim(self) -> int:
-        """Reclaim from all owners of this table that are dead by now; how many jobs were handed back.
+        """Reclaim the jobs of all dead owners of this table; return how many.
 
-        Every consumer does this all the time; it needs to be called only where none runs.
+        Running consumers do this by themselves. Call it when none is running.
         """
         if self._chosen.hold == "transaction":
             return 0
@@ -330,16 +325,15 @@ class Queue:
             return reaper.reclaim_dead()
 
     def reclaim_ownerless(self) -> int:
-        """Free the jobs that are claimed by nobody (`stats().ownerless`); how many.
+        """Release the jobs that are claimed without an owner's id (`stats().ownerless`); return how many.
 
-        No claim leaves such a job behind: its row was written by another program, or by hand. Make sure that none of
-        them claims in this way, and is at work.
+        claimjobs writes no such row: another program or a person did. Make sure that nobody works on these jobs.
         """
         with self._parts.reaper() as reaper:
             return reaper.reclaim_ownerless()
 
     def close(self) -> None:
-        """Hand back what is still held, leave the owners and close the connection. The Queue can be used again."""
+        """Release all held jobs, remove the owner, close the connection. The Queue can be used again."""
         self._parts.close()
 
     def __enter__(self) -> Self:

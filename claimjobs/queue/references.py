@@ -1,4 +1,4 @@
-"""`MODULE:ATTRIBUTE`: a thing in Python, named on a command line."""
+"""`MODULE:ATTRIBUTE`: a Python object, named on a command line."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from claimjobs.errors import ReferenceNotFound
 
 
 def is_reference(text: str) -> bool:
-    """Whether the text names something in Python rather than in the database."""
+    """Whether the text names a Python object, and not a table."""
     return ":" in text
 
 
 def load(reference: str) -> Any:
-    """What `MODULE:ATTRIBUTE` stands for; modules of the current folder are found as well.
+    """The object that `MODULE:ATTRIBUTE` names. Modules of the current folder are found, too.
 
     Raises ReferenceNotFound, with the reason.
     """
@@ -42,5 +42,5 @@ def _module(reference: str, name: str) -> Any:
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        # Whatever a user's module does while it is imported: its error, told with the reference that led there.
+        # A user's module may raise any error while it is imported. The message names the reference.
         raise ReferenceNotFound(reference, f"importing {name!r} failed: {type(error).__name__}: {error}") from error

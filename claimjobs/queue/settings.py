@@ -1,4 +1,4 @@
-"""Choices: what a user chose for a Queue, checked once and the same ever after."""
+"""Settings: the parameters of a Queue, checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar
 
 @dataclass(frozen=True)
 class Settings:
-    """As the parameters of Queue of the same names, with their defaults in place. Raises ValueError."""
+    """The parameters of a Queue, with their defaults. Raises ValueError."""
 
     table: TableLike
     columns: Columns | None
@@ -36,7 +36,7 @@ class Settings:
     retry: Retry
     liveness: Liveness
     on_done: OnDone | None
-    """None: as the table says, see `claimjobs.table.on_done`."""
+    """None: the default of the table, see `table.on_done`."""
     dialect: Dialect | None
     now: sa.ColumnElement[Any]
 
@@ -56,12 +56,12 @@ class Settings:
 
     @property
     def by_lease(self) -> bool:
-        """Whether a claim is committed in the name of an owner."""
+        """Whether an owner holds claims, by its lease."""
         return self.hold == "lease"
 
     @property
     def entity(self) -> type[Any] | None:
-        """The mapped class, where the table is one."""
+        """The table, if it is a mapped class."""
         return self.table if isinstance(self.table, type) else None
 
     def _check_side_car(self, side_car: SideCar) -> None:
@@ -76,7 +76,7 @@ class Settings:
 
     @property
     def finishing(self) -> OnDone | None:
-        """`on_done`; a function is held to what the other choices allow. That raises ValueError when it is called."""
+        """`on_done`. A function raises ValueError if it returns what the other settings forbid."""
         if not callable(self.on_done) or self.side_car is None or self.side_car.lock_source:
             return self.on_done
         return partial(_never_deleting, self.on_done)
