@@ -250,7 +250,7 @@ class Batch:
         self._settle(self._source if error is None else None)
 
     def _undo_what_raised(self) -> None:
-        """After an exception outside of a job: it is unknown which job wrote what. All is undone, and no job is done."""
+        """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""
         if self._current is None and self._hold.undo_all(self._claimed):
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)

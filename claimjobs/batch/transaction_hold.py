@@ -252,7 +252,7 @@ class TransactionHold(Hold):
         self._engine, self._liveness = engine, liveness
         self._backend, self._settler, self._retry = backend, settler, retry
         self._is_careful = False
-        """Whether a settle makes a savepoint: only after a row was refused without one, because it costs a round trip."""
+        """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._report = report
         self._control = control
         self._search = Search(report)
