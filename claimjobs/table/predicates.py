@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import Grouping
 from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
@@ -38,7 +39,26 @@ def predicates_of(where: Where, roles: Roles, lexis: Lexis) -> tuple[Predicate, 
     if given is None:
         return ()
     # `and_` takes a piece of SQL as it is: an OR in it would reach around what stands beside it.
-    return (Grouping(_written(given, lexis) if isinstance(given, Written) else _read(given, roles.table, lexis)),)
+    one = _written(given, lexis) if isinstance(given, Written) else _read(given, roles.table, lexis)
+    return (Grouping(Whole(one, lexis, "predicate")),)
+
+
+class Whole(Grouping[Any]):
+    """What a user gives, checked as it is compiled: a construct of their own may write SQL that no element shows."""
+
+    inherit_cache = True
+
+    def __init__(self, element: Any, lexis: Lexis, what: str) -> None:
+        super().__init__(element)
+        self.lexis = lexis
+        self.what = what
+
+
+@compiles(Whole)
+def _whole(whole: Whole, compiler: Any, **options: Any) -> str:
+    text: str = compiler.process(whole.element, **options)
+    _check(text, whole.lexis, whole.what)
+    return text
 
 
 def predicate(text: str | None) -> Written | None:
@@ -85,7 +105,9 @@ def order_of(order_by: OrderBy, roles: Roles, lexis: Lexis) -> Sequence[sa.Colum
 def _ordered(by: Order, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
     if not isinstance(by, str):
         _check_within(by, lexis, "order")
-        return cast(sa.ColumnElement[Any], _over(by, table))
+        term = cast(sa.ColumnElement[Any], _over(by, table))
+        is_column = isinstance(getattr(term, "element", term), sa.Column)  # a claim looks for these in its order
+        return term if is_column else Whole(term, lexis, "order")
     falling = by.removeprefix("-")
     if falling != by and by not in table.c and falling in table.c:
         return table.c[falling].desc()

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs import Queue
+from claimjobs.dialects import Lexis
 from claimjobs.errors import NotOneExpression
 from claimjobs.table.predicates import predicate
 from tests.backends import Backend
@@ -105,7 +107,7 @@ def test_an_operator_of_ones_own_is_taken(backend: Backend) -> None:
         batch.release()
 
 
-# --- what the check does not see: a name that is sent as it is --------------------------------------------------
+# --- SQL that no element shows --------------------------------------------------------------------------------
 
 
 def escaping() -> Any:
@@ -113,6 +115,61 @@ def escaping() -> Any:
     return sa.column(quoted_name("d <> '') or ('' <> 'x'", quote=False), sa.Integer).is_not(None)
 
 
+class Escaping(sa.ColumnElement[bool]):
+    """A construct of a user's own, which does the same; or ends the query that it orders."""
+
+    inherit_cache = True
+    type = sa.Boolean()
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+@compiles(Escaping)
+def _escaping(element: Escaping, _compiler: Any, **_: Any) -> str:
+    return element.text
+
+
+@pytest.mark.parametrize("where", [escaping(), sa.not_(escaping()), Escaping(ESCAPE), sa.and_(Escaping(ESCAPE))])
+def test_a_construct_that_reaches_beyond_itself_is_refused(backend: Backend, where: Any) -> None:
+    queue = mixed(backend)
+    uses: list[Callable[[], Any]] = [
+        lambda: backend.bare_queue(where=where).claim(),
+        lambda: queue.claim(where=where),
+        lambda: queue.purge(0, where=where),
+        lambda: queue.dead.drop(where=where),
+        lambda: queue.dead.retry(where=where),
+        lambda: queue.dead.count(where),
+    ]
+    for use in uses:
+        with pytest.raises(NotOneExpression, match="the predicate is not one whole expression"):
+            use()
+    assert states(backend) == MIXED
+
+
+def test_an_order_by_a_construct_that_reaches_beyond_itself_is_refused(backend: Backend) -> None:
+    mixed(backend)
+    with pytest.raises(NotOneExpression, match="the order is not one whole expression"):
+        backend.bare_queue(order_by=Escaping("id) or (1=1")).claim()
+    assert states(backend) == MIXED
+
+
+def test_a_construct_of_ones_own_is_taken(backend: Backend) -> None:
+    mixed(backend)
+    with backend.bare_queue(where=Escaping("1=1 or 1=1"), order_by=Escaping("id + 1").desc()).claim() as batch:
+        assert len(batch) == MIXED["unclaimed"]
+        batch.release()
+
+
+# --- where the check is off: what each statement keeps by itself ------------------------------------------------
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Lexis, "flaw", lambda _self, _text: None)
+
+
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("write", "reached"),
     [
@@ -129,6 +186,7 @@ def test_what_deletes_reaches_no_row_in_another_state(
     assert states(backend) == MIXED - Counter({reached: MIXED[reached]})
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_retry_of_the_dead_reaches_no_row_in_another_state(backend: Backend) -> None:
     queue = mixed(backend)
     before = {row["id"]: row for row in backend.rows() if row["status"] != "dead"}
