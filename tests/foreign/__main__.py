@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.foreign import keys, kinds, names, odd_settings
+from tests.foreign import keys, kinds, names, odd_settings, schemas
 from tests.foreign.cases import tally
 
-FILES = {"keys": keys.ALL, "kinds": kinds.ALL, "names": names.ALL, "settings": odd_settings.ALL}
+FILES = {"keys": keys.ALL, "kinds": kinds.ALL, "names": names.ALL, "settings": odd_settings.ALL, "schemas": schemas.ALL}
 
 
 def main() -> None:
