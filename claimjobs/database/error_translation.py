@@ -12,6 +12,7 @@ from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.errors import (
     BadOrder,
     BadPredicate,
+    ClaimRefused,
     ClaimsMissing,
     NothingDone,
     OutcomeRefused,
@@ -21,6 +22,12 @@ from claimjobs.errors import (
     TableMissing,
     UnfitTable,
 )
+
+LASTING = (
+    *(BadPredicate, ClaimRefused, NothingDone, OutcomeRefused),
+    *(SettingUnfit, SettleFailed, StillDue, UnfitTable),
+)
+"""Errors of ours that every further try would meet again."""
 
 REFUSALS = (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.NotSupportedError)
 """What a driver raises where the statement or its values are wrong, not the circumstances."""
@@ -45,7 +52,7 @@ def passes(error: BaseException, engine: sa.Engine) -> bool:
 
 def lasting(error: BaseException, engine: sa.Engine) -> str | None:
     """What kind of error this is, where every further try would meet it again; None: it may pass."""
-    if isinstance(error, (BadPredicate, NothingDone, OutcomeRefused, SettingUnfit, SettleFailed, StillDue, UnfitTable)):
+    if isinstance(error, LASTING):
         return str(error).partition(" DETAIL:")[0]  # the values of the row, some of them instants, differ each time
     dialect = DIALECTS[engine.dialect.name]()
     code = dialect.error_code(error)

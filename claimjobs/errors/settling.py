@@ -34,6 +34,16 @@ class SettleFailed(ClaimjobsError):
         )
 
 
+class ClaimRefused(ClaimjobsError):
+    """The database refuses to mark rows as claimed: a constraint or a trigger forbids it."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        super().__init__(
+            f"jobs of table {table!r} cannot be marked as claimed ({reason}): change the constraint or the trigger "
+            "that refuses it, keep claims apart (side_car=True, --side-car), or hold them by hold='transaction'"
+        )
+
+
 class OwnerDeclaredDead(ClaimjobsError):
     """An owner was declared dead again and again, each time before it could claim anything."""
 

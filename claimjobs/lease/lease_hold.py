@@ -23,6 +23,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import (
     ClaimjobsError,
+    ClaimRefused,
     CrossedFork,
     KeyNotUnique,
     OutcomeRefused,
@@ -122,9 +123,18 @@ class LeaseHold(Hold):
                 self.owner.beat()
                 if self.owner.id == tried:  # the owner is alive
                     raise self._swallowed(dead) from dead
+            except sa.exc.DBAPIError as error:
+                self._raise_if_refused(error)
+                raise
             else:
                 return claimed
         raise OwnerDeclaredDead(self._backend.roles.name, OWNER_IDS)
+
+    def _raise_if_refused(self, error: sa.exc.DBAPIError) -> None:
+        """Raises ClaimRefused where what a claim writes is refused; a `where` can end in some of these errors, too."""
+        dialect = self._backend.dialect
+        if dialect.refuses_row(error) and dialect.error_code(error) not in dialect.bad_predicate:
+            raise ClaimRefused(self._backend.roles.name, reason(error)) from error
 
     def _held_by(self, owner: int, patience: float | None = None) -> list[Key]:
         for attempt in self._connector.attempts(patience):

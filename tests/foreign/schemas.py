@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from claimjobs.errors import TableMissing
+from claimjobs.errors import ClaimRefused, TableMissing, WriteSwallowed
 from tests.foreign.cases import MYSQL, POSTGRES, Case, key, table
 from tests.foreign.kinds import PLAIN
 
@@ -62,7 +62,8 @@ CONSTRAINTS: list[Case] = [
     ),
     table(
         "a deferred foreign key to itself",
-        "CREATE TABLE {t} (id INTEGER PRIMARY KEY, {queue}, up INTEGER REFERENCES {t} (id) DEFERRABLE INITIALLY DEFERRED)",
+        "CREATE TABLE {t} (id INTEGER PRIMARY KEY, {queue}, up INTEGER REFERENCES {t} (id) "
+        "DEFERRABLE INITIALLY DEFERRED)",
         on=POSTGRES,
     ),
     table(
@@ -76,4 +77,25 @@ CONSTRAINTS: list[Case] = [
         on=("mariadb",),
     ),
 ]
-ALL: list[Case] = [*KEYS, *PLACES, *CONSTRAINTS]
+REFUSING: list[Case] = [
+    table(
+        "a CHECK that no claim passes",
+        "CREATE TABLE {t} (id INTEGER PRIMARY KEY, {queue}, CHECK (status <> 'claimed'))",
+        refused={"lease": ClaimRefused},
+    ),
+    *(
+        table(
+            f"a BEFORE {event} trigger that returns NULL",
+            (
+                PLAIN,
+                "CREATE FUNCTION {t}_f() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RETURN NULL; END$$",
+                f"CREATE TRIGGER {{t}}_trigger BEFORE {event} ON {{t}} FOR EACH ROW EXECUTE FUNCTION {{t}}_f()",
+            ),
+            on=POSTGRES,
+            ways=("transaction", "advisory"),
+            refused=WriteSwallowed,
+        )
+        for event in ("UPDATE", "DELETE")
+    ),
+]
+ALL: list[Case] = [*REFUSING, *KEYS, *PLACES, *CONSTRAINTS]

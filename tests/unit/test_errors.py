@@ -33,6 +33,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "KeyUnequal": ("emails", [0.1]),
     "WriteSwallowed": ("emails", "the settle", (3, 5), [7]),
     "OutcomeRefused": ("emails", {7: "violates check constraint"}, 4),
+    "ClaimRefused": ("emails", "violates check constraint"),
     "SettleFailed": ("emails", 5, "permission denied"),
     "OwnerDeclaredDead": ("emails", 5),
     "RowsRefused": ("emails", "deleting a dead job", {7: "violates foreign key constraint"}, 4),
