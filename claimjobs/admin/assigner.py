@@ -149,7 +149,7 @@ class Assigner:
         """Free the worker's row; return whether it had one."""
         self._check(worker)
         given = {"claimjobs_worker": worker}
-        return self._connector.transaction(lambda c: c.execute(self._unassign, given).rowcount) > 0
+        return self._connector.write(self._unassign, given) > 0
 
     def pair(self, values: Mapping[str, Any]) -> Assignment:
         """Insert a row whose key and whose worker are both new."""

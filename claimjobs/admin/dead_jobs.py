@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import halved
+from claimjobs.batch.refusals import Halving
 from claimjobs.batch.settle import keys_for
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -109,13 +109,15 @@ class DeadJobs:
         narrower = self._narrower(where)
         lock = lock_those(self._roles, self._backend.dialect, narrower) if narrower else None
         refused: dict[Key, str] = {}
+        done = 0
         with self._connect() as connector:
-
-            def write(some: Sequence[Key]) -> int:
-                return self._write_keys(connector, statement, lock, some)
-
-            chunks = self._found(connector, where, limit) if keys is None else _chunks(keys, limit)
-            done = sum(sum(halved(chunk, write, self._backend.dialect, refused)) for chunk in chunks)
+            for chunk in self._found(connector, where, limit) if keys is None else _chunks(keys, limit):
+                halving = Halving(chunk, self._backend.dialect, refused)
+                for some in halving:
+                    try:
+                        done += self._write_keys(connector, statement, lock, some)
+                    except sa.exc.DBAPIError as error:
+                        halving.refuse(some, error)
         if refused:
             raise RowsRefused(self._roles.name, what, refused, done)
         return done
@@ -157,7 +159,7 @@ class DeadJobs:
 
     def _read(self, connector: Connector, statement: Any, **values: Any) -> Sequence[Any]:
         with predicate_errors(self._backend.dialect):
-            return connector.transaction(lambda connection: connection.execute(statement, values).all())
+            return connector.rows(statement, values)
 
 
 def _chunks(keys: Iterable[Key], limit: int | None) -> Iterator[Sequence[Key]]:

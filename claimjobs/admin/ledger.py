@@ -97,7 +97,7 @@ class Ledger:
 
     def _count(self, connector: Connector, chosen: dict[str, Any]) -> int:
         statement = statements.count_old_entries(self._table)
-        return connector.transaction(lambda connection: int(connection.execute(statement, chosen).scalar_one()))
+        return int(connector.scalar(statement, chosen))
 
     def _forget(self, connector: Connector, dialect: Dialect, chosen: dict[str, Any]) -> int:
         count, chunk = 0, AT_ONCE

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import halved
+from claimjobs.batch.refusals import Halving
 from claimjobs.batch.settle import keys_for
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
@@ -46,7 +46,7 @@ class Purge:
 
     def _count(self, chosen: statements.Predicates) -> int:
         statement = statements.count_chosen(self._backend.roles, chosen)
-        return self._connector.transaction(lambda connection: int(connection.execute(statement).scalar_one()))
+        return int(self._connector.scalar(statement))
 
     def _delete(self, old: statements.Predicates, narrower: statements.Predicates) -> int:
         roles, dialect = self._backend.roles, self._backend.dialect
@@ -54,14 +54,15 @@ class Purge:
         delete = statements.delete_old(roles, dialect, old)
         refused: dict[Key, str] = {}
 
-        def write(keys: Sequence[Key]) -> int:
-            return self._delete_keys(delete, lock, keys)
-
         deleted, after = 0, None
         while True:
             found = self._page((*old, *narrower), after)
-            keys = [roles.key_in(row._mapping) for row in found]
-            deleted += sum(halved(keys, write, dialect, refused)) if keys else 0
+            halving = Halving([roles.key_in(row._mapping) for row in found], dialect, refused)
+            for keys in halving:
+                try:
+                    deleted += self._delete_keys(delete, lock, keys)
+                except sa.exc.DBAPIError as error:
+                    halving.refuse(keys, error)
             if len(found) < AT_ONCE:
                 break
             after = tuple(found[-1])
@@ -72,7 +73,7 @@ class Purge:
     def _page(self, chosen: statements.Predicates, after: Any) -> Sequence[Any]:
         """The rows of the next chunk, after the last row of the one before."""
         statement = statements.purge_page(self._backend.roles, self._backend.dialect, chosen, after)
-        return self._connector.transaction(lambda c: c.execute(statement, {"claimjobs_limit": AT_ONCE}).all())
+        return self._connector.rows(statement, {"claimjobs_limit": AT_ONCE})
 
     def _delete_keys(self, delete: Any, lock: Any, keys: Sequence[Key]) -> int:
         deleted = 0

@@ -7,8 +7,8 @@ trigger or a rule can also swallow a write without an error: then this owner sti
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -23,7 +23,6 @@ from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import Roles
 
-Result = TypeVar("Result")
 SWALLOWED: Final = (
     "the database wrote nothing into its row: a trigger or a rule swallows the write, or its key is unequal"
 )
@@ -56,9 +55,9 @@ class Refusals:
         try:
             unwritten = self._settler.settle(self._connector, owner, outcomes, unconfirmed)
         except (sa.exc.DBAPIError, WriteSwallowed) as error:
-            if not is_of_a_row(error, self._dialect):
-                raise
-            unwritten = self._in_halves(owner, outcomes, unconfirmed, refused, first=error)
+            halving = Halving((), self._dialect, refused)
+            halving.refuse(outcomes.keys(), error)
+            unwritten = self._settle_parts(halving, owner, outcomes, unconfirmed)
         return self.follow(owner, outcomes, unwritten, refused=refused, unconfirmed=unconfirmed)
 
     def follow(
@@ -81,27 +80,24 @@ class Refusals:
             stuck = self._fail(owner, outcomes, stuck, once=set(swallowed), unconfirmed=unconfirmed)
         return Unsettled(unwritten - set(swallowed), stuck)
 
-    def _in_halves(
-        self,
-        owner: int,
-        outcomes: Outcomes,
-        unconfirmed: list[BaseException],
-        refused: dict[Key, str],
-        *,
-        first: Exception | None = None,
+    def _settle_parts(
+        self, halving: Halving, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]
     ) -> set[Key]:
-        """Settle; halve what is refused, as `halved` does. Returns the keys of the rows that were not written."""
-
-        def write(keys: Sequence[Key]) -> set[Key]:
-            return self._settler.settle(self._connector, owner, outcomes.only(set(keys)), unconfirmed)
-
-        return set().union(*halved(outcomes.keys(), write, self._dialect, refused, first=first))
+        """Settle part by part. Returns the keys of the rows that were not written."""
+        unwritten: set[Key] = set()
+        for keys in halving:
+            try:
+                some = outcomes.only(set(keys))
+                unwritten |= self._settler.settle(self._connector, owner, some, unconfirmed)
+            except (sa.exc.DBAPIError, WriteSwallowed) as error:
+                halving.refuse(keys, error)
+        return unwritten
 
     def _still_held(self, owner: int, keys: set[Key]) -> set[Key]:
         """The keys that the owner holds. They are compared in Python: SQL may not find a row by its key."""
         if not keys:
             return set()
-        held = self._connector.transaction(lambda c: c.execute(self._held, {"claimjobs_me": owner}).all())
+        held = self._connector.rows(self._held, {"claimjobs_me": owner})
         return keys & {key_of(row) for row in held}
 
     def _fail(
@@ -119,7 +115,8 @@ class Refusals:
         """
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
-        unwritten = self._in_halves(owner, failed, unconfirmed, again) if failed.errors else set()
+        halving = Halving(failed.keys(), self._dialect, again)
+        unwritten = self._settle_parts(halving, owner, failed, unconfirmed)
         again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
         written = failed.only(set(failed.errors) - set(again))
         for key in refused:
@@ -204,33 +201,28 @@ def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
     return isinstance(error, WriteSwallowed) or dialect.refuses_row(error)
 
 
-def halved(
-    keys: Sequence[Key],
-    write: Callable[[Sequence[Key]], Result],
-    dialect: Dialect,
-    refused: dict[Key, str],
-    *,
-    first: Exception | None = None,
-) -> list[Result]:
-    """Call `write` for smaller and smaller parts of the keys, until each is written or a single key is refused.
+class Halving:
+    """Keys to be written: all at once, and what the database refuses in halves, until the bad row is alone.
 
-    Returns what `write` returned. Adds refused keys to `refused`, with the reason. `first`: the error by which all keys
-    were refused together.
+    `for keys in halving:` write them, and call `refuse` where the database refuses that.
     """
-    if first is not None and len(keys) > 1:
-        middle = len(keys) // 2
-        return [
-            *halved(keys[:middle], write, dialect, refused),
-            *halved(keys[middle:], write, dialect, refused),
-        ]
-    try:
-        return [write(keys)] if first is None else _alone(keys, refused, first)
-    except (sa.exc.DBAPIError, WriteSwallowed) as error:
-        if not is_of_a_row(error, dialect):
-            raise
-        return halved(keys, write, dialect, refused, first=error)
 
+    def __init__(self, keys: Sequence[Key], dialect: Dialect, refused: dict[Key, str]) -> None:
+        """`refused` collects the keys that were refused alone, with the reason."""
+        self._dialect = dialect
+        self._refused = refused
+        self._parts = [keys] if keys else []
 
-def _alone(keys: Sequence[Key], refused: dict[Key, str], error: Exception) -> list[Result]:
-    refused.update(dict.fromkeys(keys, reason(error)))
-    return []
+    def __iter__(self) -> Iterator[Sequence[Key]]:
+        while self._parts:
+            yield self._parts.pop()
+
+    def refuse(self, keys: Sequence[Key], error: Exception) -> None:
+        """These keys were refused: their halves are next. Raises an error that is not about single rows."""
+        if not is_of_a_row(error, self._dialect):
+            raise error
+        if len(keys) == 1:
+            self._refused[keys[0]] = reason(error)
+        else:
+            middle = len(keys) // 2
+            self._parts += [keys[middle:], keys[:middle]]

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -115,6 +115,29 @@ class Connector:
             with attempt as connection:
                 result = work(connection)
         return result
+
+    def scalar(self, statement: Any, values: Mapping[str, Any] | None = None, patience: float | None = None) -> Any:
+        """The first value that one statement returns, in a transaction of its own; None where there is no row."""
+        for attempt in self.attempts(patience):
+            with attempt as connection:
+                value = connection.scalar(statement, values)
+        return value
+
+    def rows(
+        self, statement: Any, values: Mapping[str, Any] | None = None, patience: float | None = None
+    ) -> Sequence[sa.Row[Any]]:
+        """All rows that one statement returns, in a transaction of its own."""
+        for attempt in self.attempts(patience):
+            with attempt as connection:
+                rows = connection.execute(statement, values).all()
+        return rows
+
+    def write(self, statement: Any, values: Mapping[str, Any] | None = None, patience: float | None = None) -> int:
+        """Run one statement in a transaction of its own; how many rows it wrote."""
+        for attempt in self.attempts(patience):
+            with attempt as connection:
+                count = connection.execute(statement, values).rowcount
+        return count
 
     def attempts(
         self,

@@ -150,9 +150,9 @@ class Heartbeat:
         if self._led_through != self._connector.lost:
             self._leads = False
         if not self._leads and not self._connector.pooled:
-            self._leads = bool(self._connector.transaction(lambda c: c.scalar(self._try_to_lead), patience=0))
+            self._leads = bool(self._connector.scalar(self._try_to_lead, patience=0))
             self._led_through = self._connector.lost
-        jobs = sum(map(self._reaper.reclaim, self._reaper.dead()))
+        jobs = sum(self._reaper.reclaim(owner) for owner in self._reaper.dead())
         # Without session locks there is no leader, and every owner searches.
         if (self._leads or self._connector.pooled) and time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP

@@ -70,7 +70,7 @@ class Owner:
     def leave(self) -> None:
         """Delete the row of this owner. It must hold no job any more."""
         me = {"claimjobs_me": self.id}
-        self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)
+        self._connector.write(statements.leave(self._table), me, patience=1)
 
     def retire(self) -> None:
         """From now on, do not register on a new connection."""

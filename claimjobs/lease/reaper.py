@@ -11,11 +11,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import SWALLOWED, halved
+from claimjobs.batch.refusals import SWALLOWED, Halving
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.database.connection import Connector
 from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Key
+from claimjobs.errors import WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.lease.owner import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, read_owners
@@ -58,7 +59,7 @@ class Reaper:
 
     def unknown(self) -> list[int]:
         """The ids of owners that hold jobs and are not in the owners table."""
-        return self._connector.transaction(lambda c: list(c.scalars(self._unknown)), patience=0)
+        return [owner for (owner,) in self._connector.rows(self._unknown, patience=0)]
 
     def _dead(self, connection: sa.Connection) -> list[OwnerState]:
         # After a crash or a failover all sessions have ended: then a free lock is no sign of death for some seconds.
@@ -129,7 +130,7 @@ class Reaper:
 
     def _is_ours(self, owner: int) -> bool:
         claims_of = statements.claims_of(self._backend.owners)
-        claims = self._connector.transaction(lambda c: c.scalar(claims_of, {"claimjobs_me": owner}), patience=1)
+        claims = self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1)
         if claims in (None, self._backend.roles.name):
             return True
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims)
@@ -139,7 +140,7 @@ class Reaper:
         """Wait until the session of an owner whose process has ended is gone; return the session if it stays."""
         deadline = time.monotonic() + END_OF_SESSION
         holder = sa.select(self._backend.dialect.lock_holder(sa.literal(owner, sa.Integer)))
-        while (session := self._connector.transaction(lambda c: c.scalar(holder), patience=1)) is not None:
+        while (session := self._connector.scalar(holder, patience=1)) is not None:
             if time.monotonic() > deadline:
                 return int(session)
             time.sleep(0.01)
@@ -149,7 +150,7 @@ class Reaper:
         kill = self._backend.dialect.end_session(session)
         # It may be another user's session, or may have ended just now. Then only the owner id fences.
         with contextlib.suppress(sa.exc.DBAPIError):
-            self._connector.transaction(lambda c: c.execute(kill), patience=0)
+            self._connector.write(kill, patience=0)
 
     def _declare_dead(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> tuple[int, bool]:
         """Declare an owner dead and reclaim its jobs; delete its row if it holds none any more.
@@ -176,13 +177,15 @@ class Reaper:
         That is logged once for each owner.
         """
         refused: dict[Key, str] = {}
-
-        def write(keys: Sequence[Key]) -> set[Key]:
-            with savepoint(connection):
-                return self._settler.write(connection, owner, outcomes.only(set(keys)))
-
+        short: set[Key] = set()
         keys = outcomes.keys()
-        short = set().union(*halved(keys, write, self._backend.dialect, refused))
+        halving = Halving(keys, self._backend.dialect, refused)
+        for some in halving:
+            try:
+                with savepoint(connection):
+                    short |= self._settler.write(connection, owner, outcomes.only(set(some)))
+            except (sa.exc.DBAPIError, WriteSwallowed) as error:
+                halving.refuse(some, error)
         # Compared in Python: where a key is unequal to itself, SQL finds no row by it.
         left = {key_of(row) for row in connection.execute(self._held, {"claimjobs_me": owner})} if short else set()
         stuck = {**refused, **dict.fromkeys(left & set(keys), SWALLOWED)}

@@ -255,7 +255,7 @@ class Queue:
     def now(self) -> datetime:
         """The time of the database, in UTC: `run_at` is compared with it."""
         with self._parts.connector() as connector:
-            moment: datetime = connector.transaction(lambda c: c.execute(sa.select(self._chosen.now)).scalar_one())
+            moment: datetime = connector.scalar(sa.select(self._chosen.now))
             return moment
 
     @property

@@ -27,8 +27,8 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "No row has the id 0, so that its beat reaches none: one statement more, once.",
     (
         "claimjobs/lease/owner.py",
-        "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=1)",
-        "self._connector.transaction(lambda c: c.execute(statements.leave(self._table), me), patience=2)",
+        "self._connector.write(statements.leave(self._table), me, patience=1)",
+        "self._connector.write(statements.leave(self._table), me, patience=2)",
     ): "A second more for an owner that leaves without a server: the next reaper takes it out all the same.",
     (
         "claimjobs/lease/sleeper.py",
@@ -47,8 +47,8 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "A number in a word to whoever reads the log.",
     (
         "claimjobs/lease/reaper.py",
-        "self._connector.transaction(lambda c: c.execute(kill), patience=0)",
-        "self._connector.transaction(lambda c: c.execute(kill), patience=1)",
+        "self._connector.write(kill, patience=0)",
+        "self._connector.write(kill, patience=1)",
     ): "A session that could not be ended at once is asked again for a second; the owner's id fences anyway.",
     (
         "claimjobs/statements/settle.py",
