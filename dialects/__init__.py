@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.base import Dialect, Key, Listener, Lock
+from claimjobs.dialects.base import Dialect, Key
+from claimjobs.dialects.key_locks import Lock
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.postgres import PortablePostgres, Postgres
+from claimjobs.dialects.waking import Listener
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "mariadb": MariaDB}
 

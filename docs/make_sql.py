@@ -149,11 +149,11 @@ def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
     names = ("settings", "isolation", "dates")
-    settings = dict(zip(names, map(sa.text, dialect.settings(Liveness().lock_timeout)), strict=False))
+    settings = dict(zip(names, map(sa.text, dialect.sessions.settings(Liveness().lock_timeout)), strict=False))
     return {
         **settings,
         "register": owners.register(ours).values(row),
-        "hold": sa.select(dialect.try_session_lock(ME)),
+        "hold": sa.select(dialect.sessions.try_session_lock(ME)),
         "locked": owners.locked(ours),
         "beat": owners.beat(ours),
         **_asleep(ours, roles, dialect),
@@ -164,14 +164,14 @@ def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
 
 def _asleep(ours: sa.Table, roles: Roles, dialect: Dialect) -> dict[str, Any]:
     work = sleepers.work(roles, Selection(roles.due(database_now()), roles.default_order))
-    listen = dialect.listen(FIRST_OWNER)
+    listen = dialect.waking.listen(FIRST_OWNER)
     return {
         **({} if listen is None else {"listen": listen}),
         "lie down": sleepers.mark_asleep(ours),
         "glance": sleepers.glance(ours, work),
         "careful": sleepers.careful(ours, work, dialect=dialect, roles=roles),
         "call": sleepers.call(ours, dialect),
-        **({"interrupt": dialect.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
+        **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
     }
 
 
@@ -182,15 +182,15 @@ def _sleep() -> Any:
 def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     return {
-        "lead": sa.select(dialect.try_named_lock(f"reaper of {roles.name}")),
+        "lead": sa.select(dialect.sessions.try_named_lock(f"reaper of {roles.name}")),
         "look": owners.everyone(ours, dialect),
         "sweep": owners.unknown(roles, ours),
-        "end session": dialect.end_session(4711),
+        "end session": dialect.sessions.end_session(4711),
         "seize": owners.seize(ours),
         "declare dead": owners.declare_dead(ours),
         "left behind": owners.left_behind(roles),
         "claims of": owners.claims_of(ours),
-        "holder": sa.select(dialect.lock_holder(ME)),
+        "holder": sa.select(dialect.sessions.lock_holder(ME)),
     }
 
 

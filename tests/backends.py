@@ -252,7 +252,9 @@ class Backend:
 
     def advisory_locks(self, table: str = "jobs", keys: Sequence[int] = range(1, 1_001)) -> int:
         """How many advisory locks on keys are held now, by anybody. A server that lists none is asked for each key."""
-        return self._eye.advisory_locks([self.dialect.lock_of(f"{self._eye.database}.{table}", str(k)) for k in keys])
+        return self._eye.advisory_locks(
+            [self.dialect.key_locks.lock_of(f"{self._eye.database}.{table}", str(k)) for k in keys]
+        )
 
     def lock_table(self) -> list[tuple[str, str]]:
         """Every row lock on jobs in this database as (index, mode). Requires "row lock table".

@@ -215,9 +215,9 @@ def _translated(connection: sa.Connection, work: Callable[[sa.Connection], Resul
     try:
         return work(connection)
     except sa.exc.DBAPIError as error:
-        if dialect.error_code(error) in dialect.duplicate:
-            raise ValueTaken(dialect.refusing_index(error)) from error
-        if dialect.transient_kind(error) == "lock timeout":
+        if dialect.errors.code(error) in dialect.errors.duplicate:
+            raise ValueTaken(dialect.errors.refusing_index(error)) from error
+        if dialect.errors.transient_kind(error) == "lock timeout":
             raise StillLocked from error
         raise
 

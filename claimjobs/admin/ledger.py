@@ -132,7 +132,7 @@ def _insert(connection: sa.Connection, table: sa.Table, dialect: Dialect, entry:
         with savepoint(connection):
             connection.execute(statement, entry)
     except sa.exc.DBAPIError as error:
-        if dialect.error_code(error) not in dialect.duplicate:
+        if dialect.errors.code(error) not in dialect.errors.duplicate:
             raise
         return False
     return True
@@ -144,7 +144,7 @@ def _missing(dialect: Dialect) -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        if dialect.error_code(error) in dialect.missing_table:
+        if dialect.errors.code(error) in dialect.errors.missing_table:
             raise TableMissing(LEDGER_TABLE) from error
         raise
 

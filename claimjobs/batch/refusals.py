@@ -161,7 +161,7 @@ class IsolatingSettle:
         try:
             self._settler.write(connection, None, self.written)
         except sa.exc.DBAPIError as error:
-            self.was_refused = self._dialect.refuses_row(error)
+            self.was_refused = self._dialect.errors.refuses_row(error)
             instead = isolating(self.written, reason(error), self._roles, self._retry)
             if not self.was_refused or savepoint is None or instead is None:
                 raise
@@ -198,7 +198,7 @@ def isolating(outcomes: Outcomes, why: str, roles: Roles, retry: Retry) -> Outco
 
 def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
     """Whether a single row may be the cause why a write was refused or swallowed."""
-    return isinstance(error, WriteSwallowed) or dialect.refuses_row(error)
+    return isinstance(error, WriteSwallowed) or dialect.errors.refuses_row(error)
 
 
 class Halving:

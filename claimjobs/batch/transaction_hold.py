@@ -102,7 +102,7 @@ class OpenTransaction(Connector):
         except sa.exc.SQLAlchemyError as error:
             # A DBAPIError may mean that the connection broke. Then the server ended the transaction, not the handler.
             self._ended = self._ended or (self._was_ended and not isinstance(error, sa.exc.DBAPIError))
-            kinds = (self._dialect.broken_kind(error), self._dialect.transient_kind(error))
+            kinds = (self._dialect.errors.broken_kind(error), self._dialect.errors.transient_kind(error))
             self._gone, self._gone_by = next(filter(None, kinds), None) or reason(error), error
             self.close()
 

@@ -66,7 +66,7 @@ class AdvisoryLocks:
         return {lock: locks[lock] for lock in reversed(locks) if lock not in self.held}
 
     def _lock_of(self, key: Key) -> Lock:
-        return self._dialect.lock_of(self._table, self._texts.text(key))
+        return self._dialect.key_locks.lock_of(self._table, self._texts.text(key))
 
     def unlock(self, connection: sa.Connection, keys: Iterable[Key]) -> None:
         """Release the locks on these keys."""
@@ -84,7 +84,7 @@ class AdvisoryLocks:
 
     def _send(self, connection: sa.Connection, statement: sa.Select[Any], locks: Iterable[Lock]) -> Sequence[Any]:
         some = list(locks)
-        return connection.execute(statement, {"locks": self._dialect.locks(some)}).all() if some else ()
+        return connection.execute(statement, {"locks": self._dialect.key_locks.parameter(some)}).all() if some else ()
 
 
 class Recheck(ABC):
@@ -192,10 +192,10 @@ class AdvisoryStrategy(ClaimStrategy):
         return found
 
     def _new_locks(self, connection: sa.Connection) -> AdvisoryLocks:
-        ours = self._dialect.sessions_are_ours(connection) if self._declared is None else self._declared
+        ours = self._dialect.sessions.are_ours(connection) if self._declared is None else self._declared
         if not ours:
             raise SessionsNotOurs
-        home = connection.execute(self._dialect.home(self._roles.table)).scalar_one()
+        home = connection.execute(self._dialect.key_locks.schema_of(self._roles.table)).scalar_one()
         table = f"{home}.{self._roles.table.name}"
         return AdvisoryLocks(self._dialect, table, KeyText(self._roles, connection.dialect))
 

@@ -45,7 +45,7 @@ class RowReader:
 
     def fetch(self, cursor: Any) -> Sequence[Any]:
         """All rows of a driver's cursor, as the driver gives them."""
-        return self._dialect.fetched(cursor)
+        return self._dialect.encoding.fetched(cursor)
 
     def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
@@ -106,7 +106,7 @@ class RowReader:
         self._places = columns
 
     def _split(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
-        convert = self._dialect.joined_decoder(column)
+        convert = self._dialect.encoding.joined_decoder(column)
 
         def split_first(joined: str) -> Any:
             text = joined.partition(",")[0]

@@ -34,7 +34,7 @@ class Selector:
         """The rows that are due and match both predicates, in order."""
         due, order = self.roles.due(self.now), order_of(self.order_by, self.roles, self.dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
-        return Selection(sa.and_(due, *self.dialect.readable(self.roles.key), *self.predicates(where)), order)
+        return Selection(sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *self.predicates(where)), order)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and the one of the excluded rows, over columns of the user's table."""

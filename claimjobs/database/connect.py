@@ -79,13 +79,13 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
 
 def _engine(url: sa.URL) -> sa.Engine:
     dialect = DIALECTS[url.get_backend_name()]()
-    limits = dialect.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
+    limits = dialect.sessions.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
     wanted = {name: value for name, value in limits.items() if name not in url.query}
     # An engine shows the query of its URL to everybody: what is secret in it goes another way.
     secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
     given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
-    sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.on_connect(driver_connection))
+    sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.sessions.on_connect(driver_connection))
     ask_before_use(engine, dialect)  # a producer has no heart that looks after its connection
     return engine
 
@@ -160,7 +160,7 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     try:
         connection = engine.connect()
     except sa.exc.InvalidRequestError as error:
-        if not DIALECTS[engine.dialect.name]().is_elsewhere(error):
+        if not DIALECTS[engine.dialect.name]().errors.is_other_product(error):
             raise
         cause = f"{shown(engine.url)} leads to another database ({error})"
         raise UnknownDatabase(f"{cause}: give a URL such as {EXAMPLES}") from error
@@ -174,7 +174,7 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
         raise UnknownDatabase(f"{shown(engine.url)} names no database: give a URL such as {EXAMPLES}")
     if _CHECKED not in connection.info and not engine.dialect.is_async:
         connection.info[_CHECKED] = True
-        dialect.prepare_nothing_if_pooled(connection.connection.driver_connection)
+        dialect.sessions.prepare_nothing_if_pooled(connection.connection.driver_connection)
     return connection
 
 
@@ -196,13 +196,13 @@ def commits_by_itself(connection: sa.Connection) -> bool:
 def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
     where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
     dialect = DIALECTS[engine.dialect.name]()
-    if dialect.forbids_transactions(error):
+    if dialect.errors.forbids_transactions(error):
         return PoolerUnfit(where, why)
-    if dialect.timed_out(error):  # of what the driver asks on a new connection
+    if dialect.errors.timed_out(error):  # of what the driver asks on a new connection
         return StatementTimedOut(why)
-    if dialect.no_such_database(error):
+    if dialect.errors.no_such_database(error):
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
-    if dialect.refused(error):
+    if dialect.errors.refuses_account(error):
         return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
     options = ", and the URL's options" if engine.url.query else ""
     return ServerUnreachable(

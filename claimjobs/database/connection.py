@@ -156,7 +156,7 @@ class Connector:
 
     def raise_if_timed_out(self, error: Exception) -> None:
         """Raises StatementTimedOut, in place of its error, for a statement that was never given the time it takes."""
-        if self._dialect.timed_out(error):
+        if self._dialect.errors.timed_out(error):
             raise StatementTimedOut(reason(error)) from error
 
     def give_up(self) -> None:
@@ -182,11 +182,11 @@ class Connector:
                 connection = self._open()
                 self._commit_by_itself(connection, False)
                 with (
-                    contextlib.closing(self._dialect.listener(connection)) as listener,
+                    contextlib.closing(self._dialect.waking.listener(connection)) as listener,
                     self._lock.releasable_by(listener.end),
                     self._breaking(),
                     connection.begin(),
-                    self._dialect.committing(connection),
+                    self._dialect.waking.autocommit(connection),
                 ):
                     yield IdleConnection(connection, listener.wait, self._is_needed)
         except Exception as error:
@@ -239,7 +239,7 @@ class Connector:
 
     def _learn_from(self, error: sa.exc.DBAPIError, unconfirmed: list[BaseException] | None) -> None:
         """Drop a connection that broke. Raises TableMissing where a table of the queue is gone."""
-        if self._dialect.broken_kind(error):
+        if self._dialect.errors.broken_kind(error):
             self.lost += 1
             self._drop()
             if unconfirmed is not None:
@@ -273,7 +273,7 @@ class Connector:
         connection = self._connection
         with contextlib.suppress(sa.exc.SQLAlchemyError, AttributeError):
             if connection is not None and not connection.closed:
-                self._dialect.cut(connection.connection.driver_connection)
+                self._dialect.sessions.break_connection(connection.connection.driver_connection)
 
     def _open(self) -> sa.Connection:
         if self._connection is not None and (self._connection.invalidated or self._connection.closed):
@@ -296,9 +296,9 @@ class Connector:
     def _set_up(self, connection: sa.Connection) -> None:
         with connection.begin():
             declared = self._liveness.session_lock
-            self.pooled = not (self._dialect.sessions_are_ours(connection) if declared is None else declared)
+            self.pooled = not (self._dialect.sessions.are_ours(connection) if declared is None else declared)
             if not self.pooled:
-                for setting in self._dialect.settings(self._liveness.lock_timeout):
+                for setting in self._dialect.sessions.settings(self._liveness.lock_timeout):
                     connection.execute(sa.text(setting))
             else:
                 self._require_fit(connection)
@@ -310,7 +310,7 @@ class Connector:
 
     def _require_fit(self, connection: sa.Connection) -> None:
         """Raises SettingUnfit for a session that is not ours to set."""
-        if found := self._dialect.unfit_setting(connection):
+        if found := self._dialect.sessions.unfit_setting(connection):
             raise SettingUnfit(*found)
 
     def _drop(self) -> None:
@@ -326,10 +326,10 @@ class Connector:
 
     def _kind(self, error: BaseException | None) -> str | None:
         if isinstance(error, ServerUnreachable):
-            return self._dialect.connect_kind(error.__cause__ or error)
+            return self._dialect.errors.connect_kind(error.__cause__ or error)
         if not isinstance(error, sa.exc.DBAPIError):
             return None
-        return self._dialect.broken_kind(error) or self._dialect.transient_kind(error)
+        return self._dialect.errors.broken_kind(error) or self._dialect.errors.transient_kind(error)
 
     def is_passing(self, error: BaseException) -> bool:
         """Whether what failed with this error may succeed when it is tried again."""
@@ -343,7 +343,7 @@ class Connector:
         self._report.transients[kind] += 1
         if self._trouble is not None:
             self._trouble.tries += 1
-        elif kind not in self._dialect.transient.values():
+        elif kind not in self._dialect.errors.transient.values():
             self._trouble = Trouble(kind)
             log.warning("%s (%s): trying again", kind, reason(error))
 

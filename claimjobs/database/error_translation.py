@@ -39,7 +39,7 @@ def predicate_errors(dialect: Dialect, is_order: Callable[[], bool] = lambda: Fa
     try:
         yield
     except sa.exc.DBAPIError as error:
-        if dialect.error_code(error) in dialect.bad_predicate:
+        if dialect.errors.code(error) in dialect.errors.bad_predicate:
             raise (BadOrder if is_order() else BadPredicate)(reason(error)) from error
         raise
 
@@ -47,7 +47,7 @@ def predicate_errors(dialect: Dialect, is_order: Callable[[], bool] = lambda: Fa
 def passes(error: BaseException, engine: sa.Engine) -> bool:
     """Whether this is a deadlock, a lost connection or the like: the next try has nothing to do with it."""
     dialect = DIALECTS[engine.dialect.name]()
-    return (dialect.transient_kind(error) or dialect.broken_kind(error)) is not None
+    return (dialect.errors.transient_kind(error) or dialect.errors.broken_kind(error)) is not None
 
 
 def lasting(error: BaseException, engine: sa.Engine) -> str | None:
@@ -55,8 +55,8 @@ def lasting(error: BaseException, engine: sa.Engine) -> str | None:
     if isinstance(error, LASTING):
         return str(error).partition(" DETAIL:")[0]  # the values of the row, some of them instants, differ each time
     dialect = DIALECTS[engine.dialect.name]()
-    code = dialect.error_code(error)
-    refused = code in dialect.bad_row | dialect.bad_predicate | dialect.missing_table
+    code = dialect.errors.code(error)
+    refused = code in dialect.errors.bad_row | dialect.errors.bad_predicate | dialect.errors.missing_table
     # Drivers do not agree on which is which: what a constraint of MySQL refuses is an OperationalError, too.
     return f"{type(error).__name__} {code}" if refused or isinstance(error, REFUSALS) else None
 
@@ -79,9 +79,12 @@ class TablesInUse:
 
     def missing(self, error: BaseException) -> TableMissing | None:
         """What an error says of a table in use that is not there any more; None: it is about something else."""
-        if not isinstance(error, sa.exc.DBAPIError) or self.dialect.error_code(error) not in self.dialect.missing_table:
+        if (
+            not isinstance(error, sa.exc.DBAPIError)
+            or self.dialect.errors.code(error) not in self.dialect.errors.missing_table
+        ):
             return None
-        name = self.dialect.missing_name(error)
+        name = self.dialect.errors.missing_name(error)
         if self.side_car is not None and name == self.side_car[0].name:
             return ClaimsMissing(self.side_car[0].fullname, self.side_car[1])
         names = {table.name: table.fullname for table in self.tables}

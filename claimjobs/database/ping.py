@@ -27,7 +27,7 @@ def ask_before_use(engine: sa.Engine, dialect: Dialect) -> None:
 
     def wanted(driver_connection: Any, record: Any, _proxy: Any) -> None:
         rested = time.monotonic() - record.info.get(_USED, -FRESH)
-        if rested < FRESH and dialect.is_quiet(driver_connection):
+        if rested < FRESH and dialect.sessions.is_quiet(driver_connection):
             return
         try:
             engine.dialect.do_ping(driver_connection)

@@ -90,7 +90,7 @@ class Enqueuer:
         return CopyInsert(target) if self._dialect.copies else PlainInsert(target)
 
     def _is_conflict(self, error: sa.exc.DBAPIError) -> bool:
-        kind = self._dialect.transient_kind(error)
+        kind = self._dialect.errors.transient_kind(error)
         if kind not in CONFLICTS:
             return False
         self._report.transients[kind] += 1

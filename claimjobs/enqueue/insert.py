@@ -156,9 +156,9 @@ class Insert(ABC):
         return 0
 
     def _is_rows_fault(self, error: sa.exc.DBAPIError) -> bool:
-        code = self._dialect.error_code(error)
+        code = self._dialect.errors.code(error)
         never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
-        return self._dialect.refuses_row(error) or never_sent
+        return self._dialect.errors.refuses_row(error) or never_sent
 
 
 class PlainInsert(Insert):

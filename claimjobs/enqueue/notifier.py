@@ -65,11 +65,11 @@ class Notifier:
         for session in sessions:
             # The session may be awake, ended or another user's by now. Its owner finds the jobs when it polls.
             with contextlib.suppress(sa.exc.DBAPIError):
-                connection.execute(self._dialect.interrupt(session))
+                connection.execute(self._dialect.waking.interrupt(session))
 
     def _fails(self, error: sa.exc.SQLAlchemyError) -> None:
         lost = not isinstance(error, sa.exc.DBAPIError) or error.connection_invalidated
-        if lost or self._dialect.transient_kind(error):
+        if lost or self._dialect.errors.transient_kind(error):
             return
         log.info("consumers cannot be woken, and find jobs when they poll: %s", reason(error))
         self._may = False

@@ -113,7 +113,7 @@ class UniqueInsert(PlainInsert):
 
     def _refused(self, chunk: Chunk, refusal: Exception) -> int:
         """Insert again, without the rows that are in the table, a chunk that was refused for a duplicate."""
-        if self._dialect.error_code(refusal) not in self._dialect.duplicate:
+        if self._dialect.errors.code(refusal) not in self._dialect.errors.duplicate:
             return super()._refused(chunk, refusal)
         rest = self._new(chunk) if len(chunk) > 1 else self._single(chunk)
         return self.insert(rest) if len(rest) < len(chunk) else super()._refused(chunk, refusal)

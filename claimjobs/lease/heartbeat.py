@@ -65,7 +65,7 @@ class Heartbeat:
         self._owner = owner
         self._reaper = reaper
         name = backend.roles.name
-        self._try_to_lead = sa.select(backend.dialect.try_named_lock(f"reaper of {name}"))
+        self._try_to_lead = sa.select(backend.dialect.sessions.try_named_lock(f"reaper of {name}"))
         self._leads = False
         self._led_through = -1
         self.sleeper = Sleeper(

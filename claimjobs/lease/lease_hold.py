@@ -133,7 +133,7 @@ class LeaseHold(Hold):
     def _raise_if_refused(self, error: sa.exc.DBAPIError) -> None:
         """Raises ClaimRefused where what a claim writes is refused; a `where` can end in some of these errors, too."""
         dialect = self._backend.dialect
-        if dialect.refuses_row(error) and dialect.error_code(error) not in dialect.bad_predicate:
+        if dialect.errors.refuses_row(error) and dialect.errors.code(error) not in dialect.errors.bad_predicate:
             raise ClaimRefused(self._backend.roles.name, reason(error)) from error
 
     def _held_by(self, owner: int, patience: float | None = None) -> list[Key]:

@@ -113,23 +113,26 @@ class Owner:
         if self._connector.pooled:
             return None
         lock = sa.literal(self.id, sa.Integer)
-        taken = connection.scalar(sa.select(self._dialect.try_session_lock(lock))) or self._end_old_session(
+        taken = connection.scalar(sa.select(self._dialect.sessions.try_session_lock(lock))) or self._end_old_session(
             connection, lock
         )
         self.locked = bool(taken)
-        return self._dialect.server_since(connection) if taken else None
+        return self._dialect.sessions.server_since(connection) if taken else None
 
     def _end_old_session(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
         """End an earlier session of this owner that still has the lock, and take the lock.
 
         When the lock is free, the transaction of that session is committed or rolled back.
         """
-        holder, hold = sa.select(self._dialect.lock_holder(lock)), sa.select(self._dialect.try_session_lock(lock))
+        holder, hold = (
+            sa.select(self._dialect.sessions.lock_holder(lock)),
+            sa.select(self._dialect.sessions.try_session_lock(lock)),
+        )
         session = connection.scalar(holder)
         # A session that has just ended, or that is another user's, cannot be ended.
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
             if session is not None:
-                connection.execute(self._dialect.end_session(session))
+                connection.execute(self._dialect.sessions.end_session(session))
         deadline = time.monotonic() + END_OF_SESSION
         while not (taken := bool(connection.scalar(hold))) and time.monotonic() < deadline:
             time.sleep(0.02)

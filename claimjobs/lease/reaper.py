@@ -139,7 +139,7 @@ class Reaper:
     def _wait_for_the_end(self, owner: int) -> int | None:
         """Wait until the session of an owner whose process has ended is gone; return the session if it stays."""
         deadline = time.monotonic() + END_OF_SESSION
-        holder = sa.select(self._backend.dialect.lock_holder(sa.literal(owner, sa.Integer)))
+        holder = sa.select(self._backend.dialect.sessions.lock_holder(sa.literal(owner, sa.Integer)))
         while (session := self._connector.scalar(holder, patience=1)) is not None:
             if time.monotonic() > deadline:
                 return int(session)
@@ -147,7 +147,7 @@ class Reaper:
         return None
 
     def _end(self, session: int) -> None:
-        kill = self._backend.dialect.end_session(session)
+        kill = self._backend.dialect.sessions.end_session(session)
         # It may be another user's session, or may have ended just now. Then only the owner id fences.
         with contextlib.suppress(sa.exc.DBAPIError):
             self._connector.write(kill, patience=0)

@@ -113,7 +113,7 @@ def dead_among(
     silent = silences or {seen.id: seen.silence for seen in owners}
     if not any(seen.session is None or silent[seen.id] > seen.lease or seen.died for seen in owners):
         return []  # saves a statement in most cases
-    since = backend.dialect.server_since(connection)
+    since = backend.dialect.sessions.server_since(connection)
     return [seen for seen in owners if seen.is_dead(since, silent[seen.id], locks_tell=locks_tell)]
 
 

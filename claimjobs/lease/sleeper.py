@@ -252,7 +252,7 @@ class IdleWait:
 
     def _begin(self, connection: sa.Connection) -> WakeReason | None:
         """Listen, and mark the owner asleep: from now on producers wake it."""
-        listen = self._dialect.listen(self._owner.id)
+        listen = self._dialect.waking.listen(self._owner.id)
         if listen is not None and connection.info.get(LISTENS_AS) != self._owner.id:
             connection.execute(listen)
             connection.info[LISTENS_AS] = self._owner.id
@@ -278,7 +278,7 @@ class IdleWait:
             statement = self._checks.statement(condition.work if for_work else None, careful=careful)
             seen = connection.execute(statement, self._checks.parameters(self._owner.id)).one()
         except sa.exc.DBAPIError as error:
-            if self._dialect.transient_kind(error) == "interrupted":  # a wake that came during the check
+            if self._dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                 return WakeReason.WORK
             raise
         self._asleep, self._awake = seen.asleep, seen.stirring

@@ -215,7 +215,7 @@ class QueueParts:
 
     def _report_unreadable_keys(self) -> None:
         """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""
-        source, readable = self.backend.source, self.backend.dialect.readable(self.backend.source.key)
+        source, readable = self.backend.source, self.backend.dialect.encoding.readable(self.backend.source.key)
         self._empty += 1
         if not readable or self._empty not in {1, *PROBES}:
             return
@@ -233,7 +233,7 @@ class QueueParts:
         try:
             yield
         except sa.exc.DataError as error:
-            if self.backend.dialect.error_code(error) is None:
+            if self.backend.dialect.errors.code(error) is None:
                 raise KeyUnreadable(self.backend.source.name, reason(error)) from error
             raise
 

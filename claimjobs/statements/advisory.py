@@ -20,13 +20,13 @@ def try_locks(dialect: Dialect) -> sa.Select[Any]:
     This statement reads no jobs. In the WHERE of a statement that reads jobs, a lock would be taken for every row that
     the plan reads before the LIMIT.
     """
-    lock = dialect.each_lock()
-    return sa.select(lock, dialect.try_lock(lock))
+    lock = dialect.key_locks.each_lock()
+    return sa.select(lock, dialect.key_locks.try_lock(lock))
 
 
 def unlock(dialect: Dialect) -> sa.Select[Any]:
     """Release each of `locks` once."""
-    return sa.select(dialect.unlock(dialect.each_lock()))
+    return sa.select(dialect.key_locks.unlock(dialect.key_locks.each_lock()))
 
 
 def recheck(roles: Roles, dialect: Dialect, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:

@@ -21,7 +21,7 @@ Parts = Sequence[Sequence[sa.Column[Any]]]
 
 def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: Roles) -> Parts:
     """How to return these columns. The key is not joined, and `suspect` is the first of the joined ones."""
-    joined = [column for column in columns if dialect.joins_columns(column) and column not in set(roles.key)]
+    joined = [column for column in columns if dialect.encoding.joins_columns(column) and column not in set(roles.key)]
     if not FAST_PATH or len(joined) < 2:
         return [[column] for column in columns]
     joined.sort(key=lambda column: column is not roles.suspect)
@@ -53,11 +53,11 @@ def last_of(row: Sequence[Any]) -> int:
 
 def decoder(column: sa.Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
     """What makes of an encoded value the one that the driver would have given. None: they are equal."""
-    return dialect.decoder(column) if FAST_PATH else None
+    return dialect.encoding.decoder(column) if FAST_PATH else None
 
 
 def _encoded(part: Sequence[sa.ColumnElement[Any]], dialect: Dialect) -> sa.ColumnElement[Any]:
     if len(part) > 1:
-        return sa.type_coerce(dialect.joined(part), sa.types.NullType()).label("claimjobs_joined")
-    value = dialect.encoded(part[0]) if FAST_PATH else part[0]
+        return sa.type_coerce(dialect.encoding.joined(part), sa.types.NullType()).label("claimjobs_joined")
+    value = dialect.encoding.encoded(part[0]) if FAST_PATH else part[0]
     return sa.type_coerce(value, sa.types.NullType()).label(part[0].name)

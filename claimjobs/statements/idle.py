@@ -47,7 +47,7 @@ def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Di
     ahead = owners.c.beat > dialect.later(now, owners.c.lease)
     silent = sa.or_(dialect.later(owners.c.beat, owners.c.lease) < now, ahead)
     locked = owners.c.server_since.is_not(None)
-    lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.lock_holder(owners.c.id).is_(None))
+    lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.sessions.lock_holder(owners.c.id).is_(None))
     unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent, lock_lost))
     # An alias: these owners are not the rows that are counted.
     strays = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
@@ -72,7 +72,7 @@ def call(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
     chosen = (
         asleep.order_by(sa.func.random()).limit(sa.bindparam("claimjobs_number", type_=sa.Integer)).subquery("chosen")
     )
-    return sa.select(dialect.call(chosen.c.id))
+    return sa.select(dialect.waking.wake(chosen.c.id))
 
 
 def _others(owners: sa.Table, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:

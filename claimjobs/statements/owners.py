@@ -41,7 +41,7 @@ def leave(owners: sa.Table) -> sa.Delete:
 
 def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
     """All owners of the table `claims`, each with the session that holds its lock, and the database's time."""
-    session = dialect.lock_holder(owners.c.id).label("session")
+    session = dialect.sessions.lock_holder(owners.c.id).label("session")
     claims = sa.bindparam("claims", type_=sa.String)
     columns = (*owners.columns, session, database_now().label("now"))
     return sa.select(*columns).where(owners.c.claims == claims).order_by(owners.c.id)

@@ -26,9 +26,9 @@ RESERVED: Final = frozenset(
 
 def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
     """Whether rows of this kind of table can be locked and changed. Raises NotClaimable, Inherited or ReservedName."""
-    if refusal := dialect.unclaimable(connection, table):
+    if refusal := dialect.table_rules.unclaimable(connection, table):
         raise NotClaimable(table.fullname, *refusal)
-    if child := dialect.child(connection, table):
+    if child := dialect.table_rules.child(connection, table):
         raise Inherited(table.fullname, child)
     taken = sorted(RESERVED & {column.key for column in table.columns})
     if taken:
@@ -43,7 +43,7 @@ def check_key(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None
     found = _columns(connection, roles.table)
     for column in roles.key:
         type_ = found[column.name]["type"]
-        if not dialect.finds_again(type_):
+        if not dialect.table_rules.finds_again(type_):
             raise KeyUnfit(roles.name, column.name, _shown(type_, connection.dialect))
 
 
@@ -51,7 +51,7 @@ def check_roles(connection: sa.Connection, dialect: Dialect, roles: Roles) -> No
     """Whether claimjobs can write the columns that it must, and a row stays the same row. Raises RoleInKey or
     RoleComputed."""
     found = _columns(connection, roles.table)
-    places = dialect.partition_columns(connection, roles.table)
+    places = dialect.table_rules.partition_columns(connection, roles.table)
     for role in WRITTEN:
         column = getattr(roles, role)
         if column is None:

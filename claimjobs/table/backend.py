@@ -69,7 +69,7 @@ def inspect_table(
     with connected(engine) as connection:
         described = resolve(connection, table, given)
         acceptance.check_table(connection, found, described)
-        described = collated(described, found.collations(connection, described))
+        described = collated(described, found.table_rules.collations(connection, described))
         if side_car is not None:
             source = source_roles(connection, found, described, columns=given)
             claims = _claims(connection, found, source, side_car=side_car)
@@ -121,7 +121,7 @@ def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
     except ColumnMissing as missing:
         raise OwnersOutdated(missing.table, missing.column) from None
     except sa.exc.DBAPIError as error:
-        if not dialect.refused(error):
+        if not dialect.errors.refuses_account(error):
             raise
         raise AccessDenied(
             f"this user may not see the table of owners ({reason(error)}): whoever claims jobs needs SELECT, INSERT, "

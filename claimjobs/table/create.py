@@ -81,7 +81,7 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
         raise _bad_name(tables, error) from error
     except sa.exc.DBAPIError as error:
         _explain_refusal(dialect, error)
-        if dialect.error_code(error) in dialect.bad_name and not _all_exist(engine, tables):
+        if dialect.errors.code(error) in dialect.errors.bad_name and not _all_exist(engine, tables):
             raise _bad_name(tables, error) from error
         if recreate or not _all_exist(engine, tables):
             raise
@@ -99,7 +99,7 @@ def _must_be_nameable(dialect: Dialect, tables: list[sa.Table]) -> None:
         parts: list[Any] = [table, *table.indexes, *table.constraints, *types]
         for part in parts:
             # SQLAlchemy itself shortens the names that it makes up: they are of a class of their own.
-            flaw = dialect.unnameable(part.name) if type(part.name) in (str, quoted_name) else None
+            flaw = dialect.table_rules.unnameable(part.name) if type(part.name) in (str, quoted_name) else None
             if flaw is not None:
                 raise _bad_name([table], ValueError(f"{part.name!r}: {flaw}"))
 
@@ -178,7 +178,7 @@ def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
 
 
 def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
-    if dialect.refused(error):
+    if dialect.errors.refuses_account(error):
         raise AccessDenied(
             f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
             "or hand what `claimjobs setup-tables --sql` prints to somebody who may"
@@ -191,7 +191,7 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
         return sa.inspect(connection).has_table(table.name, schema=table.schema)
     except sa.exc.DBAPIError as error:
         dialect = dialect_of(connection)
-        if dialect.error_code(error) in dialect.bad_name:
+        if dialect.errors.code(error) in dialect.errors.bad_name:
             raise _bad_name([table], error) from error
         raise
 

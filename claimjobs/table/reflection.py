@@ -100,7 +100,7 @@ def _columns(connection: sa.Connection, name: str) -> set[str]:
         raise TableMissing(name) from None
     except sa.exc.DBAPIError as error:
         dialect = dialect_of(connection)
-        if dialect.error_code(error) in dialect.bad_name:
+        if dialect.errors.code(error) in dialect.errors.bad_name:
             raise TableMissing(name) from error
         raise
     except TypeError as error:  # as for MySQL's VECTOR(3)

@@ -62,7 +62,7 @@ def age(backend: Backend, *owner_ids: int) -> None:
 def _server_age(backend: Backend) -> float:
     with backend.engine.connect() as connection:
         now: datetime = connection.execute(sa.select(database_now())).scalar_one()
-        return (now - backend.dialect.server_since(connection)).total_seconds()
+        return (now - backend.dialect.sessions.server_since(connection)).total_seconds()
 
 
 def declare_dead(backend: Backend, owner_id: int) -> None:
@@ -73,7 +73,7 @@ def declare_dead(backend: Backend, owner_id: int) -> None:
 def session_of(backend: Backend, owner_id: int) -> int | None:
     """The session that holds the lock of an owner."""
     with backend.engine.connect() as connection:
-        holder = sa.select(backend.dialect.lock_holder(sa.literal(owner_id, sa.Integer)))
+        holder = sa.select(backend.dialect.sessions.lock_holder(sa.literal(owner_id, sa.Integer)))
         session: int | None = connection.scalar(holder)
         return session
 
@@ -83,7 +83,7 @@ def end_session(backend: Backend, owner_id: int) -> None:
     session = session_of(backend, owner_id)
     assert session is not None
     with backend.engine.connect() as connection:
-        connection.execute(backend.dialect.end_session(session))
+        connection.execute(backend.dialect.sessions.end_session(session))
     backend.wait_for(lambda: session_of(backend, owner_id) != session, f"session {session} ends")
 
 

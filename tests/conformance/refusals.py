@@ -13,7 +13,7 @@ from tests.backends import Backend
 
 def refusal(backend: Backend, kind: str) -> str:
     """A statement that the server answers with an error of this kind ("deadlock", "serialization", ...)."""
-    code = next(code for code, name in backend.dialect.transient.items() if name == kind)
+    code = next(code for code, name in backend.dialect.errors.transient.items() if name == kind)
     if backend.family == "postgres":
         return f"DO $$BEGIN RAISE SQLSTATE '{code}'; END$$"
     return f"SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = {code}"

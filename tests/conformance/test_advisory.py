@@ -157,7 +157,7 @@ def test_two_descriptions_of_a_table_share_its_locks(backend: Backend) -> None:
     one, other = advisory(backend, "transaction"), advisory(backend, "transaction", table=JOBS)
     one.enqueue(jobs(2))
     with backend.engine.connect() as connection:
-        home = connection.execute(backend.dialect.home(one.table)).scalar_one()
+        home = connection.execute(backend.dialect.key_locks.schema_of(one.table)).scalar_one()
     third = backend.bare_queue(f"{home}.jobs", lock="advisory", hold="transaction", bind=backend.new_engine())
     with one.claim():
         assert not other.claim()
@@ -317,11 +317,14 @@ def test_one_session_takes_no_lock_twice_where_keys_share_one(backend: Backend, 
 
 
 def one_lock_for_all(dialect: Dialect) -> Dialect:
-    class OneLock(type(dialect)):  # type: ignore[misc]
+    class OneLock(type(dialect.key_locks)):  # type: ignore[misc]
         def lock_of(self, table: str, key: str) -> Any:
             return super().lock_of(table, "1")
 
-    return OneLock()
+    class WithOneLock(type(dialect)):  # type: ignore[misc]
+        key_locks = OneLock()
+
+    return WithOneLock()
 
 
 def test_the_locks_of_several_queues_in_one_database_are_apart(backend: Backend, hold: Any) -> None:
@@ -396,7 +399,7 @@ def end_claimer(backend: Backend, queue: Queue) -> None:
     driver = connector._connection.connection.driver_connection
     session = driver.info.backend_pid if backend.family == "postgres" else driver.thread_id()
     with backend.engine.connect() as connection:
-        connection.execute(backend.dialect.end_session(session))
+        connection.execute(backend.dialect.sessions.end_session(session))
 
 
 def test_a_session_that_is_ended_frees_its_jobs(backend: Backend) -> None:

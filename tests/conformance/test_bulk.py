@@ -321,11 +321,11 @@ def test_a_lock_that_is_not_to_be_had_in_time_is_no_rows_fault(backend: Backend)
     rows = [{"id": n, **job} for n, job in enumerate(jobs(MANY), 1)]
     with backend.engine.connect() as other, backend.engine.connect() as mine:
         queue.enqueue(rows[-1], other)
-        for setting in backend.dialect.settings(1.0):
+        for setting in backend.dialect.sessions.settings(1.0):
             mine.exec_driver_sql(setting).close()
         with pytest.raises(sa.exc.DBAPIError) as error:
             queue.enqueue(rows, mine)
-        assert backend.dialect.transient_kind(error.value) == "lock timeout"
+        assert backend.dialect.errors.transient_kind(error.value) == "lock timeout"
         assert not error.value.connection_invalidated
         mine.rollback()
         mine.invalidate()  # its setting must not stay in the pool
@@ -349,7 +349,7 @@ def test_a_connection_that_breaks_meanwhile_is_told_and_not_used_again(backend: 
         thread = threading.Thread(target=enqueue, args=[mine])
         thread.start()
         backend.wait_for(backend.someone_waits_for_a_lock, "the rows wait for a key")
-        other.execute(backend.dialect.end_session(session))
+        other.execute(backend.dialect.sessions.end_session(session))
         thread.join(30)
         assert errors[0].connection_invalidated
         assert mine.invalidated

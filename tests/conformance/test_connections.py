@@ -202,7 +202,7 @@ def answer_lost(engine: sa.Engine, dialect: Dialect, happened: bool, then: Calla
         armed.clear()
         if happened:
             commit(line)
-        dialect.cut(line.driver_connection)
+        dialect.sessions.break_connection(line.driver_connection)
         try:
             line.cursor().execute("SELECT 1")
         finally:
@@ -364,7 +364,7 @@ def test_patience_runs_out_while_a_row_is_locked(backend: Backend) -> None:
     batch.done()
     with stranger_holds(backend, "0000"), pytest.raises(sa.exc.OperationalError) as raised:
         batch.settle()
-    assert backend.dialect.transient_kind(raised.value) == "lock timeout"
+    assert backend.dialect.errors.transient_kind(raised.value) == "lock timeout"
     assert not batch.settled
     batch.settle()
     assert batch.lost == ()

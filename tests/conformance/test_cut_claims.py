@@ -72,7 +72,7 @@ def lose_the_connection(backend: Backend, queue: Any) -> None:
     connector = hold_of(queue)._connector
     session = connector.transaction(lambda c: c.scalar(sa.text(_ME[backend.family])))
     with backend.engine.connect() as connection:
-        connection.execute(backend.dialect.end_session(session))
+        connection.execute(backend.dialect.sessions.end_session(session))
     lost = connector.lost
     backend.wait_for(lambda: (connector.transaction(_nothing), connector.lost > lost)[-1], "it is noticed")
 

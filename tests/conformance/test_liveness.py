@@ -441,7 +441,7 @@ def test_by_its_lease_alone(backend: Backend) -> None:
         queue = still(backend.queue(bind=engine, liveness=LEASE_ONLY))
         queue.enqueue(jobs(1))
         me, batch = queue.owner_id, queue.claim(1)
-    settings = [setting.split("=")[0] for setting in backend.dialect.settings(1.0)]
+    settings = [setting.split("=")[0] for setting in backend.dialect.sessions.settings(1.0)]
     assert settings
     assert not [statement for statement in sent if any(setting in statement for setting in settings)]
     assert not [statement for statement in sent if "lock(" in statement.lower()]

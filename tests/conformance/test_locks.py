@@ -279,7 +279,7 @@ def test_a_settle_does_not_wait_for_others_rows_in_a_small_table(backend: Backen
     keys = [job.key for job in mine.jobs]
     with by_hand(backend) as stranger, by_hand(backend) as connection:
         stranger.execute(sa.select(JOBS).where(JOBS.c.id.in_([job.key for job in theirs.jobs])).with_for_update())
-        connection.execute(sa.text(backend.dialect.settings(1.0)[0]))
+        connection.execute(sa.text(backend.dialect.sessions.settings(1.0)[0]))
         given = {"claimjobs_keys": keys, "claimjobs_me": queue.owner_id}
         connection.execute(settle.still_mine(reach(roles_of(JOBS), backend)), given)
         connection.execute(statement(kind, roles_of(JOBS), backend, keys), given)

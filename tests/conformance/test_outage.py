@@ -18,7 +18,7 @@ def uptime(backend: Backend) -> float:
     """Seconds since when the server runs."""
     with backend.engine.connect() as connection:
         now: datetime = connection.execute(sa.select(database_now())).scalar_one()
-        return (now - backend.dialect.server_since(connection)).total_seconds()
+        return (now - backend.dialect.sessions.server_since(connection)).total_seconds()
 
 
 def test_while_the_server_was_away_nobody_was_silent(backend: Backend) -> None:
@@ -64,7 +64,7 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
 ) -> None:
     """Whoever holds it cannot be ended: the owner goes on, and its lease alone tells that it lives."""
     monkeypatch.setattr("claimjobs.lease.owner.END_OF_SESSION", 0.1)
-    monkeypatch.setattr(type(backend.dialect), "end_session", lambda *_: sa.select(sa.literal(1)))
+    monkeypatch.setattr(type(backend.dialect.sessions), "end_session", lambda *_: sa.select(sa.literal(1)))
     queue = still(backend.queue())
     queue.enqueue(jobs(1))
     me, batch, owner = queue.owner_id, queue.claim(1), hold_of(queue).owner
@@ -72,7 +72,7 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
         end = sa.text(f"SELECT pg_terminate_backend({session_of(backend, me)})")
         stranger.execute(end if backend.family == "postgres" else sa.text(f"KILL {session_of(backend, me)}"))
         backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
-        assert stranger.scalar(sa.select(backend.dialect.try_session_lock(sa.literal(me, sa.Integer))))
+        assert stranger.scalar(sa.select(backend.dialect.sessions.try_session_lock(sa.literal(me, sa.Integer))))
         owner.beat(patience=None)
         assert not owner.locked
     with batch:

@@ -134,4 +134,4 @@ def test_in_statement_mode_it_is_told_which_mode_is_needed(anywhere: Backend) ->
 def test_what_an_engine_of_the_users_has_prepared_elsewhere_is_tried_again(code: str) -> None:
     error = Exception()
     error.sqlstate = code  # type: ignore[attr-defined]
-    assert DIALECTS["postgresql"]().transient_kind(error) == "prepared statement"
+    assert DIALECTS["postgresql"]().errors.transient_kind(error) == "prepared statement"

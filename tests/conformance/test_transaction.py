@@ -453,7 +453,7 @@ def test_a_row_that_points_at_a_held_job_can_be_written(backend: Backend) -> Non
     queue.enqueue(jobs(1))
     with queue.claim() as batch:
         with backend.engine.begin() as connection:
-            connection.execute(sa.text(backend.dialect.settings(1.0)[0]))
+            connection.execute(sa.text(backend.dialect.sessions.settings(1.0)[0]))
             connection.execute(sa.text("INSERT INTO notes VALUES (:job)"), {"job": batch[0].id})
         batch.release()
 

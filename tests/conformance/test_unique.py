@@ -267,10 +267,10 @@ def test_a_source_that_fails_as_a_database_does_is_not_taken_for_a_conflict(back
 
 
 def _deadlock(backend: Backend) -> Exception:
-    [code] = [code for code, kind in backend.dialect.transient.items() if kind == "deadlock"]
+    [code] = [code for code, kind in backend.dialect.errors.transient.items() if kind == "deadlock"]
     error = Exception(code, "deadlock")
     error.sqlstate = code  # type: ignore[attr-defined]
-    assert backend.dialect.transient_kind(error) == "deadlock"
+    assert backend.dialect.errors.transient_kind(error) == "deadlock"
     return error
 
 
@@ -298,7 +298,7 @@ def test_what_came_after_the_callers_snapshot_is_seen_or_refused(backend: Backen
         if level == "REPEATABLE READ" and not backend.has("current reads"):
             with pytest.raises(sa.exc.DBAPIError) as error:
                 queue.enqueue(visits("eve", "bob", "ada"), mine, unique=KEY)
-            assert backend.dialect.transient_kind(error.value) == "serialization"
+            assert backend.dialect.errors.transient_kind(error.value) == "serialization"
         else:
             assert queue.enqueue(visits("eve", "bob", "ada"), mine, unique=KEY) == 1
     assert sorted(there(backend)) in (["ada", "bob"], ["ada", "bob", "eve"])

@@ -61,17 +61,17 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "first = sa.select(sa.literal(2)).select_from(source.table).where(selection.ready).order_by(*selection.order)",
     ): "What it is does not matter, as long as it is not NULL.",
     (
-        "dialects/mysql.py",
+        "dialects/mysql/key_locks.py",
         'return sa.func.json_table(names, shape).table_valued(sa.column("name", sa.String(64)), name="wanted").c.name',
         'return sa.func.json_table(names, shape).table_valued(sa.column("name", sa.String(65)), name="wanted").c.name',
     ): "No name of a lock is longer than 64, and the server is not told of this figure.",
     (
-        "dialects/base.py",
+        "dialects/sessions.py",
         "return not line.poll(0)",
         "return not line.poll(1)",
     ): "A millisecond.",
     (
-        "dialects/postgres.py",
+        "dialects/postgres/errors.py",
         """return _says(error, *words) or (_says(error, 'role "') and _says(error, "does not exist"))""",
         """return _says(error, *words) or ((_says(error, 'role "')))""",
     ): "The server names a role, when a connection is made, only where it refuses that role.",

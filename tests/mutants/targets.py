@@ -43,7 +43,11 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "unit/test_idle unit/test_rounds test_calls test_sleep test_idle test_liveness",
     ),
     "dialects": (
-        "dialects/base dialects/mysql dialects/mariadb dialects/postgres",
+        "dialects/base dialects/sessions dialects/error_codes dialects/mariadb "
+        "dialects/mysql/dialect dialects/mysql/keys dialects/mysql/errors dialects/mysql/sessions "
+        "dialects/mysql/key_locks dialects/mysql/waking dialects/mysql/encoding dialects/mysql/table_rules "
+        "dialects/postgres/dialect dialects/postgres/errors dialects/postgres/sessions dialects/postgres/key_locks "
+        "dialects/postgres/waking dialects/postgres/encoding dialects/postgres/table_rules",
         "unit/test_connect unit/test_decoder test_claim test_settle test_two_databases test_calls test_columns "
         "test_locks test_transaction test_connections test_timeouts test_wire test_unreadable test_assign "
         "test_errors test_unique",

@@ -17,16 +17,16 @@ from tests.packaging.conftest import REPOSITORY, Built, contents
 
 pytestmark = pytest.mark.slow
 
-DIALECTS = {path.name for path in (REPOSITORY / "dialects").glob("*.py")}
+DIALECTS = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "dialects").rglob("*.py")}
 
 
 def test_the_dialects_are_real_files_of_the_package(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as wheel:
         found = [entry for entry in wheel.infolist() if entry.filename.startswith("claimjobs/dialects/")]
-        assert {Path(entry.filename).name for entry in found} == DIALECTS
+        assert {entry.filename.removeprefix("claimjobs/") for entry in found} == DIALECTS
         assert all(stat.S_ISREG(entry.external_attr >> 16) for entry in found)
         for entry in found:
-            source = REPOSITORY / "dialects" / Path(entry.filename).name
+            source = REPOSITORY / entry.filename.removeprefix("claimjobs/")
             assert wheel.read(entry) == source.read_bytes()
 
 
@@ -42,7 +42,7 @@ def test_it_says_that_it_is_typed(built: Built) -> None:
 def test_the_sdist_holds_what_the_wheel_is_made_of(built: Built) -> None:
     with tarfile.open(built.sdist) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}
-    assert {f"claimjobs/dialects/{name}" for name in DIALECTS} <= names
+    assert {f"claimjobs/{name}" for name in DIALECTS} <= names
     assert not {name.split("/")[0] for name in names} & {"tests", "servers", "benchmarks", "examples"}
 
 
@@ -66,10 +66,10 @@ def test_the_command_is_there(environment: Path) -> None:
 
 
 def test_the_library_is_there(environment: Path) -> None:
-    program = "from claimjobs import *; import claimjobs.dialects.mysql as m; print(m.__file__)"
+    program = "from claimjobs import *; import claimjobs.dialects.mysql.dialect as m; print(m.__file__)"
     found = Path(run(environment / "python", "-W", "error", "-c", program).strip())
     assert found.is_relative_to(environment.parent)
-    assert found.match("claimjobs/dialects/mysql.py")
+    assert found.match("claimjobs/dialects/mysql/dialect.py")
 
 
 def test_there_is_no_second_copy_of_the_dialects(environment: Path) -> None:

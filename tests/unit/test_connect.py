@@ -131,5 +131,5 @@ def test_nothing_is_asked_of_a_server_before_the_first_use() -> None:
 def test_a_delete_of_joined_rows_that_is_interrupted_is_run_again() -> None:
     """MySQL has no number for it (seen in a run whose consumers were called while they were at work)."""
     joined = Exception(1105, "An error occurred in multi-table update")
-    assert MySQL().transient_kind(joined) == "interrupted"
-    assert MySQL().transient_kind(Exception(1105, "Unknown error")) is None
+    assert MySQL().errors.transient_kind(joined) == "interrupted"
+    assert MySQL().errors.transient_kind(Exception(1105, "Unknown error")) is None

@@ -1,0 +1,89 @@
+"""Which error means what: every database, and every driver, has its own codes and words."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+TIMED_OUT: Final = "statement timeout"
+"""The kind of an error for which `timed_out` is true."""
+
+
+class ErrorCodes:
+    """Classifies the errors of a database. Sets of codes are attributes; what a code does not say is a method."""
+
+    transient: ClassVar[dict[Any, str]] = {}
+    """Codes after which the same transaction may succeed when it runs again, with the kind to count."""
+
+    broken: ClassVar[dict[Any, str]] = {}
+    """Codes after which it may succeed on a new connection, perhaps to another server, with the kind to count."""
+
+    missing_table: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "there is no such table"."""
+
+    bad_predicate: ClassVar[frozenset[Any]] = frozenset()
+    """Codes that a wrong `where` or `order_by` may cause."""
+
+    bad_name: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "nothing can be made under this name": it is too long, in use, or empty."""
+
+    bad_row: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "this row does not fit": a value is too long, NULL, out of range, or violates a constraint."""
+
+    duplicate: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "a row with this unique key exists"."""
+
+    def code(self, error: BaseException) -> Any:
+        """The server's or the driver's code of this error; None if it has none."""
+        raise NotImplementedError
+
+    def refuses_row(self, error: BaseException) -> bool:
+        """Whether a write failed because of the values of a row, so that another row may be written."""
+        return self.code(error) in self.bad_row
+
+    def refusing_index(self, error: BaseException) -> str | None:
+        """The unique index that an error of `duplicate` is about; None if the error does not name it."""
+        del error
+        return None
+
+    def missing_name(self, error: BaseException) -> str | None:
+        """The name, without its schema, of the table that an error of `missing_table` is about."""
+        raise NotImplementedError
+
+    def transient_kind(self, error: BaseException) -> str | None:
+        """`deadlock`, `lock timeout`, `serialization` and so on for an error worth another attempt, else None."""
+        if self.timed_out(error):
+            return TIMED_OUT
+        code = self.code(error)
+        return None if code is None else self.transient.get(code)
+
+    def timed_out(self, error: BaseException) -> bool:
+        """Whether the server ended a statement that exceeded a time limit of the server."""
+        del error
+        return False
+
+    def broken_kind(self, error: BaseException) -> str | None:
+        """`connection lost` and so on for an error worth another connection, else None."""
+        kind = self.broken.get(self.code(error))
+        return kind or ("connection lost" if getattr(error, "connection_invalidated", False) else None)
+
+    def connect_kind(self, error: BaseException) -> str:
+        """The kind to count for a failure to connect."""
+        return self.broken.get(self.code(error), "server unavailable")
+
+    def refuses_account(self, error: BaseException) -> bool:
+        """Whether the server refused this user, password, address or right."""
+        raise NotImplementedError
+
+    def no_such_database(self, error: BaseException) -> bool:
+        """Whether a connection failed because the server has no database of this name."""
+        raise NotImplementedError
+
+    def is_other_product(self, error: BaseException) -> bool:
+        """Whether SQLAlchemy refused a connection because the server is another product than the URL says."""
+        del error
+        return False
+
+    def forbids_transactions(self, error: BaseException) -> bool:
+        """Whether a connection failed because a pooler runs each statement in another session."""
+        del error
+        return False

@@ -1,0 +1,7 @@
+"""MySQL 8.0.13 and later (InnoDB): what differs from the portable base, and why."""
+
+from __future__ import annotations
+
+from claimjobs.dialects.mysql.dialect import MySQL
+
+__all__ = ["MySQL"]

@@ -1,0 +1,87 @@
+"""The error numbers of MySQL and its drivers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar, Final
+
+from claimjobs.dialects.error_codes import ErrorCodes
+
+INTERRUPTED: Final = 1317
+_UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
+
+
+class MySQLErrors(ErrorCodes):
+    transient: ClassVar[dict[Any, str]] = {
+        1213: "deadlock",
+        1205: "lock timeout",
+        3572: "lock timeout",  # NOWAIT met a lock
+        3101: "serialization",  # a group refused the commit at certification
+        1180: "serialization",  # the commit reports the same refusal
+        INTERRUPTED: "interrupted",  # KILL QUERY; see `code`
+        1021: "disk full",
+        1114: "disk full",
+    }
+    broken: ClassVar[dict[Any, str]] = {
+        **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
+        **dict.fromkeys((2002, 2003, 1053), "server unavailable"),
+        **dict.fromkeys((1040, 1203, 1226), "too many connections"),
+        **dict.fromkeys((1290, 1792, 1836), "read only"),
+    }
+    missing_table: ClassVar[frozenset[Any]] = frozenset({1146})
+    # fmt: off
+    bad_predicate: ClassVar[frozenset[Any]] = frozenset(
+        {
+            1052, 1054, 1064, 1093, 1109, 1111, 1139, 1140, 1146, 1210, 1221, 1235, 1241, 1242, 1247, 1248, 1267, 1270,
+            1271, 1273, 1292, 1305, 1318, 1365, 1411, 1525, 1582, 1583, 1584, 1630, 1690, 4078,
+            # JSON; regular expressions; windows, of MySQL and of MariaDB.
+            *range(3140, 3159), *range(3685, 3702), *range(3579, 3600), *range(4015, 4025),
+        }
+    )
+    # fmt: on
+    # 1109 is a table that information_schema does not have; 1300 (MariaDB) and 3854 are characters of no name.
+    bad_name: ClassVar[frozenset[Any]] = frozenset({1049, 1050, 1059, 1061, 1102, 1103, 1109, 1300, 3854})
+    bad_row: ClassVar[frozenset[Any]] = frozenset(
+        # 1216, 1217, 1451 and 1452 are foreign keys, 1365 a division by zero, 1369 a view's check, 1644 SIGNAL,
+        # 1690 a number out of range.
+        {1048, 1062, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1369, 1406, 1411, 1451, 1452, 1644, 1690, 3140}
+        | {3819, 4025}
+    )
+    duplicate: ClassVar[frozenset[Any]] = frozenset({1062})
+
+    def code(self, error: BaseException) -> Any:
+        original = getattr(error, "orig", None) or error
+        if not (original.args and isinstance(original.args[0], int)):
+            return None
+        # KILL QUERY during a DELETE of joined rows raises an error without a number of its own.
+        interrupted = original.args[0] == _UNKNOWN and any(_MULTI in str(part) for part in original.args[1:])
+        return INTERRUPTED if interrupted else original.args[0]
+
+    def timed_out(self, error: BaseException) -> bool:
+        return bool(self.code(error) in {3024, 1969})  # max_execution_time; MariaDB's max_statement_time
+
+    def refusing_index(self, error: BaseException) -> str | None:
+        # 'index', or since MySQL 8.0.19 'table.index'.
+        found = re.search(r" for key '(?:[^']*\.)?([^']+)'$", str(getattr(error, "orig", error).args[-1]))
+        return found[1] if found else None
+
+    def missing_name(self, error: BaseException) -> str | None:
+        found = re.search(r"'(?:[^']*\.)?([^'.]+)'", str(getattr(error, "orig", error).args[-1]))
+        return found[1] if found else None
+
+    def refuses_account(self, error: BaseException) -> bool:
+        return bool(self.code(error) in {1044, 1045, 1130, 1142, 1698})
+
+    def no_such_database(self, error: BaseException) -> bool:
+        return bool(self.code(error) in {1049, 1059, 1102})  # the last two: no database can have this name
+
+
+class MariaDBErrors(MySQLErrors):
+    transient: ClassVar[dict[Any, str]] = {
+        **MySQLErrors.transient,
+        # Since 11, innodb_snapshot_isolation refuses to change a row that is newer than the snapshot.
+        1020: "serialization",
+    }
+
+    def is_other_product(self, error: BaseException) -> bool:
+        return "is not a MariaDB variant" in str(error)

@@ -1,0 +1,126 @@
+"""Finding rows by a list of keys on MySQL: the keys are a table, and the index is named.
+
+InnoDB locks a row when it reads it. So a statement that locks must read no rows but those of its keys, and that must
+not depend on the planner.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+from sqlalchemy.ext.compiler import compiles
+
+from claimjobs.dialects.base import Key
+
+_HERE: Final[sa.Dialect] = mysql.dialect()
+PREPARER: Final = _HERE.identifier_preparer
+_BINARY: Final = (sa.LargeBinary, sa.BINARY, sa.VARBINARY)
+
+
+def force(index: str | None) -> str:
+    """The hint that makes a statement use this index; None: the primary key."""
+    return f"FORCE INDEX ({'PRIMARY' if index is None else PREPARER.quote(index)})"
+
+
+def joined(rows: sa.Select[Any], key: Sequence[sa.Column[Any]], parameter: str, index: str | None) -> sa.Select[Any]:
+    """A select of the rows whose keys are in this parameter, in the order of the keys."""
+    given, matches = keys_table(key, parameter)
+    return straight(rows, given.join(key[0].table, matches), index)
+
+
+def straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Select[Any]:
+    """Read the left of a join first, in its order, and find the row on the right for each of its rows by this index."""
+    return rows.select_from(join).prefix_with("STRAIGHT_JOIN").with_hint(join.right, force(index))
+
+
+def keys_table(key: Sequence[sa.Column[Any]], parameter: str) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:
+    """The keys of a parameter as a table, in their order; and the condition that joins it to the table of the jobs."""
+    # A user's predicate in the same WHERE may name columns without their table: so these names are unusual.
+    names = [f"claimjobs_k{i}" for i in range(len(key))]
+    paths = [f"$[{i}]" for i in range(len(key))] if len(key) > 1 else ["$"]
+    columns = ", ".join(f"{names[i]} {_type(column)} path '{paths[i]}'" for i, column in enumerate(key))
+    keys = sa.bindparam(parameter, type_=_JsonKeys(tuple(column.type for column in key)))
+    given = sa.func.json_table(keys, sa.text(f"'$[*]' columns ({columns})")).table_valued(*names, name="candidate")
+    return given, sa.and_(*(column == _read(column, given.c[name]) for name, column in zip(names, key, strict=True)))
+
+
+def listed(key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    """`key IN (the values of this parameter)`, for at least one value and a driver that writes a list into the
+    statement."""
+    values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=_ListedKeys(tuple(column.type for column in key)))
+    return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(values)
+
+
+class _ListedKeys(sa.TypeDecorator[Sequence[Key]]):
+    """Keys as a driver gets them, in one parameter for any number of keys."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def __init__(self, types: tuple[sa.types.TypeEngine[Any], ...]) -> None:
+        super().__init__()
+        self.types = types
+
+    def process_bind_param(self, value: Sequence[Key] | None, _dialect: sa.Dialect) -> Any:
+        write = [type_.dialect_impl(_HERE).bind_processor(_HERE) for type_ in self.types]
+        keys: Sequence[Any] = value or ()
+        if len(write) == 1:
+            [to] = write
+            return [to(key) for key in keys] if to else list(keys)
+        return [tuple(to(part) if to else part for to, part in zip(write, key, strict=True)) for key in keys]
+
+
+class _JsonKeys(_ListedKeys):
+    """Keys as JSON. A key of several columns is a list."""
+
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[Key] | None, dialect: sa.Dialect) -> str:
+        return json.dumps(super().process_bind_param(value, dialect), default=_as_json)
+
+
+def _type(column: sa.Column[Any]) -> str:
+    """The type of a key within JSON_TABLE, which has no UUID. JSON holds no bytes, so they are sent as hex."""
+    stored = _stored(column.type)
+    if isinstance(stored, _BINARY):
+        return "text"
+    if isinstance(stored, sa.Uuid):
+        return "char(32)"
+    collation = getattr(stored, "collation", None)
+    name = column.type.compile(dialect=_HERE).partition(" CHARACTER SET ")[0].partition(" COLLATE ")[0]
+    return f"{name} COLLATE {PREPARER.quote(collation)}" if collation else name
+
+
+def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
+    return sa.func.unhex(given) if isinstance(_stored(column.type), _BINARY) else given
+
+
+def _stored(type_: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
+    """The type on this database, without the decorators around it."""
+    here = type_.dialect_impl(_HERE)
+    return _stored(here.impl_instance) if isinstance(here, sa.TypeDecorator) else here
+
+
+def _as_json(part: Any) -> str:
+    return part.hex() if isinstance(part, bytes) else str(part)
+
+
+class StraightDelete(sa.Delete):
+    """DELETE from a table that is joined to keys. It reads the keys first, whatever the planner would choose."""
+
+    inherit_cache = True
+
+
+@compiles(StraightDelete, "mysql", "mariadb")
+def _delete(delete: StraightDelete, compiler: Any, **kw: Any) -> str:
+    def tables(_delete: Any, table: Any, extra: Sequence[Any], from_hints: dict[Any, str], **kw: Any) -> str:
+        kw["asfrom"] = True
+        join = " STRAIGHT_JOIN ".join(part._compiler_dispatch(compiler, **kw) for part in (*extra, table))
+        return f"USING {join} {' '.join(from_hints.values())}"
+
+    compiler.delete_extra_from_clause = tables
+    return str(compiler.visit_delete(delete, **kw))

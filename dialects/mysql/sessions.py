@@ -1,0 +1,92 @@
+"""Sessions of MySQL: named locks belong to the whole server, and a group or a cluster does not share them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any, ClassVar, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.sessions import Sessions
+from claimjobs.dialects.types import database_now
+
+_NO_LIMIT: Final = 2**64 - 1
+"""`sql_select_limit` if there is no limit."""
+
+
+class MySQLSessions(Sessions):
+    refuses_joined_deletes: ClassVar[bool] = False
+    """With `sql_safe_updates` a session refuses a DELETE of joined rows, unless it uses an index of each table."""
+
+    def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
+        # PyMySQL's connect_timeout covers the TCP connection only; waiting for the greeting is a read.
+        more = {"read_timeout": seconds} if driver == "pymysql" else {}
+        return {**super().connect_arguments(driver, seconds), **more}
+
+    def on_connect(self, driver_connection: Any) -> None:
+        if hasattr(driver_connection, "_read_timeout"):
+            driver_connection._read_timeout = None  # it was for the greeting; a statement may take longer
+
+    def descriptor(self, driver_connection: Any) -> int:
+        return int(getattr(driver_connection, "_sock", driver_connection).fileno())
+
+    def settings(self, lock_timeout: float) -> Sequence[str]:
+        # The session's time zone applies to a user's TIMESTAMP columns; our clock is UTC. `sql_safe_updates` is for
+        # statements that people type. `sql_select_limit` would limit every SELECT that has no LIMIT.
+        return (
+            f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00', "
+            f"sql_safe_updates = 0, sql_select_limit = {_NO_LIMIT}",
+        )
+
+    def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        # SQLAlchemy has no name for a variable of the session; one that is switched on is 1.
+        limit, safe = connection.execute(sa.text("SELECT @@sql_select_limit, @@sql_safe_updates")).one()
+        if int(limit) < _NO_LIMIT:
+            return f"sql_select_limit = {limit}", f"SET SESSION sql_select_limit = {_NO_LIMIT}"
+        if safe and self.refuses_joined_deletes:
+            return "sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"
+        return None
+
+    def are_ours(self, connection: sa.Connection) -> bool:
+        greeted_by = connection.connection.dbapi_connection.thread_id()  # type: ignore[union-attr]
+        return bool(connection.scalar(sa.select(sa.func.connection_id())) == greeted_by) and not _several_primaries(
+            connection
+        )
+
+    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.get_lock(_lock_name(lock), 0, type_=sa.Boolean)
+
+    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
+        return self.try_session_lock(sa.literal(f"{zlib.crc32(name.encode())}.named"))
+
+    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.func.is_used_lock(_lock_name(lock), type_=sa.Integer)
+
+    def end_session(self, session: int) -> sa.Executable:
+        return sa.text("KILL :session").bindparams(session=session)
+
+    def server_since(self, connection: sa.Connection) -> datetime:
+        uptime = connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Uptime'")).one()[1]
+        now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+        return now - timedelta(seconds=int(uptime))
+
+
+class MariaDBSessions(MySQLSessions):
+    # MariaDB also demands an index for the keys, which are a table of JSON; MySQL only one for the written table.
+    refuses_joined_deletes: ClassVar[bool] = True
+
+
+def _lock_name(lock: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    """The database is part of the name, because locks belong to the server. A name has at most 64 characters."""
+    return sa.func.concat("claimjobs.", sa.func.crc32(sa.func.database()), ".", lock)
+
+
+def _several_primaries(connection: sa.Connection) -> bool:
+    """Whether this is a group or a Galera cluster in which each member knows only its own locks."""
+    variables = sa.text(
+        "SHOW GLOBAL VARIABLES WHERE (variable_name = 'wsrep_on' AND value = 'ON') "
+        "OR (variable_name = 'group_replication_single_primary_mode' AND value = 'OFF')"
+    )
+    return connection.execute(variables).first() is not None

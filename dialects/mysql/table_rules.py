@@ -1,0 +1,84 @@
+"""Which tables of MySQL can be claimed from: those of an engine with row locks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
+
+from claimjobs.dialects.mysql.keys import PREPARER
+from claimjobs.dialects.table_rules import TableRules
+
+_KIND: Final = sa.text(
+    "SELECT table_type, tables.engine, coalesce(transactions, 'NO') = 'YES' "
+    # MariaDB's FEDERATED reports YES, but locks nothing on the server that stores the rows.
+    "AND tables.engine <> 'FEDERATED' FROM information_schema.tables "
+    "LEFT JOIN information_schema.engines ON engines.engine = tables.engine "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND table_type <> 'TEMPORARY'"
+)
+_PARTITIONS: Final = sa.text(
+    "SELECT DISTINCT partition_expression, subpartition_expression FROM information_schema.partitions "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+)
+_COLLATIONS: Final = sa.text(
+    "SELECT column_name AS name, collation_name AS collation FROM information_schema.columns "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND collation_name IS NOT NULL"
+)
+
+
+class MySQLTableRules(TableRules):
+    # A driver reads a TIME as a duration, which SQLAlchemy turns into a time of day, and a SET in any order.
+    exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *(*TableRules.exact_types, mysql.YEAR, mysql.BIT),
+    )
+    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *(*TableRules.inexact_types, sa.Time, mysql.SET),
+    )
+
+    def unnameable(self, name: str) -> str | None:
+        # The server replaces a character beyond U+FFFF by a question mark.
+        if strange := [character for character in name if character > "\uffff"]:
+            return f"no name can have the character {strange[0]!r}"
+        return "it has more than 64 characters" if len(name) > 64 else None
+
+    def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
+        found = connection.execute(_KIND, {"schema": table.schema, "name": table.name}).first()
+        if found is None:
+            return "is a temporary table, which every session has for itself", "make a table that is not temporary"
+        if odd := [column.name for column in table.columns if "`" in column.name]:
+            return f"has a column {odd[0]!r}, a backtick in whose name SQLAlchemy reads as two", "rename the column"
+        kind, engine, locks = found
+        if kind == "VIEW":
+            return "is a view, whose rows have no key to lock them by", "name the table that it reads"
+        if locks:
+            return None
+        alter = f"ALTER TABLE {PREPARER.format_table(table)} ENGINE=InnoDB"
+        return f"is stored by {engine}, an engine without transactions and row locks", alter
+
+    def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        parts = connection.execute(_PARTITIONS, {"schema": table.schema, "name": table.name}).all()
+        expressions = [expression for row in parts for expression in row if expression]
+        return [column.name for column in table.columns if any(_mentions(one, column.name) for one in expressions)]
+
+    def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
+        # If no collation is named, the columns of a JSON_TABLE have the connection's: comparing them is error 1267.
+        found = connection.execute(_COLLATIONS, {"schema": table.schema, "name": table.name})
+        return {row[0]: row[1] for row in found}
+
+
+class MariaDBTableRules(MySQLTableRules):
+    # Its JSON_TABLE has no ENUM, and changes the bits of a BIT; a text would not find a row through the index.
+    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *(*MySQLTableRules.inexact_types, sa.Enum, mysql.BIT),
+    )
+
+
+def _mentions(expression: str, column: str) -> bool:
+    """Whether an expression, as the server writes it, names a column, with or without backticks."""
+    return (
+        PREPARER.quote_identifier(column) in expression
+        or re.search(rf"\b{re.escape(column)}\b", expression) is not None
+    )

@@ -1,0 +1,98 @@
+"""The SQLSTATE codes of Postgres, and the server's words where the driver has no code."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, ClassVar
+
+from claimjobs.dialects.error_codes import ErrorCodes
+
+
+class PostgresErrors(ErrorCodes):
+    transient: ClassVar[dict[Any, str]] = {
+        "40P01": "deadlock",
+        "55P03": "lock timeout",
+        "40001": "serialization",
+        "57014": "interrupted",
+        "53100": "disk full",
+        "53200": "out of memory",
+        # Behind a pooler: it was prepared in another session, or another client prepared it in this session.
+        "26000": "prepared statement",
+        "42P05": "prepared statement",
+    }
+    broken: ClassVar[dict[Any, str]] = {
+        **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "08000", "08003", "08006", "08007"), "connection lost"),
+        **dict.fromkeys(("57P03", "08001", "08004"), "server unavailable"),
+        "53300": "too many connections",
+        "25006": "read only",
+    }
+    missing_table: ClassVar[frozenset[Any]] = frozenset({"42P01"})
+    # fmt: off
+    # Class 42 is "syntax error or access rule violation"; 22 and 0A are an invalid operand and a missing feature.
+    bad_predicate: ClassVar[frozenset[Any]] = frozenset(
+        {
+            "42601", "42703", "42702", "42883", "42804", "42P01", "42803", "42846", "42704", "42725", "42809",
+            "42830", "42P02", "42P08", "42P09", "42P10", "42P18", "42P20", "42P21", "42P22", "42622", "428C9",
+            "3F000", "21000", "22P02", "22007", "22008", "22003", "22012", "22011", "22019", "2201B", "2201E",
+            "2201F", "2201W", "22021", "22023", "22024", "22025", "2202E", "2202H", "22030", "22032", "22033",
+            "22034", "22035", "22036", "22037", "22038", "22039", "2203A", "2203B", "2203C", "2203D", "2203E",
+            "2203F", "2203G", "0A000", "54001",
+        }
+    )
+    # 22P02 is a default that its type does not have: an ENUM of that name exists with other values.
+    bad_name: ClassVar[frozenset[Any]] = frozenset({"42P07", "42602", "42710", "42622", "3F000", "22P02"})
+    # Class 22 is "data exception", 23 "integrity constraint violation".
+    bad_row: ClassVar[frozenset[Any]] = frozenset(
+        {
+            "22001", "22003", "22007", "22008", "22021", "22P02", "22P05", "23502", "23503", "23505", "23514", "23P01",
+            "42804",
+        }
+    )
+    # fmt: on
+    duplicate: ClassVar[frozenset[Any]] = frozenset({"23505"})
+
+    def code(self, error: BaseException) -> Any:
+        original = getattr(error, "orig", None) or error
+        return getattr(original, "sqlstate", None)
+
+    def timed_out(self, error: BaseException) -> bool:
+        # Every interruption has this code, whoever caused it.
+        return bool(self.code(error) == "57014" and _says(error, "statement timeout", "transaction timeout"))
+
+    def refuses_row(self, error: BaseException) -> bool:
+        # By class: 22 data exception, 23 integrity constraint, 44 view with check option, P0 raised by a trigger
+        # (P0001), 27 refused by one, 38 and 39 by a function in another language.
+        return str(self.code(error))[:2] in {"22", "23", "27", "38", "39", "44", "P0"}
+
+    def refusing_index(self, error: BaseException) -> str | None:
+        detail = getattr(getattr(error, "orig", None), "diag", None)
+        return getattr(detail, "constraint_name", None)
+
+    def missing_name(self, error: BaseException) -> str | None:
+        found = re.search(r'"(?:[^"]*\.)?([^".]+)"', str(getattr(error, "orig", error)))
+        return found[1] if found else None
+
+    # libpq gives no SQLSTATE for a failure to connect, only the server's words.
+
+    def refuses_account(self, error: BaseException) -> bool:
+        words = (
+            "password authentication failed",
+            "no pg_hba.conf entry",
+            "no password supplied",
+            "permission denied",
+        )
+        return _says(error, *words) or (_says(error, 'role "') and _says(error, "does not exist"))
+
+    def connect_kind(self, error: BaseException) -> str:
+        full = _says(error, "too many clients", "too many connections", "remaining connection slots")
+        return "too many connections" if full else "server unavailable"
+
+    def no_such_database(self, error: BaseException) -> bool:
+        return _says(error, 'database "') and _says(error, '" does not exist') and not _says(error, 'role "')
+
+    def forbids_transactions(self, error: BaseException) -> bool:
+        return _says(error, "transaction blocks not allowed in statement pooling mode")  # PgBouncer's words
+
+
+def _says(error: BaseException, *words: str) -> bool:
+    return any(word in str(getattr(error, "orig", None) or error) for word in words)

@@ -1,0 +1,69 @@
+"""Sessions of Postgres: advisory locks have numbers, and a pooler may stand between."""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.sessions import ISOLATION, Sessions
+
+_OWNERS: Final = 0x636A6F
+_NAMES: Final = 0x636A6E
+"""The first halves of our advisory locks' numbers, "cjo" and "cjn", so that they are not those of other programs."""
+
+_PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted")
+
+
+class PostgresSessions(Sessions):
+    def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
+        # psycopg prepares a statement that it has sent five times. Other drivers have no such attribute.
+        threshold = getattr(driver_connection, "prepare_threshold", None)
+        if threshold is None:
+            return
+        greeted_by = driver_connection.info.backend_pid
+        driver_connection.prepare_threshold = None
+        with contextlib.suppress(driver_connection.Error):  # the next statement reports a broken connection
+            found = driver_connection.execute(f"SELECT 1 WHERE pg_backend_pid() = {greeted_by:d}").fetchone()
+            driver_connection.rollback()
+            driver_connection.prepare_threshold = threshold if found else None
+
+    def settings(self, lock_timeout: float) -> Sequence[str]:
+        # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
+        isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}"
+        # psycopg reads instants of this style only; the order of day and month stays the user's.
+        return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation, "SET DateStyle = ISO")
+
+    def are_ours(self, connection: sa.Connection) -> bool:
+        greeted_by = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
+        return bool(connection.scalar(sa.select(sa.func.pg_backend_pid())) == greeted_by)
+
+    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.pg_try_advisory_lock(_OWNERS, lock, type_=sa.Boolean)
+
+    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
+        return sa.func.pg_try_advisory_lock(_NAMES, zlib.crc32(name.encode()) >> 1, type_=sa.Boolean)
+
+    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        held = sa.table("pg_locks", *(sa.column(name) for name in _PG_LOCKS))
+        here: sa.Select[Any] = sa.select(sa.column("oid")).select_from(
+            sa.text("pg_database WHERE datname = current_database()")
+        )
+        return (
+            sa.select(held.c.pid)
+            .where(held.c.locktype == "advisory", held.c.granted, held.c.database == here.scalar_subquery())
+            .where(sa.cast(held.c.classid, sa.BigInteger) == _OWNERS, sa.cast(held.c.objid, sa.BigInteger) == lock)
+            .limit(1)
+            .scalar_subquery()
+        )
+
+    def end_session(self, session: int) -> sa.Executable:
+        return sa.select(sa.func.pg_terminate_backend(session))
+
+    def server_since(self, connection: sa.Connection) -> datetime:
+        since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
+        return since

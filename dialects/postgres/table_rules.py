@@ -1,0 +1,62 @@
+"""Which tables of Postgres can be claimed from: no views, no foreign tables, no rules that change a write."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
+
+from claimjobs.dialects.postgres.names import PREPARER
+from claimjobs.dialects.table_rules import TableRules
+
+# All partitions of a table count, because another server may store one of them.
+_KIND: Final = sa.text(
+    "SELECT CASE WHEN EXISTS (SELECT FROM pg_partition_tree(main.oid) AS part JOIN pg_class AS leaf "
+    "ON leaf.oid = part.relid WHERE leaf.relkind = 'f') THEN 'f' ELSE relkind END AS kind, relpersistence, "
+    "(SELECT min(rulename) FROM pg_rewrite WHERE ev_class = main.oid AND ev_type IN ('2', '4') AND ev_enabled <> 'D') "
+    "AS rule FROM pg_class AS main WHERE main.oid = to_regclass(:name)"
+)
+_CHILD: Final = sa.text(
+    "SELECT min(inhrelid::regclass::text) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
+    "WHERE inhparent = to_regclass(:name) AND relkind <> 'p'"
+)
+_KINDS: Final = {"v": "a view", "m": "a materialized view", "f": "a foreign table, or has a partition that is one"}
+_PARTITIONED_BY: Final = sa.text(
+    "SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrelid AND attnum = ANY(partattrs) "
+    "WHERE partrelid = to_regclass(:name)"
+)
+
+
+class PostgresTableRules(TableRules):
+    exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *TableRules.exact_types,
+        *(postgresql.INET, postgresql.CIDR, postgresql.MACADDR, postgresql.MACADDR8),
+        *(postgresql.OID, postgresql.BIT, postgresql.ranges.AbstractRange),
+    )
+
+    def finds_again(self, type_: sa.types.TypeEngine[Any]) -> bool:
+        return super().finds_again(type_.data_type if isinstance(type_, postgresql.DOMAIN) else type_)
+
+    def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
+        name = PREPARER.format_table(table)
+        found = connection.execute(_KIND, {"name": name}).one()
+        if found.relpersistence == "t":
+            return "is a temporary table, which every session has for itself", "make a table that is not temporary"
+        if found.kind not in _KINDS:
+            return None if found.rule is None else _refused_for_rule(found.rule, name)
+        return f"is {_KINDS[found.kind]}, whose rows cannot be locked", "name the table that it reads"
+
+    def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        found: str | None = connection.scalar(_CHILD, {"name": PREPARER.format_table(table)})
+        return found
+
+    def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        return connection.scalars(_PARTITIONED_BY, {"name": PREPARER.format_table(table)}).all()
+
+
+def _refused_for_rule(rule: str, table: str) -> tuple[str, str]:
+    """A rule rewrites our statements, so that one may write other rows or none, or return nothing."""
+    step = f"DROP RULE {PREPARER.quote(rule)} ON {table}, and let a trigger do its work"
+    return f"has the rule {rule!r}, which changes what an UPDATE or a DELETE of a claim does", step

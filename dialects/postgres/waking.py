@@ -1,0 +1,90 @@
+"""Waking an owner on Postgres: NOTIFY, which a commit delivers and a rollback does not."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+from collections.abc import Iterator
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.waking import Waking
+
+_CHANNEL: Final = "claimjobs_"
+"""The channel of an owner is this, then the owner's number."""
+
+
+class PostgresWaking(Waking):
+    def listener(self, connection: sa.Connection) -> _NotificationListener:
+        return _NotificationListener(connection)
+
+    def listen(self, owner: int) -> sa.Executable:
+        # Each owner has a channel: one for all would wake all. LISTEN takes no parameter; an owner is a number.
+        return sa.text(f"LISTEN {_CHANNEL}{owner:d}")
+
+    def wake(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        return sa.func.pg_notify(sa.func.concat(_CHANNEL, owner), "")
+
+    @contextlib.contextmanager
+    def autocommit(self, connection: sa.Connection) -> Iterator[None]:
+        driver: Any = connection.connection.driver_connection
+        driver.autocommit = True  # the driver sends nothing for this, and no BEGIN and COMMIT while it is set
+        try:
+            yield
+        finally:
+            if not driver.closed:
+                driver.autocommit = False
+
+
+class _Notifications:
+    """Counts the notifications of a connection. One may arrive with the answer to a statement."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, _notification: Any) -> None:
+        """A notification has arrived."""
+        self.count += 1
+
+    @classmethod
+    def of(cls, connection: sa.Connection) -> _Notifications:
+        """The counter of this connection."""
+        found: _Notifications | None = connection.info.get(_CHANNEL)
+        if found is None:
+            found = connection.info[_CHANNEL] = cls()
+            driver: Any = connection.connection.driver_connection
+            driver.add_notify_handler(found.add)
+        return found
+
+
+class _NotificationListener:
+    """Waits until data arrive on the socket of the connection.
+
+    It takes all data for a notification, and leaves them for the next statement to read.
+    """
+
+    def __init__(self, connection: sa.Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        self._notifications = _Notifications.of(connection)
+        self._known = self._notifications.count
+        self._descriptor = driver.fileno()
+        self._end_reader, self._end_writer = socket.socketpair()
+        self._end_writer.setblocking(False)
+
+    def wait(self, seconds: float) -> bool:
+        if self._notifications.count > self._known:
+            return True
+        both = select.poll()
+        both.register(self._descriptor, select.POLLIN)
+        both.register(self._end_reader, select.POLLIN)
+        return bool(both.poll(seconds * 1000))
+
+    def end(self) -> None:
+        with contextlib.suppress(OSError):
+            self._end_writer.send(b".")
+
+    def close(self) -> None:
+        self._end_reader.close()
+        self._end_writer.close()

@@ -1,0 +1,99 @@
+"""Sessions: how a connection is made and set up, which locks a session holds, and how it is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+ISOLATION: Final = "READ COMMITTED"
+"""The isolation level of every claim and settle: each statement sees what was committed before it."""
+
+
+class Sessions:
+    """Databases have different functions for this, and drivers different attributes."""
+
+    # --- connections of a driver -------------------------------------------------------------------------
+
+    def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
+        """The arguments that limit an attempt to connect to so many seconds."""
+        del driver
+        return {"connect_timeout": seconds}
+
+    def on_connect(self, driver_connection: Any) -> None:
+        """Set up a new connection of the driver."""
+
+    def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
+        """Turn off the driver's prepared statements if a pooler may change the session between transactions."""
+
+    def descriptor(self, driver_connection: Any) -> int:
+        """The file descriptor of a driver's connection."""
+        return int(driver_connection.fileno())
+
+    def break_connection(self, driver_connection: Any) -> None:
+        """Break a connection, so that a thread that waits for an answer on it stops waiting."""
+        with (
+            contextlib.suppress(OSError, AttributeError),
+            socket.socket(fileno=os.dup(self.descriptor(driver_connection))) as line,
+        ):
+            line.shutdown(socket.SHUT_RDWR)
+
+    def is_quiet(self, driver_connection: Any) -> bool:
+        """Whether the server has certainly sent nothing since its last answer. It would announce the session's end."""
+        try:
+            line = select.poll()
+            line.register(self.descriptor(driver_connection), select.POLLIN)
+            return not line.poll(0)
+        except (AttributeError, OSError, ValueError):  # no such descriptor, or no poll (Windows)
+            return False
+
+    # --- an owner's session ------------------------------------------------------------------------------
+
+    def settings(self, lock_timeout: float) -> Sequence[str]:
+        """The statements that set up an owner's new connection. `lock_timeout` is in seconds.
+
+        Without it a settle could wait for another program's row lock until the owner's lease is over.
+        """
+        raise NotImplementedError
+
+    def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        """A setting with which our statements fail, or read too few rows; and the SQL that changes it. None: all fit.
+
+        For a session of the user's, which claimjobs does not set up.
+        """
+        del connection
+        return None
+
+    def are_ours(self, connection: sa.Connection) -> bool:
+        """Whether this session belongs to this connection alone, and all sessions see the locks that it takes.
+
+        It is false behind a pooler (the session that answers is not the one that connected), and in a group with
+        several primaries.
+        """
+        raise NotImplementedError
+
+    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Take the session lock with this number if it is free: true or false at once. The session keeps it."""
+        raise NotImplementedError
+
+    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
+        """Take the session lock with this name if it is free. Named and numbered locks are different locks."""
+        raise NotImplementedError
+
+    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        """The session that holds the lock with this number; NULL if none does."""
+        raise NotImplementedError
+
+    def end_session(self, session: int) -> sa.Executable:
+        """End another session of the same user: its transaction is rolled back, and its locks are released."""
+        raise NotImplementedError
+
+    def server_since(self, connection: sa.Connection) -> datetime:
+        """When this server was started, by its own clock, to within two seconds."""
+        raise NotImplementedError

@@ -1,0 +1,47 @@
+"""Which tables and which types of a key are accepted. Each database has its own kinds of tables and types."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+
+class TableRules:
+    """Questions about a table before anything is claimed from it."""
+
+    exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+        *(sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.Boolean),
+        *(sa.LargeBinary, sa.types._Binary, sa.Date, sa.DateTime, sa.Time),
+    )
+    """Types whose values, as a driver reads them, are equal to the stored ones. tests/foreign/keys.py proves it."""
+
+    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (sa.Float,)
+    """Exceptions among them: a server sends an approximate number with fewer digits than it stores."""
+
+    def finds_again(self, type_: sa.types.TypeEngine[Any]) -> bool:
+        """Whether a value that was read from a column of this reflected type finds its row."""
+        return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
+
+    def unnameable(self, name: str) -> str | None:
+        """Why no table, index or type can have this name; None if it can."""
+        return "it has more than 63 bytes" if len(name.encode()) > 63 else None
+
+    def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
+        """Why rows of this table cannot be locked and changed, and the next step; None if they can."""
+        raise NotImplementedError
+
+    def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        """A table with keys of its own whose rows are read together with those of this one; None if there is none."""
+        del connection, table
+        return None
+
+    def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        """The columns that decide in which partition of its table a row is."""
+        raise NotImplementedError
+
+    def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
+        """The collations of the table's texts, if the database refuses to compare texts of different collations."""
+        del connection, table
+        return {}
