@@ -448,9 +448,12 @@ def test_where_sessions_are_not_ours_a_claim_says_so(backend: Backend, hold: Any
 
 
 def not_ours(dialect: Dialect) -> Dialect:
-    class Pooled(type(dialect)):  # type: ignore[misc]
-        def sessions_are_ours(self, connection: sa.Connection) -> bool:
+    class Shared(type(dialect.sessions)):  # type: ignore[misc]
+        def are_ours(self, connection: sa.Connection) -> bool:
             return False
+
+    class Pooled(type(dialect)):  # type: ignore[misc]
+        sessions = Shared()
 
     return Pooled()
 
