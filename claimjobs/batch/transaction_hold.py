@@ -137,8 +137,9 @@ class OpenTransaction(Connector):
 class BatchTransaction:
     """What the jobs of one batch write: a savepoint for each job, made as soon as the connection is used.
 
-    Before them there is a savepoint for the whole batch. If the server rolls the transaction back, as after a deadlock,
-    the savepoint is gone. So a handler that goes on gets an error: no lock protects its writes any more.
+    Before them there are two for the whole batch. The outer one is for undoing all of it. The inner one is released
+    before the settle writes. If the server has rolled the transaction back, as after a deadlock, that fails: no lock
+    protects the handler's later writes, and the settle would wait for whoever has claimed the jobs since.
     """
 
     def __init__(self, transaction: OpenTransaction, claimed: ClaimResult) -> None:
@@ -148,6 +149,7 @@ class BatchTransaction:
         self._working = False
         self._job: sa.NestedTransaction | None = None
         self._whole: sa.NestedTransaction | None = None
+        self._intact: sa.NestedTransaction | None = None
         self._sessions: list[Session] = []
 
     @property
@@ -156,6 +158,7 @@ class BatchTransaction:
         connection = self._own.connection
         if self._whole is None:
             self._whole = connection.begin_nested()
+            self._intact = connection.begin_nested()
         if self._working and self._job is None:
             self._job = connection.begin_nested()
         return connection
@@ -190,8 +193,9 @@ class BatchTransaction:
 
     def undo_all(self) -> bool:
         """Undo all writes since the claim. Returns whether there was a savepoint."""
+        self._roll_back(self._intact)  # SQLAlchemy wants the inner one first
         self._roll_back(self._whole)
-        wrote, self._whole = self._whole is not None, None
+        wrote, self._whole, self._intact = self._whole is not None, None, None
         return wrote
 
     def commit(self, settling: IsolatingSettle, *, careful: bool) -> None:
@@ -199,6 +203,8 @@ class BatchTransaction:
         try:
             self._flush()
             with self._own.committed() as connection:
+                if self._intact is not None:
+                    self._intact.commit()
                 settling.write(connection, whole=self._whole, careful=careful)
         finally:
             for session in self._sessions:  # a session that the user keeps must not write in the next batch
