@@ -1,1 +1,1 @@
-"""Connections, the transaction that is tried again, and the database's errors in our words."""
+"""Connections, transactions that run again after a passing error, and the translation of the database's errors."""

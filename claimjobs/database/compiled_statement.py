@@ -1,9 +1,8 @@
-"""Wire: a statement of a claim or a settle, which its driver gets as the text that SQLAlchemy made of it.
+"""A statement of a claim or a settle, sent to the driver as the text that SQLAlchemy compiled.
 
-A consumer sends the same few statements all the time. What SQLAlchemy does for each, to find what it has compiled, to
-describe the result, to see who listens, is nearly a third of what a consumer computes for a batch (decision 0025). So
-it is asked once; after that only where it is needed: where somebody listens to the engine, has it log, or has it change
-what is sent.
+A consumer sends a few statements again and again. For each, SQLAlchemy looks up the compiled text, describes the result
+and calls listeners: nearly a third of a consumer's computing for a batch (decision 0025). So SQLAlchemy sends a
+statement the first time. After that it does so only if the engine has listeners, logs, or changes statements.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.sql.compiler import SQLCompiler
 
 FAST_PATH: Final = not os.environ.get("CLAIMJOBS_NO_FAST_PATH")
-"""Off: SQLAlchemy sends every statement, and no column is encoded (see `claimjobs.statements.column_encoding`). The
+"""If it is off, SQLAlchemy sends every statement, and no column is encoded (see `statements.column_encoding`). The
 environment variable CLAIMJOBS_NO_FAST_PATH turns it off, for tests and to find a fault. Only speed depends on it."""
 
 Taken = TypeVar("Taken")
 Given = Mapping[str, Any]
-"""Values by the names of parameters: the same names each time."""
+"""Values by the names of parameters. A statement gets values for the same names each time."""
 
 
 class Reader(Protocol):
-    """What reads the rows of a statement."""
+    """Reads the rows of a statement."""
 
     def describe(self, dialect: sa.Dialect, description: Sequence[Any]) -> None:
         """Learn how the driver describes the columns of a result, as in PEP 249."""
@@ -37,7 +36,7 @@ class Reader(Protocol):
 
 
 class CompiledStatement:
-    """A statement that is sent often. Errors are SQLAlchemy's, whichever way it goes."""
+    """A statement that is sent often. It raises SQLAlchemy's errors, also if SQLAlchemy does not send it."""
 
     def __init__(self, statement: Any) -> None:
         self.statement = statement
@@ -45,7 +44,7 @@ class CompiledStatement:
         self._text: Text | None = None
 
     def rows(self, connection: sa.Connection, given: Given, reader: Reader) -> Sequence[Any]:
-        """All rows of its result, as the driver gives them. The reader is told of their columns before the first."""
+        """All rows of its result, as the driver returns them. The reader learns their columns before the first row."""
         text = self._text_for(connection, given)
         if text is not None:
             return _sent(text, connection, given, reader.fetch)
@@ -58,7 +57,7 @@ class CompiledStatement:
         return rows
 
     def count(self, connection: sa.Connection, given: Given) -> int:
-        """How many rows it has written."""
+        """Send it; how many rows it has written."""
         text = self._text_for(connection, given)
         if text is not None:
             return _sent(text, connection, given, _rowcount)
@@ -67,7 +66,7 @@ class CompiledStatement:
             return int(result.rowcount)
 
     def _text_for(self, connection: sa.Connection, given: Given) -> Text | None:
-        """None: SQLAlchemy is to send it. The first time always, so that what is sent once is not compiled for that."""
+        """The text to send; None: SQLAlchemy must send it, as it does the first time, which may be the only one."""
         if self._is_new or not FAST_PATH or not _is_straight(connection):
             return None
         if self._text is None:
@@ -77,17 +76,17 @@ class CompiledStatement:
 
 @dataclass(frozen=True)
 class Text:
-    """What a driver's cursor is given."""
+    """The text and the parameters for a driver's cursor."""
 
     string: str
     fixed: Given
-    """Those parameters whose values the statement knows, as the driver takes them."""
+    """The parameters whose values the statement contains, as the driver takes them."""
     asked: Sequence[tuple[str, str, Callable[[Any], Any] | None]]
-    """The name of each of the others in the text, and as it is given; and what makes the driver's value of a given."""
+    """For each other parameter: its name in the text, its name for the caller, and what converts its value."""
     order: Sequence[str] | None
-    """The names in the text where a driver takes its parameters by place."""
+    """The names in the order of the text, if the driver takes parameters by position."""
     is_whole: bool
-    """Whether that is all: SQLAlchemy may have something to write or to compute for each time it is sent."""
+    """False: SQLAlchemy must change the text or compute values each time the statement is sent."""
 
     def parameters(self, given: Given) -> Any:
         """The parameters, in the form that the driver takes."""
@@ -98,7 +97,7 @@ class Text:
 
 
 def text_of(statement: Any, dialect: sa.Dialect, given: Given) -> Text:
-    """What SQLAlchemy sends for a statement and parameters of these names."""
+    """The text that SQLAlchemy sends for a statement and parameters with these names."""
     compiled = statement.compile(dialect=dialect, column_keys=sorted(given))
     order = compiled.positiontup if compiled.positional else None
     fixed, asked = {}, []
@@ -121,9 +120,9 @@ def _is_whole(compiled: SQLCompiler) -> bool:
 
 
 def _is_straight(connection: sa.Connection) -> bool:
-    """Whether nobody has a part in what this connection sends, and its transaction is as it should be.
+    """Whether nothing changes, logs or listens to what this connection sends, and its transaction has begun.
 
-    What SQLAlchemy itself asks before each statement; it has no public name for some of that.
+    SQLAlchemy checks this before each statement; some of it has no public name.
     """
     engine, dialect = connection.engine, connection.dialect
     if connection._has_events or engine._has_events or dialect._has_events or connection._echo:
@@ -135,7 +134,7 @@ def _is_straight(connection: sa.Connection) -> bool:
 
 
 def _commits_by_itself(connection: sa.Connection) -> bool:
-    """Whether each statement is a transaction. The driver knows it; the connection's options tell of its beginning."""
+    """Whether each statement is a transaction now. The connection's options say only how it began."""
     line = connection.connection.dbapi_connection
     try:
         return line is not None and bool(connection.dialect.detect_autocommit_setting(line))
@@ -144,7 +143,7 @@ def _commits_by_itself(connection: sa.Connection) -> bool:
 
 
 def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[Any], Taken]) -> Taken:
-    """Send it, and what is taken from the driver's cursor then."""
+    """Send it, and return what `take` takes from the driver's cursor."""
     line = connection.connection
     cursor = parameters = None
     try:
@@ -154,7 +153,7 @@ def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[A
         taken = take(cursor)
         cursor.close()
     except BaseException as error:
-        # As SQLAlchemy does: the error is its own, and a connection that is broken or was interrupted is used no more.
+        # SQLAlchemy translates the error, and invalidates a connection that is broken or was interrupted.
         connection._handle_dbapi_exception(error, text.string, parameters, cursor, None)
     return taken
 

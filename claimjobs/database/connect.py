@@ -1,4 +1,4 @@
-"""From a URL to a working connection, or to an error that says what to change."""
+"""Makes a working connection from a URL, or raises an error that says what to change."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ DRIVERS = {
     "postgres": "postgresql+psycopg",
     "postgresql": "postgresql+psycopg",
 }
-"""What a URL means that names no driver."""
+"""The drivers for URLs that name none."""
 
 CONNECT_SECONDS = 5
-"""How long a connection may take to be there, greeting and all, where the URL says nothing else."""
+"""How long connecting may take, including the server's greeting, if the URL does not say."""
 
 _RENAMED = {"passwd": "password"}
-"""Options that drivers warn of, and their names of today."""
+"""Options whose names drivers have deprecated, and their new names."""
 _COERCED = ("ssl_key",)
-"""Options that SQLAlchemy makes something else of, on the way to a driver: this one is a path."""
+"""Options that SQLAlchemy converts for the driver: this one is a path."""
 
 PACKAGES = {"MySQLdb": "mysqlclient"}
-"""Drivers whose package has another name than their module."""
+"""The packages of drivers, if they have another name than the module."""
 
 UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)
-"""What drivers, and SQLAlchemy, raise for options of a URL that they do not know, or cannot use."""
+"""What drivers and SQLAlchemy raise for options of a URL that they do not know or cannot use."""
 
 _CHECKED = "claimjobs_checked"
-"""Where the `info` of a connection holds that it was looked whether a pooler is between."""
+"""The key of a connection's `info` that says that it was checked for a pooler."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
 
@@ -56,7 +56,7 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
 
     Raises UnknownDatabase, DriverUnsupported or DriverMissing.
     """
-    bind = getattr(bind, "sync_engine", bind)  # of an AsyncEngine: refused below, by the name of its driver
+    bind = getattr(bind, "sync_engine", bind)  # an AsyncEngine is refused below, by the name of its driver
     if isinstance(bind, sa.Engine):
         _require_support(bind.dialect.name)
         _require_driver(bind.dialect.name, bind.dialect.driver + (" (async)" if bind.dialect.is_async else ""))
@@ -81,17 +81,17 @@ def _engine(url: sa.URL) -> sa.Engine:
     dialect = DIALECTS[url.get_backend_name()]()
     limits = dialect.sessions.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
     wanted = {name: value for name, value in limits.items() if name not in url.query}
-    # An engine shows the query of its URL to everybody: what is secret in it goes another way.
+    # An engine shows the query of its URL: so its secrets are passed as arguments of the driver.
     secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
     given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
     sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.sessions.on_connect(driver_connection))
-    ask_before_use(engine, dialect)  # a producer has no heart that looks after its connection
+    ask_before_use(engine, dialect)  # a producer has no heartbeat that would find a broken connection
     return engine
 
 
 def parse(url: str | sa.URL) -> sa.URL:
-    """The URL with a driver in it. Raises UnknownDatabase where it cannot be read; never shows a password."""
+    """The URL with a driver in it. Raises UnknownDatabase if it cannot be read; never shows a password."""
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
@@ -108,7 +108,7 @@ def _unusable(url: sa.URL, error: Exception) -> str:
 
 
 def shown(url: sa.URL) -> str:
-    """A URL as it may be shown."""
+    """A URL without its secrets, for messages."""
     return masked(url.render_as_string(hide_password=True))
 
 
@@ -131,7 +131,7 @@ def _require_driver(name: str, driver: str) -> None:
 def dialect_for(engine: sa.Engine) -> Dialect:
     """The dialect of the server behind an engine; asks the server.
 
-    Raises ConnectionFailed where it cannot be reached, ServerTooOld where it lacks what a claim needs.
+    Raises ConnectionFailed if it cannot be reached, ServerTooOld if it lacks what a claim needs.
     """
     with connected(engine) as connection:
         dialect = dialect_of(connection)
@@ -141,21 +141,21 @@ def dialect_for(engine: sa.Engine) -> Dialect:
 
 @contextmanager
 def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection; a failure to get one is explained."""
+    """A connection for a `with` block. Raises ConnectionFailed."""
     connection = open_connection(engine)
     try:
         yield connection
     finally:
-        # What is committed is committed, and what is not is rolled back by the server where the line is lost by now.
+        # If the connection is lost by now, the server rolls back what is not committed.
         with suppress(sa.exc.DBAPIError):
             connection.close()
 
 
 def open_connection(engine: sa.Engine) -> sa.Connection:
-    """A connection, or a ConnectionFailed that says why not.
+    """A connection. Raises ConnectionFailed with the reason.
 
-    Behind a pooler the driver prepares no statements on it: they belong to a session of the server, and the next
-    transaction may have another one.
+    Behind a pooler the driver prepares no statements on it. A prepared statement belongs to a session of the server,
+    and the next transaction may have another session.
     """
     try:
         connection = engine.connect()
@@ -179,13 +179,13 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
 
 
 def isolation_of(connection: sa.Connection) -> str | None:
-    """The isolation level of a connection, as far as it is known without asking."""
+    """The isolation level of a connection, as far as it is known without a statement."""
     chosen: str | None = connection.get_execution_options().get("isolation_level")
     return chosen or connection.default_isolation_level
 
 
 def commits_by_itself(connection: sa.Connection) -> bool:
-    """Whether each statement of a connection commits itself, or may do so: not every driver tells."""
+    """Whether each statement of a connection commits itself, or may do so. Not every driver knows."""
     line = connection.connection.dbapi_connection
     try:
         return line is None or bool(connection.dialect.detect_autocommit_setting(line))
@@ -198,7 +198,7 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
     dialect = DIALECTS[engine.dialect.name]()
     if dialect.errors.forbids_transactions(error):
         return PoolerUnfit(where, why)
-    if dialect.errors.timed_out(error):  # of what the driver asks on a new connection
+    if dialect.errors.timed_out(error):  # a statement that the driver sends on a new connection
         return StatementTimedOut(why)
     if dialect.errors.no_such_database(error):
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")

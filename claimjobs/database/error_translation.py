@@ -1,4 +1,4 @@
-"""The database's errors in our words, where our words say more."""
+"""Translates errors of the database into errors of claimjobs that say more."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LASTING = (
     *(BadPredicate, ClaimRefused, NothingDone, OutcomeRefused),
     *(SettingUnfit, SettleFailed, StillDue, UnfitTable),
 )
-"""Errors of ours that every further try would meet again."""
+"""Errors of claimjobs that every further attempt would meet again."""
 
 REFUSALS = (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.NotSupportedError)
-"""What a driver raises where the statement or its values are wrong, not the circumstances."""
+"""What a driver raises if the statement or its values are wrong."""
 
 
 @contextmanager
@@ -45,24 +45,24 @@ def predicate_errors(dialect: Dialect, is_order: Callable[[], bool] = lambda: Fa
 
 
 def passes(error: BaseException, engine: sa.Engine) -> bool:
-    """Whether this is a deadlock, a lost connection or the like: the next try has nothing to do with it."""
+    """Whether another attempt may succeed after this error: a deadlock, a lost connection and so on."""
     dialect = DIALECTS[engine.dialect.name]()
     return (dialect.errors.transient_kind(error) or dialect.errors.broken_kind(error)) is not None
 
 
 def lasting(error: BaseException, engine: sa.Engine) -> str | None:
-    """What kind of error this is, where every further try would meet it again; None: it may pass."""
+    """A text that identifies an error which every further attempt would meet again; None: it may pass."""
     if isinstance(error, LASTING):
-        return str(error).partition(" DETAIL:")[0]  # the values of the row, some of them instants, differ each time
+        return str(error).partition(" DETAIL:")[0]  # the values of the row differ each time
     dialect = DIALECTS[engine.dialect.name]()
     code = dialect.errors.code(error)
     refused = code in dialect.errors.bad_row | dialect.errors.bad_predicate | dialect.errors.missing_table
-    # Drivers do not agree on which is which: what a constraint of MySQL refuses is an OperationalError, too.
+    # Drivers disagree on the class: for a constraint of MySQL it is OperationalError.
     return f"{type(error).__name__} {code}" if refused or isinstance(error, REFUSALS) else None
 
 
 def reason(error: BaseException) -> str:
-    """What the server said, in one line, without the statement."""
+    """The server's message in one line, without the statement."""
     original = getattr(error, "orig", None) or error
     said = original.args[-1] if original.args else original
     return " ".join(str(said).split())
@@ -70,15 +70,15 @@ def reason(error: BaseException) -> str:
 
 @dataclass(frozen=True)
 class TablesInUse:
-    """The tables that the statements of a queue are about."""
+    """The tables that the statements of a queue use."""
 
     dialect: Dialect
     tables: Sequence[sa.Table]
     side_car: tuple[sa.Table, str] | None = None
-    """The table of claims, and the name of the table that they are about."""
+    """The side-car, and the name of the user's table."""
 
     def missing(self, error: BaseException) -> TableMissing | None:
-        """What an error says of a table in use that is not there any more; None: it is about something else."""
+        """The TableMissing for an error that says that a table in use is missing; None for any other error."""
         if (
             not isinstance(error, sa.exc.DBAPIError)
             or self.dialect.errors.code(error) not in self.dialect.errors.missing_table
@@ -92,7 +92,7 @@ class TablesInUse:
 
     @contextmanager
     def naming_what_is_missing(self) -> Iterator[None]:
-        """Raise TableMissing for an error that says so of a table in use."""
+        """Raise TableMissing for an error that says that a table in use is missing."""
         try:
             yield
         except sa.exc.DBAPIError as error:

@@ -73,7 +73,7 @@ class FairLock:
                 granted.set()
 
     def wait(self, granted: threading.Event, patience: float, impatient: Callable[[], None]) -> None:
-        """Wait for `granted`, and call `impatient` now and then. A holder that waits in `releasable_by` is ended."""
+        """Wait for `granted`, and call `impatient` now and then. End the wait of a holder in `releasable_by`."""
         while self._end_wait and not granted.is_set():
             self.end_wait()
             if not granted.wait(AGAIN):

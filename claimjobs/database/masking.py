@@ -1,4 +1,4 @@
-"""Masking: no secret of a URL is shown, wherever it stands in it, however it is written, and however broken it is."""
+"""Masking: hides the secrets of a URL in a text, wherever and however they are written in it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK: Final = "***"
 SECRET: Final = r"pass|pwd|secret|token|credential|ssl_?key|scram_[a-z]+_key"  # noqa: S105 - names of options
-"""What the name of an option holds whose value is a secret, or leads to one."""
+"""Matches the name of an option whose value is a secret, or leads to one."""
 
 _LOOSE: Final = 4
-"""Shorter secrets are masked only as words of their own: others stand in half of all texts."""
+"""Shorter secrets are masked only as whole words, because most texts contain them."""
 _IN_URL: Final = re.compile(r"(:/+[^:/@\s]*):\S*@")
 _OPTION: Final = re.compile(rf"(?i)([\w%.-]*(?:{SECRET})[\w%.-]*\s*[=:]\s*)('[^']*'|\"[^\"]*\"|[^\s&,;)'\"]+)")
 _QUERY: Final = re.compile(r"[?&;]([^=&;]*)=([^&]*)")
 
 
 def masked(text: str, urls: Iterable[str] = ()) -> str:
-    """The text with every secret in it hidden: those of the URLs given, and of any URL or option that stands in it."""
+    """The text without the secrets of the given URLs, and of any URL or option in the text."""
     found = {written for url in urls for secret in _secrets(url) for written in _writings(secret)}
     for secret in sorted(found, key=len, reverse=True):
         short = len(secret) < _LOOSE
@@ -39,7 +39,7 @@ def _option_masked(found: re.Match[str]) -> str:
 
 
 def _secrets(url: str) -> Iterator[str]:
-    """What may be a secret in it. Where an @ or a colon should have been quoted, whatever may have been meant."""
+    """What may be a secret in it. If an @ or a colon is not quoted as it should be, all possible passwords."""
     colons = [found.end() for found in re.finditer(r":(?!/)", url)]
     ends = [found.start() for found in re.finditer("@", url)]
     yield from (url[colon:end] for colon in colons for end in ends if colon < end)
@@ -49,7 +49,7 @@ def _secrets(url: str) -> Iterator[str]:
 
 
 def _writings(secret: str) -> Iterator[str]:
-    """A secret as it is written, as it is sent, and as a message may show it."""
+    """The forms of a secret: as written, as sent, and as a message may show it."""
     for meant in {secret, unquote(secret), unquote_plus(secret)} - {"", MASK}:
         yield from (meant, quote(meant), quote(meant, safe=""), quote(meant, safe=" +"), quote_plus(meant))
         yield from (repr(meant)[1:-1], json.dumps(meant)[1:-1], " ".join(meant.split()))

@@ -1,4 +1,4 @@
-"""Pool: a connection that waited in the pool of an engine is asked whether it lives, unless that is known."""
+"""Ping: checks a connection from the pool of an engine before its use, unless it is known to be alive."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 
 FRESH: Final = 1.0
-"""Seconds in which a connection does not fall silent: no firewall on the way forgets it, no server times it out."""
+"""Seconds for which a connection needs no ping: no firewall drops it, and no server times it out, so soon."""
 _USED: Final = "claimjobs_used"
-"""Where the `info` of a connection holds when it was used last."""
+"""The key of a connection's `info` with the time of its last use."""
 
 
 def ask_before_use(engine: sa.Engine, dialect: Dialect) -> None:
-    """Have connections that ended while they waited replaced, and all that are as old with them.
+    """Make the pool replace connections that ended while they were in it, and all that are as old.
 
-    As `pool_pre_ping` does, with a round trip before each use; but a server that ends a session says so, at once, to
-    whoever listens. So one that was used a moment ago, and has heard nothing since, is not asked.
+    `pool_pre_ping` does so with a round trip before each use. But a server that ends a session sends a message at once.
+    So a connection that was used a moment ago, and has received nothing since, is not pinged.
     """
 
     def used(_driver_connection: Any, record: Any) -> None:

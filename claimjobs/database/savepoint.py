@@ -1,4 +1,4 @@
-"""Savepoint: what a block did is undone alone."""
+"""Savepoints: undo one block of a transaction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import sqlalchemy as sa
 def savepoint(connection: sa.Connection) -> Iterator[None]:
     """Undo what the block did if it raises, so that the transaction around it can go on.
 
-    What leaves the block is the block's own error, also where the database has undone the transaction, and the
-    savepoint with it, as after a deadlock.
+    The block's own error is raised, also if the database has undone the savepoint with the whole transaction, as after
+    a deadlock.
     """
     point = connection.begin_nested()
     try:
@@ -27,10 +27,7 @@ def savepoint(connection: sa.Connection) -> Iterator[None]:
 
 @contextlib.contextmanager
 def undoing(connection: sa.Connection) -> Iterator[None]:
-    """The same, for a transaction that nobody else has begun: what comes first in it is undone with it.
-
-    That is two round trips less, and all that a transaction of one statement needs.
-    """
+    """A savepoint; or, if no transaction has begun, the whole transaction, which saves two round trips."""
     if connection.in_transaction():
         with savepoint(connection):
             yield

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs.backoff import Backoff
+from claimjobs.database.attempts import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.connect import commits_by_itself, connected, isolation_of
-from claimjobs.database.connection import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.savepoint import savepoint, undoing
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.copy_insert import CopyInsert

@@ -42,9 +42,9 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
     ): "Idle loops claim once more than they need.",
     (
         "claimjobs/database/connection.py",
-        "self._trouble.tries += 1",
+        "self._outage.attempts += 1",
         "pass",
-    ): "A number in a word to whoever reads the log.",
+    ): "It is only a number in the log.",
     (
         "claimjobs/lease/reaper.py",
         "self._connector.write(kill, patience=0)",

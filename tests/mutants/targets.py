@@ -26,7 +26,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_dead test_bulk test_turn test_side_car test_refusals test_leave",
     ),
     "holds": (
-        "lease/lease_hold batch/transaction_hold database/connection database/fair_lock",
+        "lease/lease_hold batch/transaction_hold database/connection database/attempts database/fair_lock",
         "unit/test_fair_lock test_cut_claims test_transaction test_owners test_turn test_outage test_connections "
         "test_liveness test_calls",
     ),

@@ -1,0 +1,91 @@
+"""The attempts of one transaction: it runs again after an error that may pass."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+import sqlalchemy as sa
+
+from claimjobs.backoff import Backoff
+from claimjobs.control import Control
+
+if TYPE_CHECKING:
+    from claimjobs.database.connection import Connector
+
+FIRST_PAUSE: Final = 0.01
+LONGEST_PAUSE: Final = 1.0
+"""Seconds. The pause before an attempt is a random part of the first, doubled with each attempt up to the longest. So
+the losers of a deadlock do not meet again."""
+
+
+class Attempts:
+    """The attempts of one transaction, until one succeeds. Iterate over it once; each attempt is a `with` block.
+
+    An error that may pass ends the block without an exception, and another attempt follows after a pause. A failure to
+    connect does so, too. Any other error is raised, and so is the last one when the time is over.
+    """
+
+    def __init__(
+        self,
+        connector: Connector,
+        patience: float,
+        unless: Control | None,
+        unconfirmed: list[BaseException] | None,
+        *,
+        alone: bool,
+    ) -> None:
+        self._connector = connector
+        self._patience = patience
+        self._unless = unless
+        self._unconfirmed = unconfirmed
+        self._alone = alone
+        self._succeeded = False
+        self._deadline: float | None = None
+        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0)
+
+    def __iter__(self) -> Iterator[Attempts]:
+        while not self._succeeded:
+            yield self
+
+    def __enter__(self) -> sa.Connection:
+        while True:
+            self._once = self._connector.once(self._unconfirmed, alone=self._alone)
+            try:
+                return self._once.__enter__()
+            except Exception as error:
+                if not self._may_go_on(error):
+                    raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        try:
+            self._once.__exit__(kind, error, trace)
+        except Exception as failed:  # the commit failed
+            return self._swallows(failed)
+        if error is not None:
+            return isinstance(error, Exception) and self._may_go_on(error)
+        self._succeeded = True
+        self._connector.recovered()
+        return False
+
+    def _swallows(self, error: Exception) -> bool:
+        if not self._may_go_on(error):
+            raise error
+        return True
+
+    def _may_go_on(self, error: Exception) -> bool:
+        """Whether another attempt follows. It waits for the pause before that attempt."""
+        if not self._connector.is_passing(error):
+            return False
+        self._connector.note(error)
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + self._patience
+        if now >= self._deadline or (self._unless is not None and self._unless.stopping):
+            self._connector.raise_if_timed_out(error)
+            return False
+        return not self._connector.pause(self._backoff.pause())
