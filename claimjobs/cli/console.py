@@ -1,4 +1,4 @@
-"""What a person reads: messages, numbers and ages."""
+"""Messages, numbers and ages for a person."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ import click
 from claimjobs.database.masking import masked
 
 URLS = "claimjobs.urls"
-"""Under this name all contexts of a command line share what was given."""
+"""The key of the given URLs in `meta`, which all contexts of a command line share."""
 
 
 def say(message: str) -> None:
-    """A message without secrets, on standard error: standard output is for data."""
+    """Print a message on standard error, without secrets. Standard output is for data."""
     click.echo(f"claimjobs: {masked(message, urls_of(click.get_current_context(silent=True)))}", err=True)
 
 
 def write_nowhere(stream: IO[Any]) -> None:
-    """Nobody takes what is written there: what Python still has of it, and more, goes nowhere, without an error."""
+    """Discard this output: what Python has buffered and what is written later, without an error."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -32,7 +32,7 @@ def write_nowhere(stream: IO[Any]) -> None:
 
 @contextmanager
 def log_said() -> Iterator[None]:
-    """What the library has to tell is said while the block lasts."""
+    """Print the library's log messages while the block lasts."""
     log, handler = logging.getLogger("claimjobs"), _Saying()
     log.addHandler(handler)
     try:
@@ -47,12 +47,12 @@ class _Saying(logging.Handler):
 
 
 def on_terminal() -> bool:
-    """Whether a person sees standard output."""
+    """Whether standard output is a terminal."""
     return sys.stdout.isatty()
 
 
 def asks() -> bool:
-    """Whether a person can be asked: both a question and its answer have a terminal."""
+    """Whether a person can be asked: standard input and standard error are terminals."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
@@ -73,5 +73,5 @@ def age(seconds: float) -> str:
 
 
 def urls_of(context: click.Context | None) -> list[str]:
-    """The URLs that were given, whose secrets must not be shown."""
+    """The given URLs: their secrets must not be shown."""
     return [] if context is None else list(context.meta.get(URLS, ()))

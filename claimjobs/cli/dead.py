@@ -1,4 +1,4 @@
-"""`claimjobs dead`: look at the jobs that are out of attempts, run them again, or drop them."""
+"""`claimjobs dead`: list, show, retry or drop the jobs that are out of attempts."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ json_option = click.option("--json", "as_json", is_flag=True, help="One JSON obj
 @click.group()
 @options_before
 def dead() -> None:
-    """Look at dead jobs, run them again or drop them.
+    """List, show, retry or drop dead jobs.
 
-    A job is dead when it has failed as often as it may, or when its handler said that there is no use in another
-    try. It stays in the table until it is retried or dropped here.
+    A job is dead when it has failed as often as it may, or when its handler allowed no other try. It stays in the
+    table until you retry or drop it.
     """
 
 
-# --- looking -------------------------------------------------------------------------------------------------
+# --- showing -------------------------------------------------------------------------------------------------
 
 
 @dead.command("list")
@@ -47,7 +47,7 @@ def dead() -> None:
 @url_option
 @shape_options
 def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, shape: Shape) -> None:
-    """List the dead jobs by their keys: key, failed attempts and last error, with tabs between them.
+    """List the dead jobs in the order of their keys: key, failed attempts and last error, separated by tabs.
 
     With --json: every column of each job, instants as 2026-01-31T12:00:00+00:00, bytes in base64.
 
@@ -74,9 +74,9 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
 @shape_options
 @click.pass_context
 def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str | None, shape: Shape) -> None:
-    """Show every column of dead jobs. An ID of several columns is written as a line of CSV: eu,17.
+    """Show every column of dead jobs. Write an ID of several columns as a line of CSV: eu,17.
 
-    An ID that is no dead job's is told (exit code 5).
+    An ID that is not the key of a dead job is reported (exit code 5).
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str |
 
 
 def _line_of(queue: Queue) -> Callable[[Job], str]:
-    """One line a job; on a terminal no longer than that is wide."""
+    """One line for a job, cut to the width of a terminal."""
     keys = Keys(queue.roles.key)
     width = shutil.get_terminal_size().columns if on_terminal() else None
 
@@ -107,7 +107,7 @@ def _line_of(queue: Queue) -> Callable[[Job], str]:
 
 
 def _block(job: Job) -> str:
-    """A line a column, the lines of a long text under each other."""
+    """One line for each column. The lines of a long text are aligned."""
     widest = max(map(len, job))
     indent = "\n" + " " * (widest + 2)
     texts = {name: "" if value is None else plain(value) for name, value in _shown(job).items()}
@@ -119,16 +119,16 @@ def _json(job: Job) -> str:
 
 
 def _shown(job: Job) -> dict[str, Any]:
-    """Every column; of one that cannot be read, why not."""
+    """The value of each column, or why it cannot be read."""
     return {name: job.shown(name) for name in job}
 
 
-# --- deciding ------------------------------------------------------------------------------------------------
+# --- retrying and dropping -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Which dead jobs are meant: those of the ids, those for which `where` holds, or all."""
+    """Which dead jobs to retry or drop: those of the ids, those for which `where` holds, or all."""
 
     ids: tuple[str, ...]
     where: str | None
@@ -136,14 +136,14 @@ class Choice:
     limit: int | None
 
     def check(self) -> None:
-        """Raises UsageError unless exactly one way is given."""
+        """Raises UsageError unless exactly one of them is given."""
         if sum((bool(self.ids), self.where is not None, self.everything)) != 1:
-            raise click.UsageError("say which dead jobs are meant: either IDs, or --where SQL, or --all")
+            raise click.UsageError("say which dead jobs: give either IDs, or --where SQL, or --all")
         if self.ids and self.limit:
             raise click.UsageError("--limit goes with --where or --all, not with IDs")
 
     def of(self, queue: Queue) -> dict[str, Any]:
-        """The arguments for `retry` and `drop`. Raises BadParameter for an id that can be none."""
+        """The arguments for `retry` and `drop`. Raises BadParameter for a text that cannot be an id."""
         keys = list(dict.fromkeys(Keys(queue.roles.key).read(self.ids))) if self.ids else None
         return {"keys": keys, "where": predicate(self.where), "limit": self.limit}
 
@@ -162,10 +162,11 @@ def choice_options(command: Command) -> Command:
 @shape_options
 @click.pass_context
 def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
-    """Give dead jobs all their attempts again, from now on, and print how many.
+    """Make dead jobs due now, with all their attempts, and print how many.
 
-    Their last error stays until the next one. They are committed in chunks of 1,000: what was done before an
-    interruption stands, and the same command goes on from there. An ID that is no dead job's is told (exit code 5).
+    Their last error stays until the next one. They are committed in chunks of 1,000: chunks that were committed before
+    an interruption stay, and the same command goes on from there. An ID that is not the key of a dead job is reported
+    (exit code 5).
 
     \b
     Examples:
@@ -187,10 +188,10 @@ def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, shape:
 @shape_options
 @click.pass_context
 def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
-    """Delete dead jobs, after a question that says how many, and print how many.
+    """Delete dead jobs, after a question, and print how many.
 
-    They are committed in chunks of 1,000. Where nobody can be asked, --yes is needed. An ID that is no dead job's
-    is told (exit code 5).
+    They are committed in chunks of 1,000. Without a terminal --yes is needed. An ID that is not the key of a dead job
+    is reported (exit code 5).
 
     \b
     Examples:
@@ -207,7 +208,7 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, s
 
 
 def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | None) -> None:
-    """Return if they may be dropped, or are none. Raises UsageError where nobody can be asked, Abort for a no."""
+    """Ask whether to drop them, if there are any. Raises UsageError without a terminal, and Abort after a no."""
     count = queue.dead.count(where) if keys is None else len(queue.dead.show(keys))
     if not count:
         return

@@ -1,4 +1,4 @@
-"""Spans of time as a person writes them: 90s, 15m, 12h, 7d, 2w."""
+"""Durations as a person writes them: 90s, 15m, 12h, 7d, 2w."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Duration(Parameter):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value.strip())
         if found is None:
-            self.fail(f"{value!r} is no span of time: write a number and a unit, such as 90s, 15m, 12h, 7d or 2w")
+            self.fail(f"{value!r} is no duration: write a number and a unit, such as 90s, 15m, 12h, 7d or 2w")
         try:
             return timedelta(**{UNITS[found[2]]: float(found[1])})
         except OverflowError:
-            self.fail(f"{value!r} is longer than time itself: give less than {timedelta.max.days:,}d")
+            self.fail(f"{value!r} is too long: give less than {timedelta.max.days:,}d")

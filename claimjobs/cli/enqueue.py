@@ -1,4 +1,4 @@
-"""`claimjobs enqueue`: the rows of a file become jobs."""
+"""`claimjobs enqueue`: enqueue each row of a file as a job."""
 
 from __future__ import annotations
 
@@ -28,13 +28,15 @@ from claimjobs.queue.queue import Queue
 READERS: dict[str, RowReader] = {"jsonl": json_lines, "csv": csv_rows}
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 WATCH_EVERY = 1_000
-"""Rows between two looks at the clock."""
+"""Rows between two updates of the progress."""
 
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
-@click.option("--format", "format_", type=click.Choice(list(READERS)), help="Else the name of FILE tells; - is jsonl.")
-@click.option("--chunk", type=Whole(1), metavar="ROWS", help="Commit each time after so many rows.")
+@click.option(
+    "--format", "format_", type=click.Choice(list(READERS)), help="Default: by the name of FILE; jsonl for -."
+)
+@click.option("--chunk", type=Whole(1), metavar="ROWS", help="Commit after every ROWS rows.")
 @click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
 @click.option("--from-line", type=Whole(1), default=1, help="Begin at this line of FILE.")
 @click.option(
@@ -57,17 +59,17 @@ def enqueue(
     url: str | None,
     shape: Shape,
 ) -> None:
-    """Enqueue each row of FILE (- is standard input) as a job, and print how many came in.
+    """Enqueue each row of FILE (- is standard input) as a job, and print how many.
 
-    A row is a JSON object on a line of its own, {"column": value, ...}, or a line of CSV under a header of column
-    names. Instants are written as 2026-01-31T12:00:00Z, bytes in base64. An empty field of CSV is the column's
-    default, NULL, or an empty text: the first of them that the column allows. A row with an instant in its column
-    run_at waits until then; with a number in priority it comes before those with a higher one.
+    A row is a JSON object on one line, {"column": value, ...}, or a record of CSV after a header with column names.
+    Write instants as 2026-01-31T12:00:00Z, and bytes in base64. An empty field of CSV is the column's default, NULL, or
+    an empty text: the first of these that the column allows. A row with an instant in the column run_at waits until
+    then. A row with a lower number in the column priority is claimed first.
 
-    All rows are one transaction: if one does not fit, none is enqueued, and its line and the reason are told. With
-    --chunk what was committed before stays, and --from-line goes on there. With --rejects lines that do not
-    fit are copied to a file, and all others are enqueued (exit code 5 if there were any). With --unique the same
-    file may be enqueued again: what is there already stays as it is.
+    All rows are one transaction: if a row does not fit, none is enqueued, and its line and the reason are printed. With
+    --chunk the rows that were committed before stay, and --from-line goes on after them. With --rejects the lines that
+    do not fit are copied to a file, and all other rows are enqueued (exit code 5 if any did not fit). With --unique the
+    same file can be enqueued again: rows that are there already stay as they are.
 
     \b
     Examples:
@@ -110,7 +112,7 @@ def _format_of(name: str | int) -> str:
 
 
 def _size(file: BinaryIO) -> int | None:
-    """Bytes; None for what has no size, such as a pipe."""
+    """The size in bytes; None for a stream without a size, such as a pipe."""
     try:
         status = os.fstat(file.fileno())
     except OSError:
@@ -119,7 +121,7 @@ def _size(file: BinaryIO) -> int | None:
 
 
 class BadLine(BadRow):
-    """A row that does not fit, by its line in the file."""
+    """A row of the file does not fit."""
 
     def __init__(self, bad: BadRow, stands: str, advice: str) -> None:
         super().__init__(bad.row.line, bad.reason, bad.row)
@@ -127,7 +129,7 @@ class BadLine(BadRow):
 
 
 class Enqueuing:
-    """One file on its way into a queue, and how far that is committed."""
+    """Enqueues one file, and knows how far it is committed."""
 
     def __init__(
         self,
@@ -146,13 +148,13 @@ class Enqueuing:
         self._watch = watch
         self._unique = unique
         self._fit = 0
-        """Rows that were read and not refused."""
+        """Rows that were read and did fit."""
         self._enqueued = 0
         self._committed = 0
         """The last line of the last transaction."""
 
     def run(self, chunk: int | None, first: int) -> int:
-        """Enqueue from line `first` on; return how many rows. What ends it early is told with what stands."""
+        """Enqueue from line `first` on; return how many rows. After an error, say how many rows are committed."""
         try:
             self._transactions(chunk, first)
         except BadRow as bad:
@@ -179,16 +181,16 @@ class Enqueuing:
 
     @property
     def known(self) -> int:
-        """Rows that were left out, for they were there already."""
+        """Rows that were left out, because they were there already."""
         return self._fit - self._enqueued
 
     def _reject(self, bad: BadRow) -> None:
         if self._rejects is not None:
             self._rejects.add(self._source.header, bad.row.raw)
-            self._fit -= bool(bad.row)  # one that could not be read is empty, and was not counted
+            self._fit -= bool(bad.row)  # a line that is no row at all was not counted
             self._watch.say(f"line {bad.row.line}: {bad.reason}")
 
-    # --- what is told when it ends early ---------------------------------------------------------------
+    # --- messages after an error -----------------------------------------------------------------------
 
     def _stands(self) -> str:
         if not self._enqueued:
@@ -202,8 +204,8 @@ class Enqueuing:
         return f"{again}, or give --rejects FILE to enqueue all others"
 
     def _unsure(self) -> str:
-        """A connection that breaks during a commit leaves open which way it went."""
-        return f"{self._stands()}, unless the connection broke in a commit: look with `claimjobs status`"
+        """If the connection broke during a commit, it is not known whether that happened."""
+        return f"{self._stands()}, unless the connection broke in a commit: see `claimjobs status`"
 
 
 def _give_up(bad: BadRow) -> None:

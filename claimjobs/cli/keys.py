@@ -1,4 +1,4 @@
-"""A job's key, and what else a column holds, as a person and a shell write it."""
+"""Keys of jobs, and values of columns, as text for a person and a shell."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from claimjobs.cli.values import reader
 
 
 class Keys:
-    """The keys of jobs, from text and as text. Of several columns: a line of CSV, such as `eu,17`."""
+    """Reads and writes the keys of jobs. A key of several columns is a line of CSV, such as `eu,17`."""
 
     def __init__(self, key: Sequence[sa.Column[Any]]) -> None:
         self._columns = tuple(key)
         self._readers = tuple(reader(column.type, text=True) for column in self._columns)
 
     def read(self, texts: Iterable[str]) -> list[Any]:
-        """The keys in Python's types. Raises BadParameter for a text that can be none."""
+        """The keys as Python values. Raises BadParameter for a text that cannot be a key."""
         return [self._key(text) for text in texts]
 
     def written(self, key: Any) -> str:
-        """The text that `read` takes."""
+        """A key as text, as `read` takes it."""
         return plain(key) if len(self._columns) == 1 else _line(map(plain, key))
 
     def _key(self, text: str) -> Any:
@@ -48,14 +48,14 @@ class Keys:
 
 
 def plain(value: Any) -> str:
-    """A value as text, as a file of rows would have it: bytes in base64, instants in ISO 8601."""
+    """A value as text, as in a file for `claimjobs enqueue`: bytes in base64, instants in ISO 8601."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
     return value.isoformat() if isinstance(value, (date, time)) else str(value)
 
 
 def _fields(text: str) -> list[str]:
-    """Those of a line of CSV; none of what is no such line."""
+    """The fields of a line of CSV; none if the text is no such line."""
     try:
         return next(csv.reader([text]), [])
     except csv.Error:

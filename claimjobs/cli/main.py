@@ -1,4 +1,4 @@
-"""The group of commands, and the way from an error to its exit code."""
+"""The group of commands, and the exit code of each error."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COMMANDS = {
     "enqueue": ("claimjobs.cli.enqueue:enqueue", "Enqueue the rows of a file: JSON lines or CSV."),
     "dead": ("claimjobs.cli.dead:dead", "List, show, retry or drop jobs that are out of attempts."),
     "purge": ("claimjobs.cli.purge:purge", "Delete jobs that have been done, or dead, for long."),
-    "reclaim": ("claimjobs.cli.reclaim:reclaim", "Hand back the jobs of dead owners, where no consumer runs."),
-    "status": ("claimjobs.cli.status:status", "Count the jobs, and show who holds them."),
+    "reclaim": ("claimjobs.cli.reclaim:reclaim", "Reclaim the jobs of dead owners, if no consumer runs."),
+    "status": ("claimjobs.cli.status:status", "Count the jobs, and show which owners hold them."),
 }
-"""Where each command is, and what it is for: its module is imported when it is called, not before."""
+"""The module of each command, and its help. A module is imported only when its command is called."""
 
 CODES: dict[type[BaseException], int] = {
     errors.ConnectionFailed: exits.CONNECTION,
@@ -40,13 +40,13 @@ CODES: dict[type[BaseException], int] = {
 }
 
 NO_STREAM = (errno.EBADF, errno.ENOSPC, errno.EIO, errno.EFBIG)
-"""What the system says of a stream that is closed, or full."""
+"""Error numbers of the system for a stream that is closed or full."""
 
 EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:>3}  {meaning}" for code, meaning in exits.MEANINGS.items())
 
 
 class Commands(click.Group):
-    """Commands loaded when wanted, and errors as one line with an exit code."""
+    """Imports a command when it is called, and prints an error as one line, with an exit code."""
 
     def main(self, *args: Any, **named: Any) -> Any:
         streams.prepare()
@@ -89,13 +89,13 @@ class Commands(click.Group):
 
 
 def message(error: BaseException) -> str:
-    """An error in one line, without statements and values: what happened and the next step."""
+    """An error as one line, without statements and values: what happened, and the next step."""
     if isinstance(error, errors.ClaimjobsError):
         return str(error)
     if isinstance(error, KeyboardInterrupt):
         return "interrupted"
     if isinstance(error, OSError) and error.errno in NO_STREAM:
-        return f"an output, or standard input, cannot be used ({error.strerror}): see where it leads"
+        return f"standard input or an output cannot be used ({error.strerror}): check where it is redirected"
     return f"{_said(error)}; `claimjobs --verbose ...` shows where"
 
 
@@ -115,7 +115,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def _is_databases(error: BaseException) -> bool:
-    """Without importing SQLAlchemy: what was not imported cannot have raised this."""
+    """SQLAlchemy is not imported here: if it was not imported before, it cannot have raised the error."""
     alchemy = sys.modules.get("sqlalchemy.exc")
     return alchemy is not None and isinstance(error, alchemy.SQLAlchemyError)
 
@@ -132,8 +132,8 @@ def main(verbose: bool) -> None:
     """Claim jobs in batches from the table you already have, on MySQL 8+ and Postgres.
 
     --url, --table and --map may stand before the command or after it. Each option has an environment variable, which
-    its help shows; one that can be repeated takes several values with spaces between them. What is given on the command
-    line counts more.
+    its help shows; for an option that can be repeated, separate the values by spaces. An option on the command line
+    takes precedence.
     """
 
 

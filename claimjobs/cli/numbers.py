@@ -1,4 +1,4 @@
-"""Numbers as a person gives them: whole ones that a database and a loop can hold, and spans that end."""
+"""Types of numbers on the command line, each with its bounds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 import click
 
 LARGEST: Final = 2**31 - 1
-"""Of a whole number: what the columns hold that are compared with it."""
+"""The largest whole number: the columns that are compared with it hold no larger one."""
 LONGEST: Final = 31_622_400.0
-"""Of a span in seconds: a year. Longer ones are beyond what clocks and timers take."""
+"""The longest duration: a year, in seconds. Timers of the system accept no longer ones."""
 MOST_PROCESSES: Final = 1_000
 
 
@@ -22,7 +22,7 @@ class Whole(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A number above 0, or from `least` on, up to a bound; neither infinite nor none at all."""
+    """A number above 0, or from `least` on, up to a bound; not infinite and not NaN."""
 
     def __init__(self, least: float = 0, most: float = LONGEST) -> None:
         super().__init__(least, most, min_open=not least)

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for."""
+"""Options that several commands share, and the engine and the Queue that they describe."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Command = Callable[..., Any]
 
 
 BEFORE = "claimjobs.before"
-"""Under this name they share which options stood before a command's name."""
+"""The key in `meta` of the options that stood before a command's name."""
 
 TABLE, MAP = "shape_table", "shape_map"
-"""What options of a queue's shape are called inside that may stand there."""
+"""The parameter names of the shape options that may stand there."""
 
 
 class Anywhere(click.Option):
-    """An option that may stand before the command's name, too. The later one counts; both before the environment."""
+    """An option that may also stand before the command's name. The later one counts, then the environment."""
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         value, source = super().consume_value(ctx, opts)
@@ -40,7 +40,7 @@ class Anywhere(click.Option):
 
 
 def options_before(command: Command) -> Command:
-    """`--url`, `--table` and `--map` of a group: they are for the command whose name follows."""
+    """`--url`, `--table` and `--map` of a group. They are for the command that follows."""
     table = _before("--table", TABLE, metavar="NAME | MODULE:ATTRIBUTE", help="The table of jobs.")
     map_ = _before("--map", MAP, metavar="FILE", help="A file that describes the queue.")
     url = _before("--url", "url", metavar="URL", help="The database.")
@@ -62,7 +62,7 @@ def _note_before(context: click.Context, option: click.Parameter, value: str | N
 
 
 def with_variables(command: click.Command, *path: str) -> click.Command:
-    """The command, each of its options with an environment variable, which its help shows."""
+    """The command, with an environment variable for each option, which its help shows."""
     for option in command.params:
         if isinstance(option, click.Option) and option.name != "version":
             option.envvar = option.envvar or _variable(*path, max(option.opts, key=len))
@@ -97,7 +97,7 @@ def _remember(context: click.Context, _option: click.Parameter, url: str | None)
 
 @contextmanager
 def database(url: str | None) -> Iterator[str]:
-    """The URL to work with: the one given, or that of the embedded Postgres, which runs until the block is left.
+    """The given URL, or that of the embedded Postgres, which runs until the block is left.
 
     Raises EmbeddedFailed.
     """
@@ -109,7 +109,7 @@ def database(url: str | None) -> Iterator[str]:
 
 @contextmanager
 def engine_for(url: str | None) -> Iterator[sa.Engine]:
-    """An engine for the database to work with, its connections closed when the block is left."""
+    """An engine for the database. Its connections are closed when the block is left."""
     from claimjobs.database.connect import engine_of  # noqa: PLC0415 - SQLAlchemy is slow to import, and --help needs none
 
     with database(url) as reached:
@@ -122,6 +122,6 @@ def engine_for(url: str | None) -> Iterator[sa.Engine]:
 
 @contextmanager
 def queue_for(url: str | None, shape: Shape, retry: Retry | None = None) -> Iterator[Queue]:
-    """The queue to work with."""
+    """The Queue of this command."""
     with engine_for(url) as engine, shape.queue(engine, retry=retry) as queue:
         yield queue

@@ -1,4 +1,4 @@
-"""How far a file is: a bar on a terminal, a line every few seconds elsewhere; on standard error."""
+"""The progress of a file on standard error: a bar on a terminal, otherwise a line every few seconds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EVERY = 5.0
 
 
 class ProgressWatch(Protocol):
-    """Is told how far we are, and says what has to be said meanwhile."""
+    """Shows the progress, and prints messages meanwhile."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, *_: object) -> None: ...
@@ -25,7 +25,7 @@ class ProgressWatch(Protocol):
 
 
 class Bar:
-    """A bar by bytes, with the rows; for a file whose size nobody knows it only moves."""
+    """A bar with the share of bytes and the number of rows. For a file of unknown size it only moves."""
 
     def __init__(self, size: int | None) -> None:
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"), TimeRemainingColumn())
@@ -47,7 +47,7 @@ class Bar:
 
 
 class Lines:
-    """A line now and then, for a log."""
+    """A line every few seconds, for a log."""
 
     def __init__(self, size: int | None) -> None:
         self._size = size
@@ -70,5 +70,5 @@ class Lines:
 
 
 def watch(size: int | None) -> ProgressWatch:
-    """What suits standard error."""
+    """A bar if standard error is a terminal, otherwise lines."""
     return Bar(size) if sys.stderr.isatty() else Lines(size)

@@ -1,4 +1,4 @@
-"""`claimjobs purge`: kept jobs that are old leave the table."""
+"""`claimjobs purge`: delete old jobs that are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from claimjobs.table.predicates import predicate
 @click.command()
 @click.option("--older-than", type=Duration(), required=True, metavar="AGE", help="A number and a unit: s, m, h, d, w.")
 @click.option(
-    "--status", type=click.Choice(["done", "dead"]), default="done", show_default=True, help="Which jobs are meant."
+    "--status",
+    type=click.Choice(["done", "dead"]),
+    default="done",
+    show_default=True,
+    help="The status of the jobs to delete.",
 )
 @click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 @click.option("--ledger", metavar="NAME", help="Entries of this queue in a destination's ledger instead of jobs.")
@@ -37,11 +41,11 @@ def purge(
     url: str | None,
     shape: Shape,
 ) -> None:
-    """Delete jobs that have been done, or dead, for so long, and print how many.
+    """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
 
-    Done jobs are there only where a queue keeps them (on_done="keep"). Since when a job is done or dead stands in its
-    column owner_date; a job without one is left alone, and so is every job that waits or is in hand. They are committed
-    in chunks of 1,000: what was deleted before an interruption stays so.
+    Done jobs are in the table only if the queue keeps them (on_done="keep"). The column owner_date says since when a
+    job is done or dead; a job without a value there is not deleted. Unclaimed and claimed jobs are never deleted. The
+    deletion is committed in chunks of 1,000.
 
     With --json: "purged", or with --dry-run "would_purge".
 

@@ -1,4 +1,4 @@
-"""`claimjobs reclaim`: hand back what dead owners hold, where no consumer runs that would."""
+"""`claimjobs reclaim`: reclaim the jobs of dead owners, if no consumer runs that would."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from claimjobs.table.definitions import FIRST_OWNER
 
 
 @click.command()
-@click.option("--owner", type=Whole(1), metavar="ID", help="This owner alone: its process has ended.")
-@click.option("--force", is_flag=True, help="With --owner: although it seems to live.")
-@click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed, and by nobody.")
+@click.option("--owner", type=Whole(1), metavar="ID", help="Only this owner; its process has ended.")
+@click.option("--force", is_flag=True, help="With --owner: also if it seems to live.")
+@click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed without an owner's id.")
 @click.option(
     "--attempts",
     type=Whole(1),
     default=Retry.attempts,
     show_default=True,
-    help="Failures after which a job is dead; a job that was alone in a dead hand has failed. As for its consumers.",
+    help="Failures after which a job is dead. A job that a dead owner held alone has failed. As for the consumers.",
 )
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is told above.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is described above.")
 @url_option
 @shape_options
 def reclaim(
     owner: int | None, force: bool, ownerless: bool, attempts: int, as_json: bool, url: str | None, shape: Shape
 ) -> None:
-    """Hand back the jobs of owners that are dead, and print how many; which owners, on standard error.
+    """Reclaim the jobs of dead owners, and print how many. The owners are printed on standard error.
 
-    An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Every
-    consumer looks for them all the time: this is needed only where none runs.
+    An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Running
+    consumers reclaim the jobs of dead owners by themselves. Use this command when none is running.
 
-    --owner hands back what one owner holds. If it seems to live that is refused: jobs in its hand would be run a
-    second time. --force does it all the same; the owner's late outcomes are refused, and it goes on under a new id.
+    --owner reclaims the jobs of one owner. It is refused if the owner seems to live, because its jobs would run a
+    second time. With --force they are reclaimed anyway: the owner's late outcomes are refused, and it goes on under a
+    new id.
 
-    --ownerless frees jobs that are claimed without an owner's id. No claim leaves one behind: they were written by
-    hand, or by another program, which must not be at work then. Without it they are told of, and left alone.
+    --ownerless releases jobs that are claimed without an owner's id. claimjobs never leaves such a job: another program
+    or a person wrote it. That program must not run then. Without --ownerless such jobs are only counted.
 
     With --json: "handed_back" (jobs).
 
@@ -69,7 +70,7 @@ def _reclaimed(queue: Queue, owner: int | None, *, force: bool, ownerless: bool)
         return _from(queue, owner, force)
     jobs, left = queue.reclaim(), queue.stats().ownerless
     if left:
-        say(f"{number(left, 'job')} claimed by nobody: `claimjobs reclaim --ownerless` frees them")
+        say(f"{number(left, 'job')} claimed without an owner: `claimjobs reclaim --ownerless` releases them")
     return jobs
 
 
@@ -79,24 +80,24 @@ def _from(queue: Queue, owner_id: int, force: bool) -> int:
         _refuse_the_living(owner_id, *found)
     jobs = queue.reclaim_owner(owner_id)
     if not found and not jobs:
-        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds nothing: see `claimjobs status`")
+        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: see `claimjobs status`")
     return jobs
 
 
 def _refuse_the_living(owner_id: int, owner: OwnerStats | None = None) -> None:
-    """Raises UsageError for an owner that seems to live, and for one of which nobody could know."""
+    """Raises UsageError for an owner that seems to live, and for another program's, which has no signs of life."""
     if owner is not None and not owner.dead:
         raise click.UsageError(
-            f"owner {owner_id} ({owner.host}:{owner.pid}) seems to live ({_signs(owner)}): its jobs would be in two "
-            "hands. End that process first, or give --force as well"
+            f"owner {owner_id} ({owner.host}:{owner.pid}) seems to live ({_signs(owner)}): its jobs would run "
+            "twice. End that process first, or give --force as well"
         )
     if owner_id < FIRST_OWNER:
         raise click.UsageError(
-            f"owner {owner_id} is another program's (ours begin at {FIRST_OWNER}), and may live: end that program "
-            "first, then give --force as well"
+            f"owner {owner_id} is another program's (ids of claimjobs begin at {FIRST_OWNER}), and may live: end that "
+            "program first, then give --force as well"
         )
 
 
 def _signs(owner: OwnerStats) -> str:
     lock = "its session lock is held, " if owner.lock == "held" else ""
-    return f"{lock}its last beat was {age(owner.silence)} ago, its lease is {owner.lease:g} s"
+    return f"{lock}its last heartbeat was {age(owner.silence)} ago, its lease is {owner.lease:g} s"

@@ -1,4 +1,4 @@
-"""The file that lines are copied to which do not fit."""
+"""The file to which lines that do not fit are copied."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import click
 
 
 class Rejects:
-    """Lines as they stood, under the header they stood under, to be corrected and enqueued like any file."""
+    """Copies lines unchanged, after their header, so that the file can be corrected and enqueued."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -17,7 +17,7 @@ class Rejects:
         """Rows that were rejected."""
 
     def __enter__(self) -> Self:
-        """Make the file. Raises UsageError if it is there: it may hold what was rejected before."""
+        """Create the file. Raises UsageError if it exists: it may have lines that were rejected before."""
         try:
             self._file = self._path.open("xb")
         except FileExistsError:
@@ -32,7 +32,7 @@ class Rejects:
             self._path.unlink(missing_ok=True)
 
     def add(self, header: bytes, raw: bytes) -> None:
-        """Copy the lines of a row, verbatim."""
+        """Copy the lines of a row."""
         for part in (header, raw) if self.count == 0 else (raw,):
             self._file.write(part if part.endswith(b"\n") or not part else part + b"\n")
         self.count += 1

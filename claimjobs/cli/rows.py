@@ -1,4 +1,4 @@
-"""Rows from a file, one at a time, each with the line it begins on. Lines are counted as an editor counts them."""
+"""Reads the rows of a file one at a time, each with the number of its first line, counted as in an editor."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadRow
 
 LONGEST_FIELD = 64 * 2**20
-"""Bytes of a CSV field. A quote that is never closed must not read the whole file into memory."""
+"""The most bytes of a CSV field: a missing closing quote must not read the whole file into memory."""
 
 BOM = b"\xef\xbb\xbf"
-"""Some programs begin their UTF-8 with it."""
+"""The byte order mark, with which some programs begin a UTF-8 file."""
 
 
 class FileRow(dict[str, Any]):
@@ -30,7 +30,7 @@ class FileRow(dict[str, Any]):
 
 
 class Source:
-    """The lines of a file, and how far it is read."""
+    """The lines of a file, and how far they are read."""
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._lines = iter(lines)
@@ -39,7 +39,7 @@ class Source:
         self.position = 0
         """Bytes that were read."""
         self.header = b""
-        """The lines that name the columns, where the format has any."""
+        """The header lines, if the format has any."""
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -51,7 +51,7 @@ class Source:
         return raw.removeprefix(BOM) if self.line == 1 else raw
 
     def skip_to(self, line: int) -> None:
-        """Read on until `line` is the next one."""
+        """Skip the lines before `line`."""
         while self.line < line - 1 and next(self, None) is not None:
             pass
 
@@ -59,11 +59,11 @@ class Source:
 RowReader = Callable[[Source, sa.Table, int, OnBad], Iterator[FileRow]]
 
 BAD = (ValueError, csv.Error, RecursionError)
-"""What reading one row may raise."""
+"""The errors of a line that is no row."""
 
 
 def json_lines(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> Iterator[FileRow]:
-    """The rows of JSON lines from line `first` on; `on_bad` is told what is no row of this table."""
+    """The rows of JSON lines from line `first` on. `on_bad` is called for each line that is no row of this table."""
     values = Values(table, text=False)
     source.skip_to(first)
     for raw in source:
@@ -78,9 +78,9 @@ def json_lines(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> It
 
 
 def csv_rows(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> Iterator[FileRow]:
-    """The same for CSV with a header. A row of it may be several lines.
+    """The rows of CSV with a header, from line `first` on. A row may have several lines.
 
-    Raises BadHeader for a header that does not fit, whatever `on_bad` thinks of rows.
+    `on_bad` is called for each record that is no row of this table. Raises BadHeader for a header that does not fit.
     """
     values = Values(table, text=True)
     header = _header(source, table)
@@ -142,7 +142,7 @@ def _no_number(name: str) -> Any:
 
 
 class _Records:
-    """Records of CSV, each with the lines it was read from: the csv module asks for as many as it needs."""
+    """The records of CSV, each with the lines from which it was read."""
 
     def __init__(self, source: Source) -> None:
         csv.field_size_limit(LONGEST_FIELD)
@@ -150,7 +150,7 @@ class _Records:
         self._taken: list[bytes] = []
         self._reader = csv.reader(_Texts(source, self._taken), strict=True)
         self.line = 0
-        """Where the last record began."""
+        """The first line of the last record."""
 
     def __next__(self) -> list[str]:
         self._taken.clear()
@@ -163,7 +163,7 @@ class _Records:
 
 
 class _Texts:
-    """The lines as text, kept in `taken`: an iterator that goes on after an error, as a generator would not."""
+    """The lines as text, collected in `taken`. It is no generator, because it must go on after an error."""
 
     def __init__(self, source: Source, taken: list[bytes]) -> None:
         self._source = source

@@ -1,4 +1,4 @@
-"""What a run looks like while it lasts: a live table, a line now and then, or JSON lines."""
+"""Shows a run: as a live table, as a line every few seconds, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EVERY = 2.0
 """Seconds between two lines where there is no terminal."""
 
 WIDTH = 92
-"""Columns of the picture: fits a README."""
+"""The width of the picture in characters."""
 
 
 class Screen(Protocol):
@@ -88,7 +88,7 @@ class JsonLines(TextLines):
 
 
 class Remembered:
-    """Another screen, and the last table in which somebody worked."""
+    """Shows a run on another screen, and keeps the last table in which a consumer worked, for the picture."""
 
     def __init__(self, screen: Screen) -> None:
         self._screen = screen
@@ -108,7 +108,7 @@ class Remembered:
 
 
 def screen_for(as_json: bool) -> Screen:
-    """The screen that fits: JSON when asked for, else a live table where standard error is a terminal."""
+    """JSON lines if asked for; else a live table if standard error is a terminal, otherwise lines."""
     if as_json:
         return JsonLines()
     console = Console(stderr=True)
@@ -134,12 +134,12 @@ def picture(snapshot: Snapshot) -> str:
 
 
 def _without_fonts(template: str) -> str:
-    """A picture in a README must not load anything from elsewhere: the viewer's own monospace font will do."""
+    """The SVG without its web font: a picture in a README must not load anything from elsewhere."""
     return re.sub(r"@font-face \{\{.*?\}\}", "", template, flags=re.DOTALL)
 
 
 def summary_text(summary: Summary) -> str:
-    """The closing summary: what came in is what went out."""
+    """The summary, for a person."""
     into = f"{summary.generated:,} generated + {summary.before:,} there before"
     left = "?" if summary.left is None else f"{summary.left:,}"
     out = f"{summary.done:,} done + {summary.failed:,} failed + {left} left"
@@ -165,7 +165,7 @@ def summary_text(summary: Summary) -> str:
 
 
 def _next(seconds: float | None) -> str:
-    """By the clock of whoever reads it; with the date, where that is another day."""
+    """The time of the next retry by the local clock; with the date if that is another day."""
     if seconds is None:
         return ""
     now = datetime.now().astimezone()
@@ -174,13 +174,13 @@ def _next(seconds: float | None) -> str:
 
 
 def summary_json(summary: Summary) -> str:
-    """The closing summary as one JSON object."""
+    """The summary as one JSON object."""
     more = {"unaccounted": summary.unaccounted, "rate": summary.rate}
     return json.dumps({"event": "summary", **_plain(summary), **more})
 
 
 def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
-    """As JSON has it. `asdict` makes a Counter anew from pairs, and so counts the pairs."""
+    """The summary as plain data. `asdict` alone would copy a Counter wrongly: from pairs, which it counts."""
     found = asdict(numbers)
     found["total"]["transients"] = dict(numbers.total.transients)
     return found
@@ -197,7 +197,7 @@ def _headline(snapshot: Snapshot) -> Text:
 
 
 def _pace(snapshot: Snapshot) -> str:
-    """How fast it goes; until it goes: what is being started."""
+    """The rate; before the run: how many processes are ready."""
     if snapshot.phase != "starting":
         return f"{snapshot.rate:,.0f} jobs/s"
     generators = f", {number(len(snapshot.generators), 'generator')}" if snapshot.generators else ""
@@ -205,7 +205,7 @@ def _pace(snapshot: Snapshot) -> str:
 
 
 def _bar(snapshot: Snapshot) -> Iterator[Table]:
-    """How much of the work is done and how long the rest takes, where the work has an end."""
+    """The share of the work that is done, and the time for the rest, if the run has an end."""
     if snapshot.to_come is None:
         return
     done = snapshot.total.done + snapshot.total.dead

@@ -1,4 +1,4 @@
-"""`claimjobs setup-tables`: make the tables of a queue, add to one that is there, or print the DDL."""
+"""`claimjobs setup-tables`: make the tables of a queue, add columns to an existing table, or print the DDL."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ DDL_WITHOUT_URL = "postgresql://"
 
 
 @click.command()
-@click.option("--add", multiple=True, metavar="ROLE[,ROLE...]", help=f"Add what is asked for: {', '.join(ADDABLE)}.")
-@click.option("--recreate", is_flag=True, help="Drop the table of jobs first, with all its rows, if it is ours.")
+@click.option("--add", multiple=True, metavar="ROLE[,ROLE...]", help=f"Add columns or the index: {', '.join(ADDABLE)}.")
+@click.option("--recreate", is_flag=True, help="First drop the table of jobs, with all its rows, if claimjobs made it.")
 @click.option("--yes", is_flag=True, help="Do not ask before --recreate or --add changes anything.")
 @click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; change nothing.")
 @click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
@@ -34,23 +34,23 @@ DDL_WITHOUT_URL = "postgresql://"
 def setup_tables(
     add: tuple[str, ...], recreate: bool, yes: bool, sql: bool, ledger: bool, url: str | None, shape: Shape
 ) -> None:
-    """Make the tables of a queue that are missing, and say what was there.
+    """Make the missing tables of a queue, and print which tables existed.
 
-    --table NAME makes the table of the demonstration, with two columns of text as its payload; a table with a
-    payload of your own is described in Python (see `claimjobs.job_table`) and given as MODULE:ATTRIBUTE.
+    --table NAME makes the table of the demonstration, with two text columns as its payload. For a table with your own
+    payload, describe it in Python (see `claimjobs.job_table`) and give it as MODULE:ATTRIBUTE.
 
-    A table that you have already is looked at, and never altered unasked: what it lacks is said, with the statement
-    that adds it. Without an optional column it is a queue all the same. --add prints the statements for the roles
-    that are named, under the names that the map has for them, asks, and runs them; claim-index is the index that
-    claims read. With --sql it only prints them, and nothing is connected to unless --add has to look at the table.
+    A table that exists already is checked, and never altered unasked. The command prints what the table lacks, with the
+    statements that add it. Optional columns may be missing. --add prints the statements for the named roles, with the
+    column names of the map, asks, and runs them; claim-index is the index that claims read. With --sql it only prints
+    them, and connects to the database only if --add must read the table.
 
-    --recreate drops no table that claimjobs did not make (it knows its own by their comment). It leaves the table
-    of owners alone: all queues of a database share it, and its ids must never be used again.
+    --recreate drops only a table that claimjobs made, which it knows by the table's comment. It never drops the table
+    of owners: all queues of a database share it, and its ids must never be used again.
 
-    --side-car makes the table of claims beside a table that must not be altered, of which only its key is looked at.
+    --side-car makes the table of claims for a table that must not be altered. Of that table only the key is checked.
 
-    --ledger makes the table claimjobs_ledger, and no other: in a database where the work of jobs has its effect, it
-    tells a second attempt from the first. It is never dropped.
+    --ledger makes only the table claimjobs_ledger. In the database where your jobs have their effect, it tells the
+    first attempt of a job from a second one. It is never dropped.
 
     \b
     Examples:
@@ -63,9 +63,9 @@ def setup_tables(
     """
     wanted = _requested(add)
     if (recreate or wanted) and ledger:
-        raise click.UsageError("--ledger makes the ledger and no more: it tells what was done, and is never dropped")
+        raise click.UsageError("--ledger makes only the ledger, which is never dropped: leave out the other options")
     if recreate and wanted:
-        raise click.UsageError("--recreate makes the table anew, with all that --add could add: give one of them")
+        raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
     if shape.side_car and (recreate or wanted):
         raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
     if sql and not wanted and not shape.side_car:
@@ -95,7 +95,7 @@ def _requested(add: tuple[str, ...]) -> list[str]:
 
 
 def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None:
-    """Print the statements, and run them if they may be run."""
+    """Print the statements, and run them after a question."""
     for statement in statements:
         click.echo(statement)
     if sql or not statements:
@@ -120,7 +120,7 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
 
 
 def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
-    """Those that the queue needs. One with a map, known by its name alone, is never ours to make."""
+    """Make the missing tables. A table with a map, of which only the name is known, cannot be made."""
     if shape.side_car:
         claims, owners = side_car_tables(engine, shape.load(), columns=shape.columns)
         return [claims, owners] if shape.hold == "lease" else [claims]
@@ -139,13 +139,13 @@ def _must_be_there(engine: sa.Engine, shape: Shape) -> None:
     with engine.connect() as connection:
         if not setup.exists(connection, setup.tables_for(shape.table)[0]):
             raise UnfitTable(
-                f"table {shape.table!r} is not in this database, and one that has a map is yours to make: "
-                "make it, or check the name and the URL"
+                f"table {shape.table!r} is not in this database, and a table with a map is not made here: "
+                "make it yourself, or check the name and the URL"
             )
 
 
 def _confirm(engine: sa.Engine, drop_plan: setup.DropPlan | None, yes: bool) -> None:
-    """Return if the table may be dropped; raises Abort where the answer is no."""
+    """Ask whether to drop the table. Raises Abort after a no."""
     if drop_plan and not yes:
         at_work = f"; {number(drop_plan.owners, 'owner')} at work on it" if drop_plan.owners else ""
         where = shown(engine.url)
@@ -159,7 +159,7 @@ def _tell(made: setup.CreatedTables) -> None:
 
 
 def _lines(made: setup.CreatedTables) -> list[str]:
-    """One line a table, and one an index."""
+    """One line for each table and each index."""
     return [
         *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
         *(f"{name}: was there{', kept' if made.dropped else ''}" for name in made.existing),

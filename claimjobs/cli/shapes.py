@@ -1,4 +1,4 @@
-"""Options that say which table is the queue, and how: its name, the map of its columns, or a file of both."""
+"""Options that describe the queue: the table, the map of its columns, or a file with both."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from claimjobs.queue.config_file import HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALU
 from claimjobs.table.definitions import DEFAULT_TABLE
 
 OURS: Final = "shape_"
-"""What these options' names begin with inside: a command has others of its own, such as a `--where`."""
+"""The prefix of these options' parameter names: a command may have options of the same name, such as `--where`."""
 
 
 def _option(name: str, **attributes: Any) -> Callable[[Command], Command]:
@@ -24,7 +24,7 @@ def _option(name: str, **attributes: Any) -> Callable[[Command], Command]:
 
 
 def _shared(name: str, **attributes: Any) -> Callable[[Command], Command]:
-    """One that means the same to every command: so does its environment variable."""
+    """An option with one meaning for all commands, and so with one environment variable."""
     return _option(name, envvar=f"CLAIMJOBS_{name.replace('-', '_').upper()}", **attributes)
 
 
@@ -35,20 +35,20 @@ OPTIONS: Final = (
         callback=lambda _context, option, given: _name(option, given),
         show_default=DEFAULT_TABLE,
         metavar="NAME | MODULE:ATTRIBUTE",
-        help="The table of jobs: its name, or where its Table or mapped class is found in Python.",
+        help="The table of jobs: its name, or the place of its Table or mapped class in Python.",
     ),
     _shared(
         "map",
         cls=Anywhere,
         type=click.Path(path_type=Path),
         metavar="FILE",
-        help="A file of TOML that describes the queue: table, [columns], [states] and more. Options go before it.",
+        help="A TOML file that describes the queue: table, [columns], [states] and more. Options take precedence.",
     ),
     _shared(
         "column",
         multiple=True,
         metavar="ROLE=NAME",
-        help="The column that plays a role; `key=a,b`: several are the key; `priority=`: none. Can be repeated.",
+        help="The column that plays a role; `key=a,b`: a key of two columns; `priority=`: no column. Can be repeated.",
     ),
     _shared(
         "state",
@@ -59,11 +59,11 @@ OPTIONS: Final = (
     _shared(
         "hold",
         type=click.Choice(HOLDS),
-        help="What holds a claim: its owner's lease (the default), or an open transaction, which needs no owner.",
+        help="What holds a claim: its owner's lease (the default), or an open transaction, without an owner.",
     ),
-    _shared("side-car", is_flag=True, default=None, help="Claims are in a table of their own, beside this one."),
+    _shared("side-car", is_flag=True, default=None, help="Store claims in a second table."),
 )
-"""What describes a queue for every command."""
+"""The options for every command."""
 
 MORE: Final = (
     _option("lock", type=click.Choice(LOCKS), help="What locks a row while it is claimed: by default its row lock."),
@@ -77,10 +77,10 @@ MORE: Final = (
     _option(
         "on-done",
         type=click.Choice(ON_DONE),
-        help="What becomes of done jobs: by default deleted if claimjobs made the table, else kept as done.",
+        help="What happens to done jobs. Default: deleted if claimjobs made the table, otherwise kept as done.",
     ),
 )
-"""What else describes it for whoever claims."""
+"""The other options, for commands that claim."""
 
 
 def _name(option: click.Parameter, given: str | None) -> str | None:
@@ -90,12 +90,12 @@ def _name(option: click.Parameter, given: str | None) -> str | None:
 
 
 def shape_options(command: Command) -> Command:
-    """The options that say which table is the queue, and how; the command gets them as `shape`."""
+    """Add the options that describe the queue; the command gets them as `shape`."""
     return _taking(command, OPTIONS)
 
 
 def claim_options(command: Command) -> Command:
-    """The same, with those that matter only for claims."""
+    """Add the options that describe the queue, and those for claims."""
     return _taking(command, (*OPTIONS, *MORE))
 
 
@@ -120,7 +120,7 @@ def shape_of(
     order_by: tuple[str, ...] = (),
     **others: Any,
 ) -> Shape:
-    """The shape of a file, if there is one, and what options say otherwise. Raises BadMap or BadParameter."""
+    """The shape of the file, if one is given, changed by the options. Raises BadMap or BadParameter."""
     shape = Shape() if map is None else Shape.read(map)
     roles = dict(_pair(text, "--column ROLE=NAME", ROLES, _names) for text in column)
     states = dict(_pair(text, "--state STATE=VALUE", STATE_VALUES, _value) for text in state)
@@ -144,7 +144,7 @@ def _names(value: str) -> Any:
 
 
 def _value(text: str) -> Any:
-    """As TOML reads it: 0, true, "text"; what it cannot read is text itself."""
+    """A value as TOML reads it, such as 0, true or "text"; other text is the value itself."""
     try:
         found = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:

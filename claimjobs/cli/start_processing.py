@@ -63,7 +63,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     default=Run.grace,
     show_default=True,
     metavar="SECONDS",
-    help="A batch may go on for so long after --duration, then it is released (exit code 6).",
+    help="Release a batch that is still open so long after --duration (exit code 6).",
 )
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
@@ -149,8 +149,8 @@ def start_processing(
     a second parameter called `connection`: its writes are committed together with its jobs, or not at all.
 
     The run gives up (exit code 6) when a consumer and its replacements end by one error three times in a row, or when
-    consumers end themselves (os._exit in the function) three times with one exit code and as many jobs in hand. With
-    --drain it also gives up when no job of five batches in a row is done or failed, for example because the table
+    consumers end themselves (os._exit in the function) three times with one exit code and the same number of held jobs.
+    With --drain it also gives up when no job of five batches in a row is done or failed, for example because the table
     cannot store a failure. It ends with exit code 4 when a table is dropped. `claimjobs --verbose start-processing`
     shows where a function failed.
 
@@ -210,7 +210,7 @@ def _code_of(summary: Summary) -> int:
 
 
 def _supervised(supervisor: Supervisor, screen: Screen) -> Summary:
-    """The first signal lets consumers finish, the second does not. Before the run has begun, the first ends it."""
+    """The first signal lets consumers finish their batches; the second cancels. Before the run, the first ends it."""
 
     def cancel() -> None:
         supervisor.cancel()

@@ -1,4 +1,4 @@
-"""`claimjobs status`: what a queue holds, and who holds it."""
+"""`claimjobs status`: counts the jobs of a queue, and lists its owners."""
 
 from __future__ import annotations
 
@@ -19,40 +19,39 @@ from claimjobs.queue.config import Shape
 IN_SECONDS = ("age", "silence", "lease", "asleep")
 
 MOST = 10
-"""Values that are shown of those that mean no state."""
+"""How many values without a state are shown."""
 
 LOCKS = {"held": "lock held", "free": "lock free", "none": "lease only"}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are told above.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
 @url_option
 @shape_options
 def status(as_json: bool, url: str | None, shape: Shape) -> None:
-    """Count the jobs by status, tell how long the oldest has been due, and list the owners.
+    """Count the jobs by status, show how long the oldest has been due, and list the owners.
 
-    An owner is a consumer that is at work, or was killed at work. It is dead when it has been silent for longer
-    than its lease; or, where its lock was "held", as soon as that is free, unless the server was restarted. With
-    "lease only" the server gives no lock, as behind a pooler. Jobs that are done are counted where they are kept; by
-    default they are deleted.
+    An owner is a consumer that runs, or that was killed. It is dead when it has been silent for longer than its lease.
+    If its lock was "held", it is dead as soon as the lock is free, unless the server was restarted. "lease only" means
+    that the server gives no lock, for example behind a pooler. Done jobs are counted if they are kept; by default they
+    are deleted.
 
-    All rows of the table are counted, also those for which the predicate of a queue
-    (`where` in its --map) does not hold.
+    All rows of the table are counted, also those that do not match the predicate of the queue (`where` in its --map).
 
-    Rows in none of the states that were named are listed as "other", with the value that they have: where all of a
-    table are, a value is mistyped.
+    Rows whose status means no state are listed as "other", with their value. If all rows are listed so, a value of the
+    map is probably mistyped.
 
-    Jobs that are claimed without an owner's id are told of: nobody works on them, and `claimjobs reclaim --ownerless`
-    frees them. Jobs that another program has claimed (its owner_id is below ours) are listed by its ids: if it has
-    ended, somebody has to hand them back.
+    Jobs that are claimed without an owner's id are counted: nobody works on them, and `claimjobs reclaim --ownerless`
+    releases them. Jobs that another program has claimed (its owner_id is lower than those of claimjobs) are listed by
+    owner_id: if that program has ended, reclaim them.
 
-    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (those of the claimed that are
-    claimed by nobody); "other", a list with the "value" and the "rows" of each value that means none of them;
-    "strangers", a list with the "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job
-    is due); "owners", each with "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last
-    sign of life), "lease_seconds", "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are
-    handed back), "asleep_seconds" (for which it has waited to be called; null: it has work, or looks for some) and
-    "jobs" (that it holds); "where_not_counted", the predicate of the queue, or null.
+    With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (claimed jobs without an owner's
+    id); "other", a list with the "value" and the "rows" of each value that means no state; "strangers", a list with the
+    "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due); "owners", each with
+    "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last heartbeat), "lease_seconds",
+    "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are reclaimed), "asleep_seconds" (since
+    it fell asleep; null: it is awake) and "jobs" (that it holds); "where_not_counted", the predicate of the queue, or
+    null.
 
     \b
     Examples:
@@ -71,7 +70,7 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
 
 
 def _whole(shape: Shape) -> list[str]:
-    """What is counted, where that is more than the queue's jobs."""
+    """A note, if more rows are counted than the queue's jobs."""
     if shape.where is None:
         return []
     return [f"all rows of the table are counted, also those that are not in the queue (where {shape.where})"]
@@ -107,16 +106,16 @@ def _lines(name: str, stats: Stats) -> list[str]:
 
 
 def _ownerless(stats: Stats) -> list[str]:
-    line = f"{stats.ownerless} claimed by nobody: `claimjobs reclaim --ownerless` frees them"
+    line = f"{stats.ownerless} claimed without an owner: `claimjobs reclaim --ownerless` releases them"
     return [line] if stats.ownerless else []
 
 
 def _strangers(stats: Stats) -> list[str]:
-    """Those of a program that claims in its own way: whether it lives, nobody here knows."""
+    """Jobs that other programs have claimed. It is not known whether these programs run."""
     found = list(stats.strangers.items())
     lines = [
         f"{jobs} claimed by owner {owner}, another program: if it has ended, "
-        f"`claimjobs reclaim --owner {owner} --force` hands them back"
+        f"`claimjobs reclaim --owner {owner} --force` reclaims them"
         for owner, jobs in found[:MOST]
     ]
     rest = found[MOST:]
@@ -124,7 +123,7 @@ def _strangers(stats: Stats) -> list[str]:
 
 
 def _others(stats: Stats) -> list[str]:
-    """Rows in no state that is named. A column that is no status has thousands of values: not all are shown."""
+    """Rows whose value means no state. Only some values are shown: a column may have thousands."""
     found = list(stats.others.items())
     shown = [f"{rows} other ({'NULL' if value is None else repr(value)})" for value, rows in found[:MOST]]
     rest = found[MOST:]
@@ -134,13 +133,13 @@ def _others(stats: Stats) -> list[str]:
 def _oldest(stats: Stats) -> str:
     if stats.oldest is not None:
         return f"the oldest job has been due for {age(stats.oldest)}"
-    return "no column tells how long jobs have waited" if stats.unclaimed else "no job is due"
+    return "no column says how long jobs have waited" if stats.unclaimed else "no job is due"
 
 
 def _owner(owner: OwnerStats) -> str:
     words = (
         f"{owner.id} {owner.host}:{owner.pid} since {age(owner.age)}",
-        f"last beat {age(owner.silence)} ago",
+        f"last heartbeat {age(owner.silence)} ago",
         f"lease {owner.lease:g} s",
         LOCKS[owner.lock],
         *([] if owner.asleep is None else [f"asleep for {age(owner.asleep)}"]),

@@ -10,13 +10,13 @@ NAMES = ("stdin", "stdout", "stderr")
 
 
 def prepare() -> None:
-    """Let nothing else become a stream that is closed, and let no text fail because of its characters.
+    """Open closed standard streams, and let no text fail because of its characters.
 
-    A file or a connection that is opened later would get its number, and read and write there.
+    Otherwise a file or a connection that is opened later would get the number of a closed stream.
     """
     for number, name in enumerate(NAMES):
         if getattr(sys, name) is None:
-            # Standard input is opened for writing: who reads it is told of that, and does not take it for empty.
+            # Standard input is opened for writing: to read it is an error then, instead of an empty file.
             setattr(sys, name, os.fdopen(_nothing(number), "w" if number else "r", encoding="utf-8"))
     for stream in (sys.stdout, sys.stderr):
         if getattr(stream, "errors", None) == "strict" and hasattr(stream, "reconfigure"):
@@ -32,7 +32,7 @@ def _nothing(number: int) -> int:
 
 
 def give_up_output() -> None:
-    """What cannot be written is written nowhere: Python would try again, and fail, when it ends."""
+    """Discard what cannot be written: otherwise Python tries again at its end, and fails."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

@@ -1,4 +1,4 @@
-"""From what a file can say to what a column holds."""
+"""Converts values of a file to values of a column."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ FALSE = frozenset({"false", "f", "no", "n", "0"})
 
 
 class BadValue(ValueError):
-    """What a file says is nothing for this table; the reason is for a person."""
+    """A value of a file does not fit the table; the message is the reason."""
 
 
 class Values:
-    """Reads rows for a table. The columns that must be given are checked here, before the database is asked."""
+    """Reads rows for a table. Checks that required columns are given, before the database is asked."""
 
     def __init__(self, table: sa.Table, *, text: bool) -> None:
-        """`text`: the file knows no types (CSV), so that every value comes as text, and nothing as an empty one."""
+        """`text`: the format has no types (CSV): every value is text, and a missing value is an empty text."""
         self._columns = {column.name: _Column(column, text) for column in table.columns}
         self._required = {column.name for column in table.columns if _must_be_given(column)}
 
     def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with Python's values. Names that are no columns stay as they are. Raises Misfit."""
+        """The row with Python values. Names that are no columns stay. Raises Misfit."""
         values = {name: self._value(name, value) for name, value in row.items()}
         given = {name: value for name, value in values.items() if value is not DEFAULT}
         if missing := self._required - given.keys():
@@ -50,14 +50,14 @@ class Values:
 
 
 class _Default:
-    """An empty field of a column with a default: it is left out."""
+    """Stands for an empty field of a column with a default: the field is left out."""
 
 
 DEFAULT = _Default()
 
 
 class _Column:
-    """How one column reads a value."""
+    """Reads the values of one column."""
 
     def __init__(self, column: sa.Column[Any], text: bool) -> None:
         self._column = column
@@ -70,7 +70,7 @@ class _Column:
         return self._read(value)
 
     def _nothing(self, value: Any) -> Any:
-        """An empty field is the default, NULL, or an empty text: the first that the column allows."""
+        """An empty field: the default, NULL, or an empty text, the first of these that the column allows."""
         if self._text and _has_default(self._column):
             return DEFAULT
         if self._column.nullable:
@@ -85,7 +85,7 @@ def _must_be_given(column: sa.Column[Any]) -> bool:
 
 
 def _has_default(column: sa.Column[Any]) -> bool:
-    if isinstance(column.type, sa.Enum):  # some databases take the first of its values: they know best
+    if isinstance(column.type, sa.Enum):  # left to the database: some take the first value
         return True
     defaults = (column.default, column.server_default, column.identity, column.computed)
     return any(default is not None for default in defaults) or column is column.table.autoincrement_column
@@ -95,8 +95,7 @@ def _has_default(column: sa.Column[Any]) -> bool:
 
 
 def reader(type_: sa.types.TypeEngine[Any], *, text: bool) -> Read:
-    """How a value of this type is read, and found to be in its range. A user's own type gets it as it is: what it wants
-    we cannot know."""
+    """What reads a value of this type and checks its range. A user's own type gets the value unchanged."""
     read = _reader(type_, text=text)
     return _within(type_, read) if isinstance(type_, sa.Integer | sa.Numeric) else read
 
@@ -200,7 +199,7 @@ def _parsed(parse: Read, wanted: str) -> Read:
 
 
 def _number(kind: Read, accepted: tuple[type[Any], ...], wanted: str) -> Read:
-    """A number in JSON; a truth value is none, although Python thinks so."""
+    """A number of JSON. For Python a bool is a number, too; here it is not."""
 
     def read(value: Any) -> Any:
         if isinstance(value, bool) or not isinstance(value, accepted):
@@ -237,7 +236,7 @@ WRITTEN: dict[Any, Read] = {
     UUID: _parsed(lambda value: UUID(_must_be_text(value, "UUID")), "UUID"),
     bytes: _parsed(lambda value: base64.b64decode(_must_be_text(value, "base64"), validate=True), "base64"),
 }
-"""Types that JSON and CSV alike write as text."""
+"""Types that are text in both JSON and CSV."""
 
 FROM_TEXT: dict[Any, Read] = {
     **WRITTEN,

@@ -79,7 +79,7 @@ def test_a_living_owner_is_refused(database: Backend) -> None:
     ended = reclaim(database, "--owner", owner)
     assert (ended.code, ended.out) == (exits.USAGE, "")
     assert f"owner {owner} ({socket.gethostname()}:{os.getpid()}) seems to live" in ended.err
-    assert "its session lock is held, its last beat was " in " ".join(ended.err.split())
+    assert "its session lock is held, its last heartbeat was " in " ".join(ended.err.split())
     assert "--force" in ended.err
     assert statuses(database) == ["claimed"] * 2
 
@@ -98,7 +98,7 @@ def test_an_owner_that_nobody_knows(anywhere: Backend) -> None:
     anywhere.make()
     ended = reclaim(anywhere, "--owner", FIRST_OWNER + 77)
     assert (ended.code, ended.out) == (exits.OK, "0\n")
-    assert f"no owner {FIRST_OWNER + 77} of jobs is known, and it holds nothing" in ended.err
+    assert f"no owner {FIRST_OWNER + 77} of jobs is known, and it holds no job" in ended.err
 
 
 def test_an_owner_that_is_in_no_table_but_holds_jobs(anywhere: Backend) -> None:
@@ -155,10 +155,10 @@ def test_json_is_one_object(anywhere: Backend) -> None:
 def test_jobs_that_are_claimed_by_nobody_are_told_of_and_freed(database: Backend) -> None:
     database.make()
     database.insert("jobs", jobs(2, status="claimed"))
-    told = "claimjobs: 2 jobs claimed by nobody: `claimjobs reclaim --ownerless` frees them\n"
+    told = "claimjobs: 2 jobs claimed without an owner: `claimjobs reclaim --ownerless` releases them\n"
     assert reclaim(database) == Ended(exits.OK, "0\n", told)
     shown = claimjobs("status", "--url", database.url).out
-    assert "jobs: 2 claimed by nobody: `claimjobs reclaim --ownerless` frees them\n" in shown
+    assert "jobs: 2 claimed without an owner: `claimjobs reclaim --ownerless` releases them\n" in shown
     assert statuses(database) == ["claimed"] * 2
     assert reclaim(database, "--ownerless", "--json") == Ended(exits.OK, '{"handed_back": 2}\n', "")
     assert statuses(database) == ["unclaimed"] * 2

@@ -303,7 +303,7 @@ def test_an_open_transaction_needs_no_owners(orders: Backend) -> None:
 def test_a_table_with_a_map_is_not_ours_to_make(anywhere: Backend) -> None:
     ended = claimjobs("setup-tables", "--column", "status=state", "--table", "nothing", "--url", anywhere.url)
     assert ended.code == exits.TABLE
-    assert "'nothing' is not in this database, and one that has a map is yours to make" in ended.err
+    assert "'nothing' is not in this database, and a table with a map is not made here" in ended.err
     assert sa.inspect(anywhere.engine).get_table_names() == []
 
 

@@ -31,7 +31,7 @@ def test_an_output_that_is_full(anywhere: Backend, words: str) -> None:
     ended = shell(f"claimjobs {words} > {FULL}", anywhere)
     assert ended.returncode == exits.FAILURE
     assert ended.stderr.splitlines() == [
-        "claimjobs: an output, or standard input, cannot be used (No space left on device): see where it leads"
+        "claimjobs: standard input or an output cannot be used (No space left on device): check where it is redirected"
     ]
 
 
