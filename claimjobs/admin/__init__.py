@@ -1,1 +1,1 @@
-"""Looking after a queue: its numbers, dead jobs, old jobs, the ledger, assignments."""
+"""Administration of a queue: stats, dead jobs, purge, ledger, assignments."""

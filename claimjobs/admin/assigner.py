@@ -122,7 +122,7 @@ class Assigner:
     """Assigns rows of one table, through one connection, a short transaction each."""
 
     def __init__(self, connector: Connector, backend: Backend) -> None:
-        """Raises NoAssignee or NotExclusive where no unique index is the guarantee."""
+        """Raises NoAssignee, or NotExclusive without a unique index."""
         self.backend = backend
         self._connector = connector
         self._roles, self._dialect = backend.roles, backend.dialect
@@ -180,7 +180,7 @@ class Assigner:
     def _settled(
         self, work: Callable[[sa.Connection], Assignment], taken: sa.Select[Any], given: Mapping[str, Any]
     ) -> Assignment:
-        """The result of `work`; where the unique index refuses it, the row that has the value."""
+        """The result of `work`; if the unique index refuses the value, the row that has it."""
         try:
             for _ in range(TRIES):
                 try:
@@ -195,7 +195,7 @@ class Assigner:
         return Assignment(BUSY)
 
     def _check_index(self, taken: ValueTaken) -> None:
-        """Raises OtherIndex where an index over other columns refused the value: another try would end alike."""
+        """Raises OtherIndex if an index over other columns refused the value: another try would end in the same way."""
         known = self._run(lambda connection: _indexes(connection, self._roles, self._dialect.primary))
         if taken.index is None or taken.index in known:
             return
@@ -229,7 +229,7 @@ def _assignee(roles: Roles) -> Column:
 
 
 def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
-    """The unique index over exactly these columns; None: the primary key. Raises NotExclusive where there is none."""
+    """The unique index over exactly these columns; None: the primary key. Raises NotExclusive without one."""
     table, names = columns[0].table, {column.name for column in columns}
     assert isinstance(table, sa.Table)  # noqa: S101 - the columns of a queue's table
     inspector = sa.inspect(connection)

@@ -1,6 +1,6 @@
 """Assignments: rows that are given to workers, each to one at most, for as long as the worker wants.
 
-An assignment is no claim and no lease: it has no owner, and nobody takes it away from a dead worker.
+An assignment is no claim and no lease: it has no owner, and it is not reclaimed when a worker dies.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from claimjobs.table.predicates import OrderBy, Where
 class Assignments:
     """A table whose rows are given to workers: `Columns(assignee=...)` names the unique column of the worker.
 
-    `bind`, `table`, `columns`, `where`, `order_by`, `liveness`, `dialect` and `now` are what they are for a Queue. The
-    row is any free one; with `order_by`, the first of the first 64 that are not locked. Nothing is sent to the database
-    before the first call, which raises ConnectionFailed, ServerTooOld, UnfitTable, NoAssignee, or NotExclusive where no
-    unique index keeps the promise. Threads take turns; another process needs an object of its own (CrossedFork).
+    `bind`, `table`, `columns`, `where`, `order_by`, `liveness`, `dialect` and `now` are as for a Queue. Any free row is
+    assigned; with `order_by`, the first one that is not locked among the first 64. Nothing is sent to the database
+    before the first call, which raises ConnectionFailed, ServerTooOld, UnfitTable, NoAssignee, or NotExclusive without
+    a unique index. Several threads may use it; another process needs an object of its own (CrossedFork).
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Assignments:
     ) -> None:
         self.engine = engine_of(bind)
         self.report = Report()
-        """What was tried again so far, in numbers."""
+        """Counts of what was tried again so far."""
         self._table, self._columns, self._dialect = table, columns, dialect
         self._where, self._order_by = where, order_by
         self._now = database_now() if now is None else now
@@ -62,11 +62,11 @@ class Assignments:
         self._strategy: tuple[Where, AssignStrategy] | None = None
 
     def assign(self, worker: Any, where: Where = None) -> Assignment:
-        """Give a worker a row of its own: its value is written into the column `assignee`, until `unassign`.
+        """Assign a row to a worker: its value is written into the column `assignee`, until `unassign`.
 
-        A worker has one row at most, and a row one worker at most; there is no lease, and no owner. `where` narrows
-        which rows may be had. Others that write the same value at this moment are waited for, but not for long: see
-        `Assignment.outcome`. Raises OtherIndex where another unique index refuses it, and BadPredicate.
+        A worker has at most one row, and a row at most one worker. `where` narrows which rows may be assigned. This
+        waits for a short time if another transaction writes the same value at this moment: see `Assignment.outcome`.
+        Raises OtherIndex if another unique index refuses the value, and BadPredicate.
         """
         assigner = self._ready()
         selector = self._selector(assigner)
@@ -74,26 +74,26 @@ class Assignments:
             return assigner.assign(worker, self._strategy_for(assigner, selector, where))
 
     def unassign(self, worker: Any) -> bool:
-        """Set the row free that a worker has; whether it had one."""
+        """Free the worker's row; return whether it had one."""
         return self._ready().unassign(worker)
 
     def pair(self, values: Mapping[str, Any]) -> Assignment:
         """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
 
-        `already assigned` if either is, with the row where it was found; `busy` if somebody else has written either,
-        and has not committed for a while. Each of the columns must be unique by itself (NotExclusive). Raises
-        OtherIndex where a unique index over other columns refuses the row.
+        The outcome is `already assigned` if either is there, with that row; `busy` if another transaction has written
+        either and has not committed for a while. Each of the columns must be unique by itself (NotExclusive). Raises
+        OtherIndex if a unique index over other columns refuses the row.
         """
         return self._ready().pair(values)
 
     def check(self) -> None:
-        """Find out now whether the table can keep the promise, and whether the database can read the predicate."""
+        """Check the unique index and the predicate now. Assigns nothing."""
         selector = self._selector(self._ready())
         with selector.understood(None):
             selector.trial(None, ordered=True)
 
     def close(self) -> None:
-        """Close the connection. What is assigned stays so. The object can be used again."""
+        """Close the connection. Assigned rows stay assigned. The object can be used again."""
         with self._preparing:
             assigner, self._assigner, self._strategy = self._assigner, None, None
         if assigner is not None:
@@ -125,7 +125,7 @@ class Assignments:
         return Selector(self.engine, backend.dialect, backend.roles, self._where, self._order_by, self._now)
 
     def _strategy_for(self, assigner: Assigner, selector: Selector, where: Where) -> AssignStrategy:
-        """Built once for a predicate that stays the same."""
+        """The strategy for a predicate. It is built once for a predicate that does not change."""
         built = self._strategy
         if selector.changes(where) or built is None or built[0] is not where:
             selection = selector.selection(where)

@@ -50,7 +50,7 @@ class Ledger:
     """
 
     def __init__(self, queue: str, *, dialect: Dialect | None = None) -> None:
-        """`dialect` overrides what the destination is found to be capable of. Raises ValueError for a bad name."""
+        """`dialect` overrides the detected capabilities of the destination. Raises ValueError for a bad name."""
         if not 0 < len(queue) <= LONGEST_NAME:
             raise ValueError(f"a queue's name in the ledger has 1 to {LONGEST_NAME} characters, not {len(queue)}")
         self.queue = queue
@@ -59,17 +59,17 @@ class Ledger:
 
     @staticmethod
     def make(bind: str | sa.URL | sa.Engine) -> CreatedTables:
-        """Make the table in a destination where it is missing. Raises ConnectionFailed or ServerTooOld."""
+        """Make the table in a destination, if it is missing. Raises ConnectionFailed or ServerTooOld."""
         return make(engine_of(bind), [ledger_table()])
 
     def once(self, connection: sa.Connection | Session, job: Job | Key) -> bool:
-        """Note a job, in the transaction of this connection; whether that is the first time.
+        """Write an entry for a job in the transaction of this connection; return whether it is the first one.
 
-        While another transaction has noted it and is not committed this waits, as for any lock; if that is rolled
-        back, this is the first. An error of the database is raised as it is, such as the serialization failure of
-        Postgres above READ COMMITTED: the attempt has failed, and the next one will know. In AUTOCOMMIT the note is
-        no part of the effect's transaction, and nothing is promised. Raises TableMissing, or UnknownDatabase for a
-        destination that is none of MySQL, MariaDB and Postgres.
+        If another transaction has written the entry and is not committed, this waits for it, as for any lock; if that
+        one is rolled back, this is the first. An error of the database is raised unchanged, such as a serialization
+        failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. In
+        AUTOCOMMIT the entry is no part of the effect's transaction, and nothing is promised. Raises TableMissing, or
+        UnknownDatabase for a destination other than MySQL, MariaDB and Postgres.
         """
         used = connection.connection() if isinstance(connection, Session) else connection
         key = job.key if isinstance(job, Job) else job
@@ -78,7 +78,7 @@ class Ledger:
             return _insert(used, self._table, dialect, self._entry(key))
 
     def purge(self, bind: str | sa.URL | sa.Engine, older_than: timedelta | float, *, dry_run: bool = False) -> int:
-        """Forget jobs of this queue that were done so long ago, by the destination's clock; how many.
+        """Delete the entries of this queue that are so old, by the destination's clock; return how many.
 
         `older_than` is a timedelta or seconds; it must be longer than any job may wait for its next attempt. They are
         deleted and committed 1,000 at a time; with `dry_run` they are only counted. Raises ConnectionFailed

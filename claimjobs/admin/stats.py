@@ -1,4 +1,4 @@
-"""What a queue holds, read from the database."""
+"""Stats: the jobs of a queue by status, and its owners."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from claimjobs.table.roles import Roles
 
 @dataclass(frozen=True)
 class OwnerStats:
-    """One owner, and what it holds."""
+    """One owner, and how many jobs it holds."""
 
     id: int
     host: str
@@ -30,21 +30,21 @@ class OwnerStats:
     age: float
     """Seconds since it registered."""
     silence: float
-    """Seconds since its last sign of life."""
+    """Seconds since its last heartbeat."""
     lease: float
     """Seconds of silence after which it is dead."""
     lock: str
-    """`held`: its session lock tells at once when it dies; `free`: that is gone; `none`: the lease alone tells."""
+    """Its session lock: `held`; `free`, which is a sign of death; `none`: only the lease counts."""
     dead: bool
-    """Whether its jobs are about to be handed back."""
+    """Whether it is dead, so that its jobs are about to be reclaimed."""
     asleep: float | None
-    """Seconds for which it has waited to be called, without work; None: it has work, or looks for some by itself."""
+    """Seconds for which it has slept; None: it is awake."""
     jobs: int
 
 
 @dataclass(frozen=True)
 class Stats:
-    """Counts of jobs by status, and who holds them."""
+    """Counts of jobs by status, and the owners."""
 
     unclaimed: int
     claimed: int
@@ -54,13 +54,13 @@ class Stats:
     """Seconds that the longest-waiting unclaimed job has been due; None where none is, or no `run_at` tells."""
     owners: tuple[OwnerStats, ...]
     others: Mapping[Any, int] = field(default_factory=dict)
-    """Rows in no state that is named: how many have each other value of the status column, the most first. None of
-    them is claimed."""
+    """How many rows have each value of the status column that means no state, the most frequent first. They are never
+    claimed."""
 
     ownerless: int = 0
-    """Claimed jobs that no owner's id stands in: nobody works on them, and nobody hands them back unasked."""
+    """Claimed jobs without an owner's id. Nobody works on them, and only `reclaim_ownerless` releases them."""
     strangers: Mapping[int, int] = field(default_factory=dict)
-    """Claimed jobs by their `owner_id`, where that is another program's: no consumer hands them back unasked."""
+    """Claimed jobs by their `owner_id`, if that is another program's. Consumers do not reclaim them."""
 
     @property
     def left(self) -> int:
@@ -80,7 +80,7 @@ class Retries:
 def read_retries(
     connection: sa.Connection, roles: Roles, now: sa.ColumnElement[Any], where: Sequence[sa.ColumnElement[bool]]
 ) -> Retries:
-    """Those of a queue's table, or of its side-car, for which all this holds. Without `run_at` none waits."""
+    """The retries in a queue's table, or in its side-car, that match these predicates. Without `run_at` none waits."""
     if roles.run_at is None:
         return Retries(0, None)
     row = connection.execute(count.retries(roles, now, *where)).one()
@@ -89,7 +89,7 @@ def read_retries(
 
 
 def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
-    """The statistics of a queue's table, in three statements, or a few more."""
+    """The stats of a queue's table, by three statements or a few more."""
     roles = backend.roles
     known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
     if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
@@ -111,7 +111,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
 
 
 def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:
-    """The counts of each state; and, of the values that mean none, how many rows have each."""
+    """The number of rows in each state, and the number of rows with each value that means no state."""
     known: defaultdict[str, list[Any]] = defaultdict(list)
     others: Counter[Any] = Counter()
     for row in rows:

@@ -31,7 +31,7 @@ FRUITLESS = 5
 """Batches in a row without any job done or failed, after which draining ends."""
 
 LASTING = (BatchRolledBack, Unreadable)
-"""What a fruitless batch meets again for ever: the row is as it is."""
+"""Errors that each further try meets again, because the row stays as it is."""
 
 log = logging.getLogger("claimjobs.consumer")
 
@@ -48,11 +48,11 @@ def consume(
 ) -> None:
     """Handle batches until the queue is stopped, or drained. `on_batch` is called after each settle.
 
-    An exception of the handler (SystemExit, too) is logged, and the loop goes on: the undecided jobs of the batch
-    become suspects. Where suspects cannot be stored, where the handler gave no outcome at all, or where the open
-    transaction was rolled back, the jobs are released, and the consumer pauses. When the queue is drained and no job is
-    done or failed in several batches in a row, NothingDone is raised. So it is without a drain for a row that the
-    database refuses, and a value that cannot be read: they stay, and no job behind them would be reached.
+    An exception of the handler (SystemExit, too) is logged, and the loop goes on: the jobs without an outcome become
+    suspects. If suspects cannot be stored, if the handler gave no outcome at all, or if the open transaction was rolled
+    back, the jobs are released, and the consumer pauses. Raises NothingDone if the queue is drained and no job is done
+    or failed in several batches in a row. Without a drain it is raised only for a row that the database refuses, or a
+    value that cannot be read: no job after such a row would ever be claimed.
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
@@ -83,7 +83,7 @@ def _settled(batch: Batch, handler: Handler) -> BaseException | None:
 
 
 def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
-    """Whether no job of the batch was done or failed, and another try would end alike."""
+    """Whether no job of the batch was done or failed, and another try would end in the same way."""
     if isinstance(failure, BatchRolledBack):
         return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
     return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
@@ -97,7 +97,7 @@ def _why(failure: BaseException, roles: Roles) -> str:
 
 
 def _lacking(roles: Roles) -> Iterator[str]:
-    purpose = "holding a failure"
+    purpose = "storing a failure"
     for role in ("attempts", "run_at", "suspect"):
         try:
             roles.need(role, purpose)

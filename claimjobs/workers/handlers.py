@@ -88,7 +88,7 @@ def _has_connection_parameter(function: Any, name: str) -> bool:
 
 
 def _check_parameters(function: Any, name: str, first: Per, *more: str) -> None:
-    """Raise BadHandler where the signature does not allow the call: every job would fail by it."""
+    """Raise BadHandler if the signature does not allow the call, because every job would fail."""
     signature = _signature(function, name, wrapped=False)
     try:
         signature.bind(None, **dict.fromkeys(more))

@@ -108,15 +108,15 @@ def demonstrate(batch: Batch) -> None:
     batch.done()
 
 
-def run_consumer(plan: Plan, reports_begin: bool, in_hand: Count, pipe: Connection) -> None:
+def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connection) -> None:
     """Run a consumer process. With `reports_begin` it sends `Began` before each batch.
 
-    `in_hand` holds the number of jobs of its open batch: the supervisor reads it when this process is dead.
+    `open_jobs` has the number of jobs of its open batch: the supervisor reads it when this process is dead.
     """
     with _working(plan, pipe) as (queue, supervisor):
         with supervisor.ends_at_once():
             loaded = plan.load_handler()
-        handler = _counting(_reporting_begin(loaded, supervisor) if reports_begin else loaded, in_hand)
+        handler = _counting(_reporting_begin(loaded, supervisor) if reports_begin else loaded, open_jobs)
         supervisor.send(Registered(queue.owner_id or None))
         consume(
             queue,
@@ -136,13 +136,13 @@ def _reporting_begin(handler: Handler, supervisor: SupervisorPipe) -> Handler:
     return begin
 
 
-def _counting(handler: Handler, in_hand: Count) -> Handler:
+def _counting(handler: Handler, open_jobs: Count) -> Handler:
     def begin(batch: Batch) -> None:
-        in_hand.value = len(batch)
+        open_jobs.value = len(batch)
         try:
             handler(batch)
         finally:
-            in_hand.value = 0
+            open_jobs.value = 0
 
     return begin
 

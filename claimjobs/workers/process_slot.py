@@ -42,7 +42,7 @@ class ProcessSlot:
         self, number: int, target: Callable[..., None], arguments: Callable[[Report], tuple[Any, ...]]
     ) -> None:
         """`arguments` makes the arguments of the next process from the report of what was done in this slot."""
-        self.in_hand: Count = SPAWN.RawValue("i", 0)
+        self.open_jobs: Count = SPAWN.RawValue("i", 0)
         """How many jobs the open batch of the last process has."""
         self.number = number
         self.process: SpawnProcess | None = None
@@ -53,7 +53,7 @@ class ProcessSlot:
         self.was_ready = False
         """Whether a process of this slot has registered or ended."""
         self.ending = False
-        """Whether the process was told to stop: it is not replaced, however it ends."""
+        """Whether the process was sent `stop`: it is not replaced, however it ends."""
         self.gave_up: GaveUp | None = None
         """The error by which processes of this slot end each time: no replacement would do better."""
         self.restarts = 0
@@ -83,11 +83,11 @@ class ProcessSlot:
 
     def start(self) -> None:
         """Start a new process."""
-        self.in_hand.value = 0
+        self.open_jobs.value = 0
         self.pipe, theirs = SPAWN.Pipe(duplex=True)
-        # No daemon: the parent's exit would kill it with its batch. When the pipe breaks it ends in order.
+        # No daemon: the parent's exit would kill it with its batch. It ends by itself when the pipe breaks.
         self.process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
-        resource_tracker.ensure_running()  # else the first child starts it, and that unblocks signals
+        resource_tracker.ensure_running()  # otherwise the first child starts it, and that unblocks signals
         with signals_blocked():
             self.process.start()
         theirs.close()

@@ -22,7 +22,7 @@ log = logging.getLogger("claimjobs.reclaim_thread")
 
 
 class ReclaimThread:
-    """Reclaims the owners whose process has ended. A context manager: leaving it waits for those that are left."""
+    """Reclaims the jobs of owners whose process has ended. A context manager: leaving it waits for the rest."""
 
     def __init__(self, queue: Queue) -> None:
         self.handed_back = 0
@@ -56,7 +56,7 @@ class ReclaimThread:
         try:
             self.handed_back += self._queue.reclaim_owner(owner)
         except TableMissing:
-            return True  # with its table all that it held is gone
+            return True  # its jobs are gone with their table
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             log.warning("the jobs of owner %d could not be reclaimed yet: %s", owner, error)
             return False

@@ -89,11 +89,11 @@ class Supervisor:
         self._ready_at: float | None = None
         self._gave_up: GaveUp | None = None
         self._exits: Counter[tuple[int, int]] = Counter()
-        """Exit code and jobs in hand of processes that ended themselves, with no batch in between."""
+        """Exit code and number of open jobs of processes that ended themselves, with no batch in between."""
 
     def _consumer(self, number: int) -> ProcessSlot:
         reports_begin = self._run.idle is not None
-        slot = ProcessSlot(number, run_consumer, lambda _: (self._plan, reports_begin, slot.in_hand))
+        slot = ProcessSlot(number, run_consumer, lambda _: (self._plan, reports_begin, slot.open_jobs))
         return slot
 
     def _generator(self, number: int) -> ProcessSlot:
@@ -211,12 +211,12 @@ class Supervisor:
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.
 
-        With as many jobs in hand each time: where the batches become smaller, the job that ends the processes is being
-        found. A signal and a hang do not count: there the jobs that kill processes are found as suspects.
+        Each held the same number of jobs: smaller and smaller batches mean that the job that ends the processes is
+        about to be found. Ends by a signal or a hang do not count: there such jobs are found as suspects.
         """
         if child.ended_normally or code < 0 or code == HUNG:
             return False
-        ended = code, int(child.in_hand.value)
+        ended = code, int(child.open_jobs.value)
         self._exits[ended] += 1
         return self._exits[ended] >= STRIKES
 
@@ -264,7 +264,7 @@ class Supervisor:
         return time.monotonic() - self._ready_at - self._run.duration
 
     def _cut_short(self) -> None:
-        """Cancel, because a handler that does not end would keep the run open for ever."""
+        """Cancel: a handler that does not end would keep the run open for ever."""
         if "cancel" not in self._requested:
             words = f"a batch was not finished {self._run.grace:g} s after the duration, and was released"
             self._gave_up = GaveUp("duration", words)
