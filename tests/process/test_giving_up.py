@@ -40,7 +40,7 @@ def test_a_drain_that_comes_to_nothing_ends(anywhere: Backend, tmp_path: Path, h
     assert (code, found["left"], found["replaced"]) == (exits.GAVE_UP, 3, 0)
     assert len(noted(anywhere, "begun")) >= FRUITLESS
     for column in ("attempts", "run_at", "suspect", "status"):
-        assert f"no column {column!r}, which holding a failure needs: " in found["gave_up"], found["gave_up"]
+        assert f"no column {column!r}, which storing a failure needs: " in found["gave_up"], found["gave_up"]
     assert "ALTER TABLE tasks ADD COLUMN attempts" in found["gave_up"]
     assert "ended by NothingDone: no job of 5 batches in a row was done" in err
 
