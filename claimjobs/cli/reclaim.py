@@ -43,7 +43,7 @@ def reclaim(
     second time. With --force they are reclaimed anyway: the owner's late outcomes are refused, and it goes on under a
     new id.
 
-    --ownerless releases jobs that are claimed without an owner's id. claimjobs never leaves such a job: another program
+    --ownerless releases jobs that are claimed without an owner's id. No claim leaves such a job: another program
     or a person wrote it. That program must not run then. Without --ownerless such jobs are only counted.
 
     With --json: "handed_back" (jobs).
