@@ -25,7 +25,9 @@ DDL_WITHOUT_URL = "postgresql://"
 
 @click.command()
 @click.option("--add", multiple=True, metavar="ROLE[,ROLE...]", help=f"Add columns or the index: {', '.join(ADDABLE)}.")
-@click.option("--recreate", is_flag=True, help="First drop the table of jobs, with all its rows, if setup-tables made it.")
+@click.option(
+    "--recreate", is_flag=True, help="First drop the table of jobs, with all its rows, if setup-tables made it."
+)
 @click.option("--yes", is_flag=True, help="Do not ask before --recreate or --add changes anything.")
 @click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; change nothing.")
 @click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
