@@ -125,7 +125,7 @@ def _built(family: str) -> dict[str, Any]:
         "kept": settle.keep(reach, now),
         "released": settle.release(reach),
         "retried": settle.retry(reach, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
-        "dead": settle.bury(reach, now, {1: "ValueError: ..."}),
+        "dead": settle.mark_dead(reach, now, {1: "ValueError: ..."}),
         "suspects": settle.suspect(
             reach, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
         ),
@@ -168,7 +168,7 @@ def _asleep(ours: sa.Table, roles: Roles, dialect: Dialect) -> dict[str, Any]:
     return {
         **({} if listen is None else {"listen": listen}),
         "lie down": sleepers.mark_asleep(ours),
-        "glance": sleepers.glance(ours, work),
+        "check": sleepers.check(ours, work),
         "careful": sleepers.careful(ours, work, dialect=dialect, roles=roles),
         "call": sleepers.call(ours, dialect),
         **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),

@@ -129,7 +129,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Producers wake the owners that have `asleep` set. It is a heartbeat too; the heartbeat above clears "
         "the column.",
     ),
-    "glance": (
+    "check": (
         "An idle owner checks for work",
         "It asks whether a job is due, and how many other owners sleep. It is sent less and less often, up to "
         "every 3 s, or every 5.4 s where many sleep.",

@@ -298,7 +298,7 @@ class Settler:
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):
             errors = {key: outcomes.errors[key] for key in keys}
-            yield CompiledStatement(statements.bury(self._reach, self._now, errors)), {"claimjobs_keys": keys}
+            yield CompiledStatement(statements.mark_dead(self._reach, self._now, errors)), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
             yield statement, {**values, "claimjobs_group_size": outcomes.group_size or len(outcomes.suspects)}

@@ -91,25 +91,25 @@ def _name(option: click.Parameter, given: str | None) -> str | None:
 
 def shape_options(command: Command) -> Command:
     """Add the options that describe the queue; the command gets them as `shape`."""
-    return _taking(command, OPTIONS)
+    return _with_options(command, OPTIONS)
 
 
 def claim_options(command: Command) -> Command:
     """Add the options that describe the queue, and those for claims."""
-    return _taking(command, (*OPTIONS, *MORE))
+    return _with_options(command, (*OPTIONS, *MORE))
 
 
-def _taking(command: Command, options: Iterable[Callable[[Command], Command]]) -> Command:
+def _with_options(command: Command, options: Iterable[Callable[[Command], Command]]) -> Command:
     @wraps(command)
     def run(*arguments: Any, **named: Any) -> Any:
         ours = [name for name in named if name.startswith(OURS)]
         shape = shape_of(**{name.removeprefix(OURS): named.pop(name) for name in ours})
         return command(*arguments, shape=shape, **named)
 
-    taking: Command = run
+    wrapped: Command = run
     for option in reversed(tuple(options)):
-        taking = option(taking)
-    return taking
+        wrapped = option(wrapped)
+    return wrapped
 
 
 def shape_of(

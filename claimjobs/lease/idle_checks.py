@@ -34,7 +34,7 @@ class IdleChecks:
         backend = self._backend
         if careful:
             return statements.careful(backend.owners, work, dialect=backend.dialect, roles=backend.roles)
-        return statements.glance(backend.owners, work)
+        return statements.check(backend.owners, work)
 
     def parameters(self, me: int) -> dict[str, Any]:
         """The parameters of the statements."""

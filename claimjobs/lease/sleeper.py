@@ -281,7 +281,7 @@ class IdleWait:
             if self._dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                 return WakeReason.WORK
             raise
-        self._asleep, self._awake = seen.asleep, seen.stirring
+        self._asleep, self._awake = seen.asleep, seen.awake
         if careful and seen.unwell:
             self._owner_dead_at = time.monotonic()
             return WakeReason.OWNER_DEAD

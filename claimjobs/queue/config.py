@@ -55,8 +55,8 @@ class Shape:
         if not roles and not states:
             return shape
         columns = shape.map or Columns()
-        told = {**(columns.states or {}), **(states or {})} or None
-        return replace(shape, columns=replace(columns, **{**(roles or {}), "states": told}))
+        stated = {**(columns.states or {}), **(states or {})} or None
+        return replace(shape, columns=replace(columns, **{**(roles or {}), "states": stated}))
 
     @property
     def map(self) -> Columns | None:

@@ -67,15 +67,15 @@ def settled_by_the_dead(count: int) -> int:
     return -1 - count
 
 
-def _alive(roles: Roles, dialect: Dialect, lives: sa.ColumnElement[bool], settled: sa.CTE | None) -> sa.CTE:
+def _alive(roles: Roles, dialect: Dialect, is_alive: sa.ColumnElement[bool], settled: sa.CTE | None) -> sa.CTE:
     """Whether the owner is alive, and what was settled. It runs before anything is locked."""
     if settled is None:
-        return _once(sa.select(sa.case((lives, 0), else_=-1).label(SETTLED)), "claimjobs_alive")
+        return _once(sa.select(sa.case((is_alive, 0), else_=-1).label(SETTLED)), "claimjobs_alive")
     count = sa.select(sa.func.count().label(SETTLED)).select_from(settled).subquery("count").c[SETTLED]
     is_short = count < sa.bindparam("claimjobs_meant", type_=sa.Integer)
     keys = [settled.c[column.key] for column in roles.key]
     arrays = [sa.case((is_short, dialect.array(key))).label(REACHED.format(i)) for i, key in enumerate(keys)]
-    return _once(sa.select(sa.case((lives, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
+    return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 
 
 def _locked(roles: Roles, selection: Selection, owner_alive: sa.CTE) -> sa.CTE:

@@ -23,7 +23,7 @@ def mark_asleep(owners: sa.Table) -> sa.Update:
     )
 
 
-def glance(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[Any]:
+def check(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[Any]:
     """What an idle owner checks: whether there is work, how many other owners sleep, and how many are awake.
 
     `work`: an expression that is NULL if there is no work. None: this check is not about work.
@@ -31,7 +31,7 @@ def glance(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[An
     columns = [
         (sa.literal(0) if work is None else sa.case((work.is_not(None), 1), else_=0)).label("work"),
         _others(owners, owners.c.asleep.is_not(None)).label("asleep"),
-        _others(owners, owners.c.asleep.is_(None)).label("stirring"),
+        _others(owners, owners.c.asleep.is_(None)).label("awake"),
     ]
     claims = sa.bindparam("claimjobs_claims", type_=sa.String)
     return sa.select(*columns).select_from(owners).where(owners.c.claims == claims)
@@ -51,7 +51,7 @@ def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Di
     unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent, lock_lost))
     # An alias: these owners are not the rows that are counted.
     strays = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
-    return glance(owners, work).add_columns((unwell + strays).label("unwell"))
+    return check(owners, work).add_columns((unwell + strays).label("unwell"))
 
 
 def work(source: Roles, selection: Selection) -> sa.ColumnElement[Any]:

@@ -94,7 +94,7 @@ def suspect(
     return _guarded(sa.update(roles.table).values(values), reach)
 
 
-def bury(reach: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
+def mark_dead(reach: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
     """Failed for the last time: the jobs are dead from now on, and kept for a person to look at."""
     roles = reach.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")

@@ -93,7 +93,7 @@ def statement(kind: str, roles: Roles, backend: Backend, keys: list[Any]) -> Any
         errors, delays = dict.fromkeys(keys, "again"), dict.fromkeys(keys, 60.0)
         return settle.retry(reach(roles, backend), database_now(), errors=errors, delays=delays)
     if kind == "bury":
-        return settle.bury(reach(roles, backend), database_now(), dict.fromkeys(keys, "never"))
+        return settle.mark_dead(reach(roles, backend), database_now(), dict.fromkeys(keys, "never"))
     if kind == "keep":
         return settle.keep(reach(roles, backend), database_now())
     write: Any = getattr(settle, kind)

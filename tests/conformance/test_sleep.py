@@ -169,10 +169,10 @@ def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monk
     """It is heard, or the next look is soon."""
     producer, queue = backend.queue(), backend.queue(liveness=PATIENT)
     idle_wait, rows = hold_of(queue).sleeper._idle_wait, jobs(1)
-    glance = idle_wait._check
+    check = idle_wait._check
 
     def looks(*given: Any, **options: Any) -> WakeReason | None:
-        why = glance(*given, **options)
+        why = check(*given, **options)
         if why is None and rows:
             producer.enqueue(rows.pop())
         return why
@@ -249,7 +249,7 @@ def test_who_always_finds_work_writes_nothing_about_sleep(anywhere: Backend) -> 
                 batch.done()
             if not anywhere.rows():
                 break
-    assert not [statement for statement in sent if "asleep=coalesce" in statement or "stirring" in statement]
+    assert not [statement for statement in sent if "asleep=coalesce" in statement or "awake" in statement]
 
 
 def test_while_nobody_sleeps_an_enqueue_only_asks(backend: Backend) -> None:
@@ -273,8 +273,8 @@ def test_a_sleeper_sends_little(backend: Backend) -> None:
     with Consumer(backend, backend.queue(bind=engine, liveness=QUICK)) as consumer:
         consumer.falls_asleep()
         with counted(engine) as sent:
-            backend.wait_for(lambda: len(of(sent, "stirring")) >= 8, "it has glanced about eight times", 20)
-        cycles = len(of(sent, "stirring"))
+            backend.wait_for(lambda: len(of(sent, "awake")) >= 8, "it has glanced about eight times", 20)
+        cycles = len(of(sent, "awake"))
         assert 1 <= len(of(sent, "UPDATE")) <= cycles / 2 + 1
         assert len(of(sent, "sleep(")) <= cycles + 1
         assert len(sent) == cycles + len(of(sent, "UPDATE")) + len(of(sent, "sleep("))
@@ -339,7 +339,7 @@ def test_a_loop_that_drains_does_not_sleep(backend: Backend) -> None:
             backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
         backend.wait_for(lambda: consumer.is_over, "it ends")
     assert consumer.done == ["0000", "0001"]
-    assert not of(sent, "stirring")
+    assert not of(sent, "awake")
 
 
 def test_who_was_called_for_nothing_looks_before_it_sleeps_again(
@@ -351,7 +351,7 @@ def test_who_was_called_for_nothing_looks_before_it_sleeps_again(
     queue = anywhere.queue(bind=engine)
     with counted(engine) as sent:
         assert list(queue.batches(poll=0.05, idle=0.5)) == []
-    assert not of(sent, "stirring")
+    assert not of(sent, "awake")
 
 
 @pytest.mark.usefixtures("only_when_called")
