@@ -1,4 +1,4 @@
-"""Backoff: the pauses between the tries of something that may succeed later."""
+"""Backoff: the pauses between the attempts of something that may succeed later."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 DOUBLINGS: Final = 64
-"""More are not computed: 2 ** 1024 is more than a float can hold, and long before that the longest pause is reached."""
+"""No more are computed: a float cannot hold 2 ** 1024, and the longest pause is reached long before."""
 
 
 @dataclass
 class Backoff:
-    """Pauses in seconds that double from `first` to `longest`, each drawn at random between a share of itself and all.
+    """Pauses in seconds that double from `first` to `longest`. Each is a random part of that, at least `least`.
 
-    The random part keeps those apart who failed together. `least` is that share: 0 spreads the most, 1 is not random.
+    So those that failed together do not try again together. A `least` of 0 spreads the most, 1 is not random.
     """
 
     first: float
@@ -28,10 +28,10 @@ class Backoff:
         return self.after(self._pauses - 1)
 
     def after(self, pauses: int) -> float:
-        """The pause that follows so many others."""
+        """The pause after so many others."""
         full = min(self.first * 2.0 ** min(pauses, DOUBLINGS), self.longest)
         return full * random.uniform(self.least, 1.0)  # noqa: S311 - jitter, not a secret
 
     def reset(self) -> None:
-        """It succeeded: the next pause is the first again."""
+        """Begin again with the first pause, after a success."""
         self._pauses = 0

@@ -1,4 +1,4 @@
-"""Callables: whether a user's function works when it is called, or only returns something that would work later."""
+"""Callables: whether a user's function does its work when it is called, or returns something that would do it later."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ RESULTS: Final[dict[str, Callable[[Any], bool]]] = {
     "an async generator": inspect.isasyncgen,
     "a generator": inspect.isgenerator,
 }
-"""What such a call returns. The first that fits names it."""
+"""What such a call returns: the first kind that applies."""
 
 
 def deferred(function: Any) -> str | None:
-    """What kind of function this is whose call does no work: `an async def function`; None for all others.
+    """The kind of a function whose call does no work, such as `an async def function`; None for all others.
 
-    Bound methods, partials and objects with a `__call__` are looked through. A plain function that wraps one of these
-    is a function of its own: it may well run it (`asyncio.run`), which only its result tells.
+    It examines what bound methods, partials and objects with a `__call__` call. A plain function that wraps one of
+    these may run it (`asyncio.run`): only its result shows that.
     """
     while isinstance(function, partial):
         function = function.func
@@ -36,9 +36,9 @@ def deferred(function: Any) -> str | None:
 
 
 def unfinished(result: Any) -> str | None:
-    """What a call returned in place of doing its work: `a coroutine`; None for everything else.
+    """The kind of a result that is unfinished work, such as `a coroutine`; None for everything else.
 
-    It is closed, so that Python does not warn of one that was never awaited.
+    The coroutine is closed, because Python would warn that it was never awaited.
     """
     kind = next((kind for kind, fits in RESULTS.items() if fits(result)), None)
     if inspect.iscoroutine(result) or inspect.isgenerator(result):

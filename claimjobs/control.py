@@ -1,4 +1,4 @@
-"""Control: what the loops of a queue are told from any thread or signal handler: stop, drain, look for work again."""
+"""Control: how any thread or signal handler tells the loops of a queue to stop, to drain, or to check for work."""
 
 from __future__ import annotations
 
@@ -11,80 +11,80 @@ from typing import Protocol
 
 
 class WatchesHangs(Protocol):
-    """A Queue, as far as a control knows it."""
+    """The part of a Queue that a control uses."""
 
     on_hang: Callable[[], None]
 
 
 class Control:
-    """The control of one queue. Whoever waits is woken at once.
+    """The control of one queue. It wakes waiting threads at once.
 
-    A signal handler can interrupt any code, also these methods. So a `threading.Event` is not used: its lock may be
-    held by the interrupted thread, which would then wait for itself.
+    A signal handler can interrupt any code, also these methods. So it does not use a `threading.Event`, whose lock may
+    be held by the interrupted thread: the thread would wait for itself.
     """
 
     def __init__(self, queue: WatchesHangs | None = None) -> None:
-        """`queue`: its `on_hang` is called when a batch hangs. It is not kept alive: threads have this object."""
+        """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference, because threads hold this object."""
         self._queue = None if queue is None else weakref.ref(queue)
         self._stopped = False
         self._draining = False
         self.waits_for_retries = False
         """Whether a loop that drains goes on while failed jobs wait for their next attempt."""
-        self._said = False
+        self._woken = False
         self._waiting: deque[threading.Lock] = deque()
-        """A lock for everybody who waits, taken until there is a word."""
+        """One lock for each waiting thread. `wake` releases it."""
 
     def stop(self) -> None:
-        """End after the batch in hand."""
+        """End after the present batch."""
         self._stopped = True
         self.wake()
 
     def drain(self, *, retries: bool = False) -> None:
-        """End once there is nothing to claim; with `retries`, and no failed job waits for its next attempt."""
+        """End when there is nothing to claim; with `retries`, not before failed jobs have had their next attempts."""
         self.waits_for_retries = self.waits_for_retries or retries
         self._draining = True
         self.wake()
 
     def wake(self) -> None:
-        """Look again: there may be work."""
-        self._said = True
+        """Wake the waiting threads: there may be work, or something else to do."""
+        self._woken = True
         for lock in tuple(self._waiting):
-            with suppress(RuntimeError):  # released by a word before
+            with suppress(RuntimeError):  # an earlier wake released it
                 lock.release()
 
     def batch_hangs(self) -> None:
-        """A batch makes no progress: call the `on_hang` of the queue, if that is still there."""
+        """A batch makes no progress: call the `on_hang` of the queue, if the queue still exists."""
         queue = None if self._queue is None else self._queue()
         if queue is not None:
             queue.on_hang()
 
     @property
     def stopping(self) -> bool:
-        """Whether it was said to stop."""
+        """Whether `stop` was called."""
         return self._stopped
 
     @property
     def draining(self) -> bool:
-        """Whether it was said to drain."""
+        """Whether `drain` was called."""
         return self._draining
 
     def wait(self, seconds: float) -> None:
-        """Pause for so many seconds, but not beyond the next word, which is heeded with that."""
-        self.hears(seconds)
-        self.heed()
+        """Wait for at most so many seconds, until the next wake, and clear it."""
+        self.woken(seconds)
+        self.clear_wake()
 
-    def hears(self, seconds: float) -> bool:
-        """Whether there is a word, at once or within so many seconds. It stands until it is heeded."""
-        word = threading.Lock()
-        word.acquire()
-        self._waiting.append(word)
-        try:  # what is said from here on releases the lock
-            return self._said or word.acquire(timeout=max(0.0, seconds))
+    def woken(self, seconds: float) -> bool:
+        """Wait for at most so many seconds; whether `wake` was called since the last `clear_wake`."""
+        lock = threading.Lock()
+        lock.acquire()
+        self._waiting.append(lock)
+        try:  # from here on `wake` releases the lock
+            return self._woken or lock.acquire(timeout=max(0.0, seconds))
         finally:
-            self._waiting.remove(word)
+            self._waiting.remove(lock)
 
-    def heed(self) -> None:
-        """Wait for the next word from now on. After `stop` there is none: nobody is to wait any more."""
-        self._said = False
+    def clear_wake(self) -> None:
+        """Let `woken` wait for the next wake. After `stop` it has no effect, so that no thread waits any more."""
+        self._woken = False
         if self._stopped:
-            self._said = True
+            self._woken = True

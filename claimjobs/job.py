@@ -10,25 +10,25 @@ from claimjobs.errors import Unreadable
 
 Convert = Callable[[Any], Any] | None
 Places = Mapping[str, tuple[int, Convert]]
-"""Where in a row of values each column stands, and what makes its value of what is there; None: that is the value."""
+"""For each column: its position in a row of values, and the function that makes its value; None: it is the value."""
 
 
 @dataclass(frozen=True)
 class Unread:
-    """Stands for a value of which its driver could make nothing."""
+    """In place of a value that its driver could not read."""
 
     text: str
-    """The value as the server says it, its type, and what the driver says."""
+    """The value as the server sends it, its type, and the driver's error."""
 
 
 class PartlyRead(tuple[Any, ...]):
-    """A row in which some values are `Unread`."""
+    """A row with some values that are `Unread`."""
 
     __slots__ = ()
 
 
 class Job(Mapping[str, Any]):
-    """A row as it is now that it is claimed (`owner_date` alone may be from before that).
+    """A claimed row, with its values after the claim (only `owner_date` may be from before it).
 
     Its columns are attributes (`job.address`) and items (`job["address"]`). One that Python cannot hold (`infinity` on
     Postgres) raises Unreadable when it is read.
@@ -46,8 +46,8 @@ class Job(Mapping[str, Any]):
         claim: Mapping[str, Any] | None = None,
         places: Places | None = None,
     ) -> None:
-        """`row`: the columns by name; or values, of which `places` says what they are. One is made of every job of a
-        batch before any is worked on: what it takes to read a column is left for who does.
+        """`row`: the columns by name; or values, whose columns are in `places`. A value is converted when it is read,
+        because the jobs of a whole batch are made before the first one is worked on.
         """
         self.key = key
         self._row: Any = row
@@ -71,7 +71,7 @@ class Job(Mapping[str, Any]):
         return self._row[place] if convert is None else self._value(column, self._row[place], convert)
 
     def _value(self, column: str, given: Any, convert: Callable[[Any], Any]) -> Any:
-        """What is made of it, once: a value that can be changed stays the same one."""
+        """The converted value. It is converted once, so that a mutable value stays one object."""
         if self._made is None:
             self._made = {}
         if column not in self._made:
@@ -82,7 +82,7 @@ class Job(Mapping[str, Any]):
         return self._made[column]
 
     def shown(self, column: str) -> Any:
-        """The value of a column; of one that cannot be read, why not, as text."""
+        """The value of a column; if it cannot be read, the reason as text."""
         try:
             return self[column]
         except Unreadable as error:
@@ -105,7 +105,7 @@ class Job(Mapping[str, Any]):
 
 
 def claim_of(job: Job) -> Mapping[str, Any]:
-    """What is known of the claim on a job: its row, or what a table of claims beside it says."""
+    """The columns of the claim on a job: its row, or its row in the side-car."""
     return job if job._claim is None else job._claim
 
 

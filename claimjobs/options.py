@@ -1,4 +1,4 @@
-"""Liveness: how long an owner may be silent, and how long it tries to reach its database."""
+"""Options of a queue that are plain data: liveness, retries, side-car."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final, Literal, get_args
 from claimjobs.backoff import Backoff
 
 HoldKind = Literal["lease", "transaction"]
-"""What keeps a claim while its jobs are worked on: the lease of a living owner, or the locks of an open transaction."""
+"""What keeps a claim while its jobs are worked on: the lease of a live owner, or the locks of an open transaction."""
 HOLDS: Final = get_args(HoldKind)
 LockKind = Literal["rows", "advisory"]
-"""What keeps others from claiming the same job: the lock of its row, or an advisory lock on its key."""
+"""What prevents two claims of one job: the lock of its row, or an advisory lock on its key."""
 LOCKS: Final = get_args(LockKind)
 
 CHECK_EVERY: Final = 0.4
@@ -20,16 +20,16 @@ CHECK_EVERY: Final = 0.4
 
 @dataclass(frozen=True)
 class Liveness:
-    """All in seconds. Raises ValueError for figures that make no sense."""
+    """How an owner shows that it is alive. All values are seconds. Raises ValueError for values out of range."""
 
     lease: float = 10.0
-    """Without a sign of life for so long an owner is dead, whatever its session lock says."""
+    """An owner without a heartbeat for so long is dead, even if its session lock is held."""
     max_batch_time: float = 3600.0
-    """An owner whose batch makes no progress for so long gives no more signs of life: its handler hangs."""
+    """An owner whose batch makes no progress for so long stops its heartbeat: its handler hangs."""
     patience: float = 60.0
-    """How long a claim or a settle goes on trying when the database cannot be reached."""
+    """How long a claim or a settle tries again when the database cannot be reached."""
     session_lock: bool | None = None
-    """False: the lease alone tells who lives, as behind a pooler. None: found out."""
+    """False: only the lease tells which owners are alive, as behind a pooler. None: claimjobs detects it."""
 
     def __post_init__(self) -> None:
         if self.lease < 2 or self.max_batch_time <= 0 or self.patience < 0:
@@ -37,12 +37,12 @@ class Liveness:
 
     @property
     def beat(self) -> float:
-        """Between two signs of life: a lease outlives four lost ones."""
+        """Between two heartbeats: a lease lasts longer than four lost ones."""
         return self.lease / 5
 
     @property
     def lock_timeout(self) -> float:
-        """How long a statement waits for a row lock before it gives others their turn."""
+        """How long a statement waits for a row lock before its transaction is rolled back and tried again."""
         return max(1.0, self.lease / 5)  # whole seconds on some servers
 
 
@@ -50,8 +50,8 @@ class Liveness:
 class Retry:
     """Exponential back-off with jitter: `base * 2 ** n` seconds after n + 1 failures, at most `cap`.
 
-    The wait is drawn between half of that and all of it, so that jobs that failed together do not come back
-    together. After `attempts` failures a job is dead. Raises ValueError for figures that make no sense.
+    The wait is a random part of that, from half to all of it, so that jobs that failed together do not run again
+    together. After `attempts` failures a job is dead. Raises ValueError for values out of range.
     """
 
     attempts: int = 5
@@ -72,13 +72,13 @@ class Retry:
 
 
 LONGEST = 10 * 366 * 86_400.0
-"""Seconds, ten years: a wait beyond that is a mistake, and no database need be asked whether it can add it."""
+"""Seconds, ten years: every database can add it to its clock, and a longer wait is a mistake."""
 
 
 def bounded(seconds: float) -> float:
-    """A wait that a database can add to its clock: what is longer than ten years is ten years, below 0 is 0.
+    """A wait from 0 to ten years, which every database can add to its clock: a value out of range becomes the nearest.
 
-    Raises ValueError for what is no number of seconds.
+    Raises ValueError for NaN.
     """
     if seconds != seconds:  # noqa: PLR0124 - only NaN is not itself
         raise ValueError("retry_in is not a number: give seconds")
@@ -87,22 +87,21 @@ def bounded(seconds: float) -> float:
 
 @dataclass(frozen=True)
 class SideCar:
-    """How the claims on a table are kept in a table of their own, `<table>_claims` unless `table` names another.
+    """Keeps the claims on a table in a second table, `<table>_claims` unless `table` names another.
 
-    `lock_source=True`: a claim locks the rows that it takes for the moment in which their keys are inserted, so that
-    no two consumers insert the same key, and none waits. It needs the right to lock rows, which comes with the right
-    to update them. `False`: rows are only read. Consumers that insert the same key then wait for each other, and the
-    second one goes without it: for few consumers, or a table that this user may only read. All consumers of a table
-    must use the same.
+    `lock_source=True`: a claim locks its rows while it inserts their keys, so that no two consumers insert the same
+    key, and none waits. It needs the right to update the rows. `False`: rows are only read. Consumers that insert the
+    same key then wait for each other, and the second one does not get the job: use it for few consumers, or for a table
+    that this user may only read. All consumers of a table must use the same value.
 
-    The row of a done job stays, and its key is kept as done, so that it is not found again; claims walk over done keys
-    at the head of the order, a tenth of a second for 100,000 of them. A key that comes to be used again is a new job
-    only where done keys are not kept.
+    The row of a done job stays, and its key is kept as done, so that it is not found again. Claims read the done keys
+    at the beginning of the order, which takes a tenth of a second for 100,000 of them. A key that is used again is a
+    new job only if done keys are not kept.
     """
 
     lock_source: bool = True
     table: str | None = None
 
     def name_for(self, source: str) -> str:
-        """The name of the table of claims on this one, both with their schema, if any."""
+        """The name of the side-car of this table. Both names include the schema, if there is one."""
         return self.table or f"{source}_claims"

@@ -1,4 +1,4 @@
-"""What happened, in numbers. Counted by one process, added up by whoever watches several."""
+"""Counters of what a queue did. Each process counts; a supervisor adds the counts of its processes."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ class Report:
     claims: int = 0
     """Claims made (not jobs), empty ones included."""
     empty_claims: int = 0
-    """Claims that took nothing, because nothing was there or others were faster."""
+    """Claims that got no job, because no job was due or others were faster."""
     candidates: int = 0
     """Keys found in phase 1."""
     collisions: int = 0
-    """Candidates met in phase 2 that another consumer had in hand or had taken."""
+    """Candidates that another consumer had locked or claimed before phase 2."""
     claimed: int = 0
     done: int = 0
     retried: int = 0
     dead: int = 0
     suspects: int = 0
-    """Handed back after an error that named none of them, to be claimed again in smaller company."""
+    """Released after an error that named no job, to be claimed again in smaller groups."""
     released: int = 0
     lost: int = 0
-    """Jobs whose outcome was refused, because this owner did not hold them any more."""
+    """Jobs whose outcome was refused because this owner no longer held them."""
     enqueued: int = 0
     still_due: int = 0
-    """Done, with `on_done="leave"`, and due all the same: the handler has not made the queue's predicate false."""
+    """Done with `on_done="leave"`, but still due: the handler did not make the queue's predicate false."""
     transients: Counter[str] = field(default_factory=Counter)
     """Transactions run again, by reason: deadlock, lock timeout, serialization, connection lost, ..."""
 
     def count_claim(self, jobs: int, *, candidates: int, collisions: int) -> None:
-        """A claim was made."""
+        """Count one claim."""
         self.claims += 1
         self.empty_claims += not jobs
         self.candidates += candidates
@@ -45,5 +45,5 @@ class Report:
         return Report(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
     def copy(self) -> Report:
-        """As it stands now."""
+        """A copy of the present counts."""
         return self + Report()

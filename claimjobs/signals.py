@@ -20,7 +20,7 @@ log = logging.getLogger("claimjobs.signals")
 
 
 class Cancelled(BaseException):
-    """The process is to release its jobs now. No Exception: a handler's `except Exception` must not catch it."""
+    """The process must release its jobs now. A handler's `except Exception` does not catch it."""
 
 
 class _Shield(threading.local):
@@ -65,10 +65,10 @@ def cancel() -> None:
 
 
 def exit_despite_threads(code: int, *, but: Iterable[threading.Thread] = ()) -> None:
-    """End this process with this code soon, even if threads that a handler started do not end.
+    """End this process soon with this code, even if threads that a handler started do not end.
 
-    `but` are threads that existed before. Call it when the work is done: at its exit Python waits for every thread that
-    is no daemon, however long it runs.
+    `but` are threads that existed before. Call it when the work is done. At its exit Python waits for every thread that
+    is no daemon, for any time.
     """
     known = {threading.current_thread(), threading.main_thread(), *but}
     if [thread for thread in threading.enumerate() if not thread.daemon and thread not in known]:

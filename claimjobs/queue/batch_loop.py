@@ -109,7 +109,7 @@ class BatchLoop:
         condition = self._wake_condition(idleness)
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
             self._wait_to_be_woken(sleeper, idleness)
-        self._control.heed()
+        self._control.clear_wake()
         return True
 
     def _wake_condition(self, idleness: IdleBackoff) -> WakeCondition:
@@ -121,7 +121,7 @@ class BatchLoop:
         return WakeCondition(None, pause, pause)
 
     def _wait_to_be_woken(self, sleeper: Sleeper, idleness: IdleBackoff) -> None:
-        while not self._control.hears(min(CHECK, max(0.0, idleness.left))):
+        while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
             if idleness.left <= 0 or not sleeper.is_active:
                 return
 

@@ -1,1 +1,1 @@
-"""Which table, which column plays which role, what a row says of its state; DDL."""
+"""Which table, which column plays which role, how a row expresses its state; DDL."""

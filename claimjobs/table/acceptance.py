@@ -1,7 +1,7 @@
-"""Acceptance: which tables can be claimed from at all, found out before anything is claimed.
+"""Acceptance: checks whether a table can be claimed from, before anything is claimed.
 
-A claim is made of row locks, a key that finds its row again, and columns that may change. A table that lacks one of
-these does jobs twice, or for ever, without an error: so it is refused at the first look.
+A claim needs row locks, a key that finds its row again, and columns that may change. On a table that lacks one of
+these, jobs would be done twice, or again and again, without an error. So such a table is refused.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ RESERVED: Final = frozenset(
     f"claimjobs_{name}"
     for name in ("candidates", "group_size", "hears", "keys", "limit", "me", "meant", "size", "worker")
 )
-"""Parameters of our statements. SQLAlchemy takes one for the new value of a column that has the same name."""
+"""Parameters of our statements. SQLAlchemy would write one into a column with the same name."""
 
 
 def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
-    """Whether rows of this kind of table can be locked and changed. Raises NotClaimable, Inherited or ReservedName."""
+    """Check that rows of this table can be locked and changed. Raises NotClaimable, Inherited or ReservedName."""
     if refusal := dialect.table_rules.unclaimable(connection, table):
         raise NotClaimable(table.fullname, *refusal)
     if child := dialect.table_rules.child(connection, table):
@@ -36,9 +36,9 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
 
 
 def check_key(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None:
-    """Whether a row is found again by the key that was read of it. Raises KeyUnfit.
+    """Check that a row is found again by its key as it is read. Raises KeyUnfit.
 
-    The type in the database counts, whatever a description in Python says.
+    The type in the database counts, not that of a description in Python.
     """
     found = _columns(connection, roles.table)
     for column in roles.key:
@@ -48,8 +48,10 @@ def check_key(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None
 
 
 def check_roles(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None:
-    """Whether claimjobs can write the columns that it must, and a row stays the same row. Raises RoleInKey or
-    RoleComputed."""
+    """Check that claimjobs can write its columns, and that a write does not change the row's key or partition.
+
+    Raises RoleInKey or RoleComputed.
+    """
     found = _columns(connection, roles.table)
     places = dialect.table_rules.partition_columns(connection, roles.table)
     for role in WRITTEN:
@@ -70,5 +72,5 @@ def _columns(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
 
 
 def _shown(type_: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> str:
-    """None: a type that SQLAlchemy does not know has no name here."""
+    """The name of a type; SQLAlchemy does not know every type."""
     return "of an unknown type" if isinstance(type_, sa.types.NullType) else type_.compile(dialect=dialect)

@@ -1,4 +1,4 @@
-"""Backend: what a queue knows of its database once it has looked at it."""
+"""Backend: what a queue knows of its database after it has inspected the tables."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Backend:
     roles: Roles
     owners: sa.Table
     by_lease: bool = True
-    """Whether claims are committed in the name of an owner."""
+    """Whether claims are held by lease: committed with the id of an owner."""
     apart: Roles | None = None
-    """The user's table, where `roles` are those of a table of claims beside it."""
+    """The user's table, if `roles` are those of its side-car."""
     lock_source: bool = True
-    """Whether a claim locks the rows of the user's table, where the claims are in another."""
+    """With a side-car: whether a claim locks the rows of the user's table."""
     refusal: AccessDenied | None = None
-    """Why this user cannot claim by lease; jobs can be enqueued all the same."""
+    """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
     @property
     def source(self) -> Roles:
-        """The user's table: what `where` and the order are about, where jobs come from and are enqueued."""
+        """The user's table: `where` and the order are about it, and jobs are enqueued into it."""
         return self.apart or self.roles
 
     @property
@@ -58,10 +58,10 @@ def inspect_table(
     by_lease: bool = True,
     side_car: SideCar | None = None,
 ) -> Backend:
-    """Look at the server and the tables; `dialect` overrides what the server is found to be.
+    """Inspect the server and the tables; `dialect` overrides the detected one.
 
-    `by_lease`: claims are committed in the name of an owner, so that there must be a column for it, and owners.
-    `side_car`: they are kept in a table beside the one that is named.
+    `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
+    `side_car`: claims are kept in a second table.
     Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
     found = dialect_for(engine)
@@ -85,7 +85,7 @@ def inspect_table(
 
 
 def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
-    """The same for claims that are held by lease. Raises UnfitTable where the table cannot hold them."""
+    """The backend for claims that are held by lease. Raises UnfitTable if the table cannot hold them."""
     check_lease(backend.roles, mapped=mapped)
     column_checks.check_owner(connection, backend.roles)
     try:
@@ -95,9 +95,9 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
 
 
 def source_roles(connection: sa.Connection, dialect: Dialect, table: sa.Table, *, columns: Columns | None) -> Roles:
-    """The roles of a table whose claims are kept beside it: whatever it says of a state is the user's affair.
+    """The roles of a table that has a side-car: claimjobs ignores its columns for a state.
 
-    Raises NoPrimaryKey; KeyUnfit; or KeyNotIndexed where nothing keeps two rows from having the same key.
+    Raises NoPrimaryKey; KeyUnfit; or KeyNotIndexed if no unique index is over the key.
     """
     roles = roles_of(table, (columns or Columns()).beside_claims)
     acceptance.check_key(connection, dialect, roles)

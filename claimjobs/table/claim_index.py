@@ -1,4 +1,4 @@
-"""The index to claim by: which columns it has, and whether one that is there does as well."""
+"""The index that a claim reads: its columns, and whether an existing index serves as well."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from claimjobs.dialects import DIALECTS
 from claimjobs.table.roles import Roles
 
 LONGEST: Final = 57
-"""Characters of a table's name in that of its index: no database takes less than 63 bytes for it all."""
+"""Characters of a table's name in the name of its index. Every database allows 63 bytes for the whole name."""
 Part = tuple[str, bool]
-"""A column's name, and whether it falls."""
+"""A column's name, and whether it is descending."""
 
 
 def claim_index(roles: Roles, order: Sequence[sa.ColumnElement[Any]]) -> sa.Index | None:
-    """What phase 1 reads: waiting jobs in their order, from the index alone.
+    """The index that phase 1 reads: it has all columns that find waiting jobs in their order.
 
-    None where the key's own index is that already, and for an order by anything but columns.
+    None if the key's own index does, and for an order by anything but columns.
     """
     state = [column for column in (roles.status, roles.owner_id) if column is not None][:1]
     rest = [column for column in (roles.run_at, roles.suspect) if column is not None]
@@ -41,7 +41,7 @@ def _part(by: sa.ColumnElement[Any]) -> Part | None:
 
 
 def _index(roles: Roles, falling: Mapping[str, bool]) -> sa.Index:
-    """Over a copy: the table may be the user's own description, which is not to be added to."""
+    """An index over a copy of the table, so that a user's description does not get one more index."""
     columns = (sa.Column(column.name, column.type) for column in roles.table.columns)
     copy = sa.Table(roles.table.name, sa.MetaData(schema=roles.table.schema), *columns)
     parts = (copy.c[name].desc() if falls else copy.c[name] for name, falls in falling.items())
@@ -49,7 +49,7 @@ def _index(roles: Roles, falling: Mapping[str, bool]) -> sa.Index:
 
 
 def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:
-    """The indexes of a table in the database, each with all `column_names` that it is sorted by."""
+    """The indexes of a table in the database. `column_names` are all columns by which an index is sorted."""
     inspector = sa.inspect(connection)
     found = inspector.get_indexes(table.name, schema=table.schema)
     key: list[str] = []
@@ -59,7 +59,7 @@ def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any
 
 
 def covers(found: Sequence[Any], index: sa.Index, *, besides: str | None = "suspect") -> bool:
-    """Whether an index of this name is there, or one that holds what claims are ordered and narrowed by."""
+    """Whether there is an index with this name, or one that begins with its columns but for `besides`."""
     named = any(other["name"] == index.name for other in found)
     return named or holds(found, [column.name for column in index.columns if column.name != besides])
 

@@ -1,7 +1,7 @@
 """Checks, before the first claim, that the columns of a table can hold what a queue writes into them.
 
-With a wrong value of a state, a queue seems empty; a value that does not fit ends every consumer. The types are those
-of the database, not those of a description in Python. A column of a type that is not known here passes.
+With a wrong value of a state a queue seems empty, and a value that does not fit ends every consumer. The types are
+those of the database, not those of a description in Python. A column of an unknown type passes.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _DatabaseColumns:
         self._found = {column["name"]: column for column in found}
 
     def at(self, role: str) -> Any:
-        """The column with a role; None: there is none."""
+        """The column with a role; None if no column has it."""
         column: Column | None = getattr(self._roles, role)
         return None if column is None else self._found[column.name]
 
@@ -99,7 +99,7 @@ class _DatabaseColumns:
         return ColumnUnfit(self._roles.name, role, (found["name"], type_), (needed, step))
 
     def states(self) -> None:
-        """Raises StateUnfit where a value cannot be in the status column."""
+        """Raise StateUnfit for a value that the status column cannot hold."""
         column, dialect = self._roles.status, self._connection.dialect
         if column is None:
             return
@@ -113,7 +113,7 @@ class _DatabaseColumns:
 
 
 def _sent(dialect: sa.Dialect, column: Column, value: Any) -> Any:
-    """A value as the driver gets it: a type of the user's may convert it."""
+    """A value as the driver gets it: the user's type may convert it."""
     with suppress(LookupError, ValueError, TypeError, AttributeError):  # then the check names what the column holds
         process = column.type.dialect_impl(dialect).bind_processor(dialect)
         return process(value) if process is not None else value

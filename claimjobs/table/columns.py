@@ -11,26 +11,27 @@ CLAIMED: Final = "claimed"
 DONE: Final = "done"
 DEAD: Final = "dead"
 STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
-"""The first three are the article's; `dead` is a job out of attempts, kept for a person to look at."""
+"""The first three are the article's. A `dead` job has no attempts left, and is kept until a person decides."""
 
 
 @dataclass(frozen=True)
 class Columns:
     """The column map of a table that claimjobs did not make.
 
-    Each role is named with the column that plays it. A role that is left out is played by a column of its own name,
-    where there is one; None: by no column. What lacks its column is off: without `run_at` nothing can be delayed,
-    without `attempts` nothing retried, without `owner_id` no claim can be held by lease.
+    It names the column of each role. The default is a column with the role's own name, if the table has one. None: no
+    column plays the role, and what needs it is off: without `run_at` no job can be delayed, without `attempts` none
+    retried, without `owner_id` no claim can be held by lease.
     """
 
     key: str | Sequence[str] | None = None
-    """What names a row: one column or several, unique together and at the head of an index. None: the primary key."""
+    """One column or several that name a row. They are unique together, and an index begins with them. None: the primary
+    key."""
     status: str | None = "status"
     owner_id: str | None = "owner_id"
-    """Whole numbers. Without a status column, and where one value means two states, NULL is unclaimed."""
+    """Whole numbers. Without a status column, and if one value means two states, NULL is unclaimed."""
     owner_date: str | None = "owner_date"
     priority: str | None = "priority"
-    """Lower first, unless `order_by` says otherwise."""
+    """The lowest number first, unless `order_by` gives another order."""
     run_at: str | None = "run_at"
     attempts: str | None = "attempts"
     last_error: str | None = "last_error"
@@ -44,7 +45,7 @@ class Columns:
     """
 
     def __post_init__(self) -> None:
-        """Raises ValueError for a state that does not exist, or a column that plays two roles."""
+        """Raise ValueError for a state that does not exist, or a column that plays two roles."""
         for name in (names := list(self.names.values())):
             if names.count(name) > 1:
                 raise ValueError(f"column {name!r} plays two roles: name another one, or None, for one of them")
@@ -54,14 +55,14 @@ class Columns:
 
     @classmethod
     def of_claims(cls, key: Sequence[str]) -> Columns:
-        """The map of a table of claims with this key: a name that the key has taken is lengthened."""
+        """The map of a side-car with this key. A role whose name is a column of the key gets a longer name."""
         roles = ("status", "owner_id", "owner_date", "run_at", "attempts", "last_error", "suspect")
         names: dict[str, Any] = {role: f"claim_{role}" if role in key else role for role in roles}
         return cls(key=key, priority=None, **names)
 
     @property
     def beside_claims(self) -> Columns:
-        """What counts of this map where the claims are kept in another table: key, priority and run_at."""
+        """The part of this map that applies to a table with a side-car: key, priority and run_at."""
         kept = {name: None for name in self.names if name not in ("priority", "run_at")}
         return replace(self, states=None, **kept)
 

@@ -1,4 +1,4 @@
-"""The tables: which are missing, making them, dropping those that we made, altering one that is there."""
+"""Making tables: finds which are missing, makes them, drops those that claimjobs made, runs DDL."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class CreatedTables:
     existing: tuple[str, ...]
     dropped: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
-    """Indexes that existing tables lacked, and have now."""
+    """Indexes that `make` added to existing tables."""
 
 
 @dataclass(frozen=True)
 class DropPlan:
-    """What `make` with `recreate` would drop: a table, its rows, and how many owners are at work on it."""
+    """What `make` with `recreate` would drop: a table, its number of rows, and how many owners are registered for it."""
 
     table: str
     rows: int
@@ -49,7 +49,7 @@ class DropPlan:
 
 
 def tables_for(table: TableLike) -> list[sa.Table]:
-    """The tables a queue needs: its jobs (a mere name means the article's columns) and the owners."""
+    """The tables that a queue needs: its jobs (for a name, with the article's columns) and the owners."""
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
         jobs = article_table(bare, sa.MetaData(schema=schema or None))
@@ -66,13 +66,12 @@ def tables_for(table: TableLike) -> list[sa.Table]:
 def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> CreatedTables:
     """Make the tables that are missing; with `recreate` drop the jobs first, with all rows.
 
-    The table of owners is never dropped: all queues of the database share it, and its ids must not be given
-    out a second time, for a consumer that was thought dead may still come back and settle under its own. Nor is a
-    table that claimjobs did not make, or altered: UnfitTable. One of ours that lost the index it is claimed by gets
-    it back.
+    The table of owners is never dropped: all queues of the database share it, and no id may be used twice, because a
+    consumer that was declared dead may still try to settle with its id. A table that claimjobs did not make is not
+    dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it.
 
-    Raises ConnectionFailed, or ServerTooOld before anything is made on a server that could not claim; NotClaimable
-    for a table, there already or made as described, whose rows cannot be locked.
+    Raises ConnectionFailed, or ServerTooOld before anything is made; NotClaimable for a table, whether it exists or is
+    made as described, whose rows cannot be locked.
     """
     dialect = dialect_for(engine)
     try:
@@ -85,7 +84,7 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
             raise _bad_name(tables, error) from error
         if recreate or not _all_exist(engine, tables):
             raise
-        return _make(engine, tables, recreate=False, dialect=dialect)  # somebody else made them at the same moment
+        return _make(engine, tables, recreate=False, dialect=dialect)  # another process made them at the same moment
 
 
 def _bad_name(tables: list[sa.Table], error: Exception) -> UnfitTable:
@@ -93,12 +92,12 @@ def _bad_name(tables: list[sa.Table], error: Exception) -> UnfitTable:
 
 
 def _must_be_nameable(dialect: Dialect, tables: list[sa.Table]) -> None:
-    """Raises UnfitTable for a name that some databases change, or refuse when the table is there already."""
+    """Raise UnfitTable for a name that some databases change, or refuse after the table is made."""
     for table in tables:
         types = (column.type for column in table.columns if isinstance(column.type, sa.Enum))
         parts: list[Any] = [table, *table.indexes, *table.constraints, *types]
         for part in parts:
-            # SQLAlchemy itself shortens the names that it makes up: they are of a class of their own.
+            # SQLAlchemy shortens the names that it generates: they have another class.
             flaw = dialect.table_rules.unnameable(part.name) if type(part.name) in (str, quoted_name) else None
             if flaw is not None:
                 raise _bad_name([table], ValueError(f"{part.name!r}: {flaw}"))
@@ -122,15 +121,15 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         for table in created:
             table.create(connection)
             connection.execute(table_comment(table))
-            check_table(connection, dialect, table)  # a server may give it another engine than the one that was named
+            check_table(connection, dialect, table)  # a server may choose another engine than the description
     return CreatedTables(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
 
 
 def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa.Table]) -> sa.Table:
-    """The table of owners, so that it gives out no id that one of its name gave out before: it may have been dropped.
+    """The table of owners with a first id that no earlier table of owners has used, which may have been dropped.
 
     The first id counts the seconds since `_ZERO`: enough for an owner a second, until the year 2092. It is also above
-    every id that stands in a table that is there.
+    every owner id in the existing tables.
     """
     if table.name != OWNER_TABLE:
         return table
@@ -142,13 +141,13 @@ def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa
 
 
 def _has_owners(connection: sa.Connection, jobs: sa.Table) -> bool:
-    """Whether the table in the database has the column: one that is known by its name alone may be anybody's."""
+    """Whether the table in the database has the column: it may be another program's table with the same name."""
     found = sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)
     return "owner_id" in {column["name"] for column in found}
 
 
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
-    """The index to claim by, if it is described but not there, although its columns are."""
+    """The claim index, if the table has its columns but not the index."""
     inspector = sa.inspect(connection)
     there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
     found = inspector.get_indexes(table.name, schema=table.schema)
@@ -157,7 +156,7 @@ def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
 
 
 def alter(engine: sa.Engine, statements: Iterable[str]) -> None:
-    """Run DDL, one statement after the other. Raises AccessDenied where this user may not."""
+    """Run DDL, one statement after the other. Raises AccessDenied if this user lacks the right."""
     dialect = dialect_for(engine)
     for statement in statements:
         try:
@@ -173,7 +172,7 @@ def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
     try:
         with connected(engine) as connection:
             return all(exists(connection, table) for table in tables)
-    except (sa.exc.DBAPIError, UnfitTable):  # there can be none of this name
+    except (sa.exc.DBAPIError, UnfitTable):  # no table can have this name
         return False
 
 
@@ -181,7 +180,7 @@ def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
     if dialect.errors.refuses_account(error):
         raise AccessDenied(
             f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
-            "or hand what `claimjobs setup-tables --sql` prints to somebody who may"
+            "or give the output of `claimjobs setup-tables --sql` to somebody who has it"
         ) from error
 
 
@@ -197,10 +196,10 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
 
 
 def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
-    """What `recreate` would drop; None where there is nothing to drop.
+    """What `recreate` would drop; None if there is nothing to drop.
 
-    Raises UnfitTable for a table that claimjobs did not make, and for a name that stands for a table with other
-    columns than the one to be made in its place.
+    Raises UnfitTable for a table that claimjobs did not make, and for a name whose table has other columns than the one
+    that would replace it.
     """
     jobs, owners = tables_for(table)
     with connected(engine) as connection:
@@ -226,7 +225,7 @@ def _must_come_back(connection: sa.Connection, jobs: sa.Table) -> None:
     there = [column["name"] for column in sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)]
     if others := [name for name in there if name not in jobs.columns]:
         raise UnfitTable(
-            f"table {jobs.fullname!r} would come back without {', '.join(others)}: give its description, "
+            f"table {jobs.fullname!r} would be made without {', '.join(others)}: give its description, "
             "--table MODULE:ATTRIBUTE, or drop it yourself"
         )
 

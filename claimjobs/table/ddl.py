@@ -1,4 +1,4 @@
-"""DDL as text: tables made, columns and indexes added, for one kind of database."""
+"""DDL as text: statements that make tables and add columns and indexes, for one kind of database."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from claimjobs.table.definitions import MADE_BY, OWNER_TABLE
 
 
 def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:
-    """The statements that `make` would run on an empty database, for a DBA to read or a migration to hold.
+    """The statements that `make` would run on an empty database, for a DBA or a migration.
 
-    With `recreate` the jobs are dropped first. Needs no connection.
+    With `recreate` the jobs are dropped first. It needs no connection.
     """
     statements: list[str] = []
     printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, engine)))
@@ -27,14 +27,14 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
 
 
 def table_comment(table: sa.Table) -> sa.schema.SetTableComment:
-    """The statement that notes in a table's comment that claimjobs made it."""
+    """The statement that writes into a table's comment that claimjobs made it."""
     comment = ", ".join(filter(None, (table.comment, MADE_BY)))
     ours = comment if MADE_BY not in (table.comment or "") else table.comment
     return sa.schema.SetTableComment(sa.Table(table.name, sa.MetaData(schema=table.schema), comment=ours))
 
 
 def _indexes_sorted(statements: list[str]) -> list[str]:
-    """Each table's indexes by their names: SQLAlchemy keeps them in a set, in another order at every run."""
+    """Sort each table's indexes by name: SQLAlchemy keeps them in a set, whose order differs at every run."""
     ordered: list[str] = []
     for is_index, alike in groupby(statements, lambda text: text.startswith("CREATE INDEX")):
         run = list(alike)
@@ -43,15 +43,15 @@ def _indexes_sorted(statements: list[str]) -> list[str]:
 
 
 def text(sql: Any, engine: sa.Engine) -> str:
-    """One statement, to be read and to be run."""
+    """One statement as text that can be run."""
     lines = str(sql.compile(dialect=engine.dialect)).strip().replace("\t", "    ").splitlines()
     return "\n".join(line.rstrip() for line in lines) + ";"
 
 
 def add_column(engine: sa.Engine | sa.Connection, table: sa.Table, column: sa.Column[Any]) -> str:
-    """The statement that adds a column to a table, which may have rows: it has a default, or may be NULL."""
+    """The statement that adds a column, with a default or NULL for existing rows."""
     filled: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
-    # An enum may be a type of its own, which would have to be made first.
+    # An enum may be a separate type, which would have to be made first.
     type_ = sa.String(column.type.length) if isinstance(column.type, sa.Enum) else column.type
     added = sa.Column(column.name, type_, nullable=column.nullable, server_default=filled, comment=column.comment)
     sa.Table(table.name, sa.MetaData(), added)
@@ -60,7 +60,7 @@ def add_column(engine: sa.Engine | sa.Connection, table: sa.Table, column: sa.Co
 
 
 def add_value(engine: sa.Engine, column: sa.Column[Any], value: str) -> str:
-    """The statement that lets an enum hold one more value: a type with a name, or the column's own."""
+    """The statement that adds a value to an enum: a type with a name, or the column's own type."""
     kind: Any = column.type
     if kind.name:
         preparer: Any = engine.dialect.identifier_preparer

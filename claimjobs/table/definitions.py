@@ -1,4 +1,4 @@
-"""The tables that claimjobs makes: jobs, with whatever payload the user gives them, their owners, and the ledger."""
+"""The tables that claimjobs makes: jobs with a user's payload, owners, side-cars and the ledger."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text, in the ledger."""
 
 MADE_BY: Final = "made by claimjobs"
-"""In the comment of each table that we make: no other one is ever dropped, or loses a row unasked."""
+"""In the comment of each table that claimjobs makes. It drops no other table, and by default deletes no rows there."""
 
 DEMONSTRATION: Final = "jobs of the demonstration"
-"""In the comment of the tables that the demonstration works on: it throws their jobs away."""
+"""In the comment of the tables of the demonstration, which deletes their jobs."""
 
 FIRST_OWNER: Final = 10_000_000
-"""Owner ids start above any process id (Linux: at most 2**22) and any small worker number, so that another
-program that claims rows of the same table under such a number is never taken for one of us."""
+"""Owner ids are above any process id (Linux: at most 2**22) and any small number of a worker. So another program that
+claims rows of the same table with such a number is never taken for an owner of ours."""
 LAST_OWNER: Final = 2**31 - 1
-"""What the type of an owner's id holds. The first id of a table of owners counts seconds: see `create`."""
+"""The largest id that the type of the column holds. The first id of a table of owners counts seconds: see `create`."""
 
 
 def job_table(
@@ -37,13 +37,13 @@ def job_table(
     unique: str | Sequence[str] = (),
     **options: Any,
 ) -> sa.Table:
-    """A table of jobs whose payload is the columns given (and constraints, and indexes), any of them.
+    """A table of jobs whose payload is these columns (and constraints, and indexes).
 
-    The columns around it have defaults, so that a plain INSERT of the payload enqueues a job:
-    `priority` (lower first, like nice), `run_at` (not before; the age of a job counts from it), `attempts`,
-    and `suspect` (how many jobs it was in hand with when something went wrong that names none of them).
-    `options` go to `sqlalchemy.Table`. A payload column of the name `id` takes the place of ours, as the key.
-    `unique` names payload columns whose values, together, one job at most may have: see `Queue.enqueue`.
+    The other columns have defaults, so that a plain INSERT of the payload enqueues a job: `priority` (the lowest number
+    first, like nice), `run_at` (the job is not claimed before it; its age counts from it), `attempts`, and `suspect`
+    (how many jobs were in the batch that failed as a whole with this one). `options` are passed to `sqlalchemy.Table`.
+    A primary key in the payload replaces our column `id`.
+    `unique` names payload columns: at most one job may have their values. See `Queue.enqueue`.
     """
     own_key = any(isinstance(item, sa.Column) and item.primary_key for item in payload)
     key = () if own_key else (sa.Column("id", sa.BigInteger, primary_key=True),)
@@ -74,11 +74,11 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
 
 
 def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData | None = None) -> sa.Table:
-    """The side-car of a table that must not be altered: its key, and what a claim writes; one row a key.
+    """The side-car of a table that must not be altered: its key and the columns of a claim, with one row for each key.
 
-    No row: nobody has claimed that key yet. There is no foreign key to the table: with one its rows could not be
-    deleted, or not without ours, and each claim would lock what it refers to. So a row here may outlive the one that
-    it was made for. `name` may have a schema.
+    A key without a row was never claimed. There is no foreign key to the table: it would prevent the deletion of the
+    user's rows or delete ours with them, and each claim would lock the row that it refers to. So a row of the side-car
+    may outlive the user's row. `name` may include a schema.
     """
     schema, _, bare = name.rpartition(".")
     columns = tuple(key)
@@ -88,15 +88,15 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData
         column.name = column.key = names[column.name]
     metadata = metadata if metadata is not None else sa.MetaData()
     table = sa.Table(bare, metadata, *columns, *ours, schema=schema or None, **table_options())
-    # What a dead owner held, and the dead jobs, are looked for among many that are done.
+    # It finds the jobs of a dead owner, and the dead jobs, among many that are done.
     sa.Index(f"{bare}_state", table.c[names["status"]], table.c[names["owner_id"]])
     return table
 
 
 def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER) -> sa.Table:
-    """The owners: one row for each incarnation of a consumer. Its id stands in `owner_id` of what it holds.
+    """The table of owners: one row for each owner. Its id is in `owner_id` of the jobs that it holds.
 
-    `first`: the id that the first of them gets.
+    `first`: the id of the first owner.
     """
     return sa.Table(
         OWNER_TABLE,
@@ -117,7 +117,7 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
 
 
 def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
-    """The ledger of a destination: one row for each job that had its effect there. See `claimjobs.Ledger`."""
+    """The ledger of a destination: one row for each job that was done there. See `claimjobs.Ledger`."""
     return sa.Table(
         LEDGER_TABLE,
         metadata if metadata is not None else sa.MetaData(),
@@ -150,7 +150,7 @@ def _once(name: str, unique: Sequence[str], ours: set[str]) -> tuple[sa.UniqueCo
 
 
 def _claim_index(table: sa.Table) -> None:
-    """What phase 1 reads: waiting jobs in their order, from the index alone, ending in the key (no sort)."""
+    """Add the index that phase 1 reads: it has all columns that find waiting jobs in their order, without a sort."""
     columns = table.c
     found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
     sa.Index(f"{table.name}_claim", *found)

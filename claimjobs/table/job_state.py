@@ -46,7 +46,7 @@ class State:
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row that this owner holds."""
-        assert self.owner is not None  # noqa: S101 - whoever asks holds by lease, which needs one
+        assert self.owner is not None  # noqa: S101 - a claim by lease needs this column
         return sa.and_(*self._predicates(CLAIMED), self.owner == me)
 
     def becomes(self, state: str, me: sa.ColumnElement[Any] | None = None) -> dict[Any, Any]:
@@ -62,13 +62,13 @@ class State:
 
     @cached_property
     def columns_that_tell(self) -> Sequence[sa.ColumnElement[Any]]:
-        """What to group rows by: see `named`."""
+        """The columns to group rows by their state: see `named`."""
         column = () if self.column is None else (self.column,)
         shared = self.owner is not None and any(self._is_shared(state) for state in STATES)
         return (*column, self.owner.is_(None)) if shared and self.owner is not None else column
 
     def named(self, values: Sequence[Any]) -> str | None:
-        """The state that a row with these values of `columns_that_tell` is in; None: none that was named."""
+        """The state of a row with these values of `columns_that_tell`; None: the map names no such state."""
         value = values[0] if self.column is not None else None
         free = bool(values[-1]) if len(values) > (self.column is not None) else None
         alike = [state for state in STATES if state in self.can and self._value(state) == value]

@@ -1,4 +1,4 @@
-"""Finish: what becomes of done jobs where nobody has said it, and the sentence that tells it."""
+"""What happens to done jobs: the default, and a sentence that says it."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from claimjobs.table.reflection import is_made_by_us
 from claimjobs.table.roles import Roles
 
 Finish = Literal["delete", "keep"]
-"""What is written when a job is done: its row is deleted, or kept with the status `done`."""
+"""What happens to the row of a done job: it is deleted, or kept with the status `done`."""
 FINISHES: Final = get_args(Finish)
 LEAVE: Final = "leave"
-"""Nothing is written when a job is done, but that nobody holds it: the handler has made the queue's predicate false."""
+"""A done job is only released: its handler has made the queue's predicate false."""
 
 
 def default_finish(connection: sa.Connection, roles: Roles) -> Finish | None:
-    """What becomes of done jobs where nobody has said it; None: somebody has to.
+    """What happens to done jobs by default; None: there is no default, the user must choose.
 
-    Rows are deleted unasked only from a table that claimjobs made, and kept as done unasked only where a map or the
-    column's own words name a value for done: a boolean `status` of the user's may be about something else.
+    By default rows are deleted only from a table that claimjobs made. They are kept as done only if a map, or the words
+    of the column's type, give a value for done: a boolean `status` of the user's may mean something else.
     """
     if is_made_by_us(connection, roles.table):
         return "delete"
@@ -30,7 +30,7 @@ def default_finish(connection: sa.Connection, roles: Roles) -> Finish | None:
 
 
 def sentence(roles: Roles, on_done: Any, *, beside: bool = False) -> str:
-    """What becomes of done jobs, for a person to read. `beside`: their claims are in a table of their own."""
+    """What happens to done jobs, as a sentence. `beside`: their claims are in a side-car."""
     if callable(on_done):
         return f"What becomes of done jobs of {roles.name} is for a function to say."
     if on_done == LEAVE:

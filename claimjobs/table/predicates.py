@@ -1,4 +1,4 @@
-"""What a user says may be claimed, and in which order, as expressions over the queue's own table."""
+"""A user's predicate and order, as expressions over the queue's own table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Predicate = sa.ColumnElement[bool]
 
 @dataclass(frozen=True)
 class Written:
-    """A predicate as a person writes it: SQL as after WHERE, in the words of the database."""
+    """A predicate that a person wrote as SQL, as after WHERE."""
 
     text: str
 
@@ -30,21 +30,21 @@ Condition = Predicate | sa.TextClause | Written
 Where = Condition | Callable[[], Condition] | None
 Order = str | sa.ColumnElement[Any]
 OrderBy = Order | Sequence[Order] | None
-"""Columns; or, as text: their names, `-name` for the highest first, or SQL as after ORDER BY."""
+"""Columns; or texts: a column's name, `-name` for the highest first, or SQL as after ORDER BY."""
 
 
 def predicates_of(where: Where, roles: Roles, lexis: Lexis) -> tuple[Predicate, ...]:
-    """The predicate, if there is one; a callable is asked for it. Raises NotOneExpression for a text in it."""
+    """The predicate, if there is one; a callable returns it. Raises NotOneExpression for a text in it."""
     given = where() if callable(where) else where
     if given is None:
         return ()
-    # `and_` takes a piece of SQL as it is: an OR in it would reach around what stands beside it.
+    # `and_` adds no parentheses around a text: an OR in it would change the conditions beside it.
     one = _written(given, lexis) if isinstance(given, Written) else _read(given, roles.table, lexis)
     return (Grouping(Whole(one, lexis, "predicate")),)
 
 
 class Whole(Grouping[Any]):
-    """What a user gives, checked as it is compiled: a construct of their own may write SQL that no element shows."""
+    """A user's expression, checked when it is compiled: a construct of theirs may write SQL that no element shows."""
 
     inherit_cache = True
 
@@ -62,7 +62,7 @@ def _whole(whole: Whole, compiler: Any, **options: Any) -> str:
 
 
 def predicate(text: str | None) -> Written | None:
-    """SQL as after WHERE, for whatever takes a `where`."""
+    """A text, SQL as after WHERE, for the parameter `where`."""
     return None if text is None else Written(text)
 
 
@@ -78,7 +78,7 @@ def _read(given: Predicate | sa.TextClause, table: sa.Table, lexis: Lexis) -> An
 
 
 def _check_within(expression: Any, lexis: Lexis, what: str) -> None:
-    """Raises NotOneExpression for a piece of text in it that reaches beyond itself."""
+    """Raise NotOneExpression for a text in it that is not one whole expression."""
     for element in iterate(expression):
         if isinstance(element, sa.TextClause):
             _check(element.text, lexis, what)
@@ -95,7 +95,7 @@ def _check(text: str, lexis: Lexis, what: str) -> None:
 
 
 def order_of(order_by: OrderBy, roles: Roles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
-    """The user's order, made total by the key, so that everyone sees the same head; None: the table's own."""
+    """The user's order, then the key, so that all consumers see the same order; None: the table's own order."""
     if order_by is None:
         return roles.default_order
     order = tuple(order_by) if isinstance(order_by, (list, tuple)) else (order_by,)
@@ -118,7 +118,7 @@ def _ordered(by: Order, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
 
 
 def _over(expression: Any, table: sa.Table) -> Any:
-    """The same over this table, where it was written over another description of it."""
+    """Replace columns of other descriptions of this table by its own."""
 
     def ours(element: Any, **_: Any) -> Any:
         if not isinstance(element, sa.Column) or element.table is table:

@@ -1,4 +1,4 @@
-"""From what a user names to a table, found to be in the database as described."""
+"""Finds the table that a user names, and checks that the database has it as described."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
 INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
 
 MAP = "claimjobs"
-"""Where a `Table` holds its map, in `info`; a mapped class as `__claimjobs__`."""
+"""The key of a `Table`'s `info` with its map; a mapped class has it as `__claimjobs__`."""
 
 
 def resolve(connection: sa.Connection, table: str | sa.Table | type[Any], columns: Columns | None = None) -> sa.Table:
-    """The table that a name, a `Table` or a mapped class stands for, found to be in the database as described.
+    """The table of a name, a `Table` or a mapped class. The database has it as described.
 
     Raises TableMissing or ColumnMissing.
     """
@@ -36,9 +36,9 @@ def resolve(connection: sa.Connection, table: str | sa.Table | type[Any], column
 
 
 def collated(table: sa.Table, collations: Mapping[str, str]) -> sa.Table:
-    """The same table, with the collations that its texts have in the database.
+    """The table with the collations that its texts have in the database.
 
-    What a text is compared with must have its collation, also where the table's, or the database's, is meant.
+    A value must have the collation of the text that it is compared with, also if that is the table's default.
     """
     plain = [name for name in collations if name in table.c and not getattr(table.c[name].type, "collation", None)]
     texts = [name for name in plain if isinstance(table.c[name].type, sa.String)]
@@ -57,7 +57,7 @@ def _with_collation(type_: Any, collation: str) -> Any:
 
 
 def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
-    """The map that a `Table` (`info={"claimjobs": Columns(...)}`) or a class (`__claimjobs__`) brings along."""
+    """The map in a `Table` (`info={"claimjobs": Columns(...)}`) or a class (`__claimjobs__`)."""
     if isinstance(table, str):
         return None
     found = table.info.get(MAP) if isinstance(table, sa.Table) else getattr(table, "__claimjobs__", None)
@@ -65,7 +65,7 @@ def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
 
 
 def is_made_by_us(connection: sa.Connection, table: sa.Table) -> bool:
-    """Whether claimjobs made this table: its comment in the database says so."""
+    """Whether the table's comment in the database says that claimjobs made it."""
     return MADE_BY in _comment(connection, table)
 
 
@@ -84,7 +84,7 @@ def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table
     instants = {columns.names[role]: kind for role, kind in INSTANTS.items() if role in columns.names}
 
     def as_instant(_inspector: Any, _table: sa.Table, column: Any) -> None:
-        """Columns that hold an instant come back aware, also from a type that knows no time zone."""
+        """Make columns of instants return aware datetimes, also for a type without a time zone."""
         if column["name"] in instants and isinstance(column["type"], sa.DateTime):
             column["type"] = instants[column["name"]]()
 
@@ -103,13 +103,13 @@ def _columns(connection: sa.Connection, name: str) -> set[str]:
         if dialect.errors.code(error) in dialect.errors.bad_name:
             raise TableMissing(name) from error
         raise
-    except TypeError as error:  # as for MySQL's VECTOR(3)
+    except TypeError as error:  # for example MySQL's VECTOR(3)
         what = f"has a column of a type that SQLAlchemy cannot read ({error})"
         raise NotClaimable(name, what, "move that column to a table of its own, or upgrade SQLAlchemy") from error
 
 
 def mapped_table(mapped: type[Any]) -> sa.Table:
-    """The table that a class is mapped to. Raises TypeError where that is none."""
+    """The table that a class is mapped to. Raises TypeError if it is mapped to none."""
     table = sa.inspect(mapped).local_table
     if not isinstance(table, sa.Table):
         raise TypeError(f"{mapped!r} is mapped to {table!r}, which is no table: give a class mapped to one")
@@ -117,7 +117,7 @@ def mapped_table(mapped: type[Any]) -> sa.Table:
 
 
 def checked_table(found: Any, name: str) -> sa.Table | type[Any]:
-    """`found` if it is a Table or a mapped class; raises UnfitTable, which calls it `name`."""
+    """`found`, if it is a Table or a mapped class. Raises UnfitTable, whose message calls it `name`."""
     if isinstance(found, sa.Table) or isinstance(getattr(found, "__table__", None), sa.Table):
         table: sa.Table | type[Any] = found
         return table

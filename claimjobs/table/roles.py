@@ -47,7 +47,7 @@ class Roles:
     suspect: Column | None
     assignee: Column | None
     states_named: bool = False
-    """Whether a map says which value means which state."""
+    """Whether a map names the values of the states."""
     key_index: str | None = None
     """The index through which a row is found by its key; None: the primary key."""
     quote: Quote = str
@@ -90,7 +90,7 @@ class Roles:
         return self.state.is_claimed_by(sa.bindparam("claimjobs_me", type_=sa.Integer))
 
     def value_of(self, role: str, row: Mapping[str, Any], otherwise: Any = None) -> Any:
-        """What a row says in a role; `otherwise` where no column plays it, or it is NULL."""
+        """The value of a role in a row; `otherwise` if no column plays it, or it is NULL."""
         column: Column | None = getattr(self, role)
         value = None if column is None else row.get(column.name)
         return otherwise if value is None else value
@@ -101,14 +101,14 @@ class Roles:
         return parts if len(parts) > 1 else parts[0]
 
     def need(self, role: str, purpose: str) -> Column:
-        """The column of an optional role. Raises ColumnMissing, with the purpose, where there is none."""
+        """The column of an optional role. Raises ColumnMissing, with the purpose, if there is none."""
         column: Column | None = getattr(self, role)
         if column is None:
             raise ColumnMissing(self.name, role, purpose, self.quote)
         return column
 
     def need_state(self, state: str, purpose: str) -> None:
-        """Raises ColumnMissing or StateMissing where a row cannot express this state."""
+        """Raise ColumnMissing or StateMissing if a row cannot express this state."""
         if state not in self.state.can:
             if self.status is None:
                 raise ColumnMissing(self.name, "status", purpose, self.quote)
@@ -132,7 +132,7 @@ class Roles:
 
     @property
     def can_suspect(self) -> bool:
-        """Whether a job can be a suspect, and wait."""
+        """Whether a job can be a suspect and wait."""
         return self.suspect is not None and self.run_at is not None
 
 
@@ -152,7 +152,7 @@ def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | N
 
 
 def check_lease(roles: Roles, *, mapped: bool) -> None:
-    """Whether a claim by lease can be written into the table. Raises ColumnMissing.
+    """Check that the table has the columns for a claim by lease. Raises ColumnMissing.
 
     A table without a map must have the columns under their own names.
     """
@@ -194,7 +194,7 @@ def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | 
 def _words(status: Column) -> dict[str, Any]:
     if _is_boolean(status):
         return {UNCLAIMED: True, CLAIMED: False, DONE: False}
-    if not isinstance(status.type, sa.String):  # an Enum is one, too
+    if not isinstance(status.type, sa.String):  # an Enum is a String, too
         return {}
     allowed = status.type.enums if isinstance(status.type, sa.Enum) else STATES
     return {state: state for state in STATES if state in allowed}
@@ -206,9 +206,9 @@ def _is_boolean(column: Column) -> bool:
 
 
 def _check(table: sa.Table, state: State) -> None:
-    """No two states that nothing tells apart. Raises StatesClash.
+    """Check that no two states have the same value. Raises StatesClash.
 
-    A claimed one may look like another: its owner tells.
+    A claimed job may have the value of another state, because its owner distinguishes it.
     """
     distinct = [one for one in (UNCLAIMED, DONE, DEAD) if one in state.values]
     for first, second in combinations(distinct, 2):
@@ -217,9 +217,9 @@ def _check(table: sa.Table, state: State) -> None:
 
 
 def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) -> str | None:
-    """The index that begins with the key's columns, None where that is the primary key. Raises KeyNotIndexed.
+    """The index that begins with the key's columns; None: it is the primary key. Raises KeyNotIndexed.
 
-    `unique`: it must be one that has no two rows with the same key.
+    `unique`: it must be a unique index over the key.
     """
     names = {column.name for column in roles.key}
     table, inspector = roles.table, sa.inspect(connection)
@@ -234,11 +234,11 @@ def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) 
 
 
 def quote_of(connection: sa.Connection) -> Quote:
-    """How this connection's database has a name written."""
+    """The function that quotes names for this connection's database."""
     quote: Quote = connection.dialect.identifier_preparer.quote
     return quote
 
 
 def is_whole(index: Any) -> bool:
-    """Whether an index, as it was reflected, holds every row: one with a WHERE keeps only some of them apart."""
+    """Whether a reflected index contains every row: one with a WHERE does not."""
     return not any(option.endswith("_where") for option in index.get("dialect_options", ()))

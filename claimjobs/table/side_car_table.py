@@ -1,4 +1,4 @@
-"""The table of claims beside a table that must not be altered, described so that it can be made."""
+"""The side-car of a table that must not be altered, described so that it can be made."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from claimjobs.table.roles import Roles
 def side_car_tables(
     engine: sa.Engine, table: TableLike, side_car: SideCar | None = None, *, columns: Columns | None = None
 ) -> list[sa.Table]:
-    """The tables that a queue needs beside one that must not be altered: its claims, and the owners.
+    """The tables that a queue with a side-car needs: the side-car, and the owners.
 
-    For `make`, `ddl` and the like. The table itself is looked at, and not among them: its key's columns come back with
-    the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
-    NoPrimaryKey, KeyUnfit, or KeyNotIndexed where nothing keeps two rows from having the same key.
+    For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
+    have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
+    NoPrimaryKey, KeyUnfit, or KeyNotIndexed if no unique index is over the key.
     """
     dialect = dialect_for(engine)
     given = columns or map_of(table)
@@ -38,7 +38,7 @@ def side_car_tables(
 
 
 def _key(connection: sa.Connection, source: Roles, dialect: Dialect) -> list[sa.Column[Any]]:
-    """The columns of the key as the database has them, whatever a description of the table says."""
+    """The columns of the key as the database has them, not as a description in Python says."""
     found = sa.inspect(connection).get_columns(source.table.name, schema=source.table.schema)
     types = {column["name"]: column["type"] for column in found}
     collations = _collations(connection, source.table)
@@ -51,12 +51,12 @@ def _same(type_: Any, collation: str | None) -> Any:
     if collation is not None and isinstance(same, sa.String):
         same.collation = collation
     if hasattr(same, "create_type"):
-        same.create_type = False  # it is the user's, and there already
+        same.create_type = False  # the user's type exists already
     return same
 
 
 def _collations(connection: sa.Connection, table: sa.Table) -> dict[str, str]:
-    """The collation of each column that has one of its own; columns that have the table's own do not say so."""
+    """The collation of each text column. Reflection returns it only if it is not the table's default."""
     columns = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
     schema = table.schema or sa.inspect(connection).default_schema_name
     collations: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))

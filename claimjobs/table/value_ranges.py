@@ -1,4 +1,4 @@
-"""Ranges: which of a row's values a column cannot hold, where a database says no more than that one is too large."""
+"""Ranges: finds the value that a column cannot hold. Some databases say only that one of them is too large."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BITS: Final = {
 
 
 def culprit(row: Mapping[str, Any], table: sa.Table) -> str | None:
-    """The first column that cannot hold its value, and why; None: nobody can tell without the database."""
+    """The first column that cannot hold its value, and why; None: only the database can tell."""
     for name, value in row.items():
         if name in table.c and (flaw := misfit(table.c[name].type, value)):
             return f"column {name!r}: {flaw}"
@@ -26,7 +26,7 @@ def culprit(row: Mapping[str, Any], table: sa.Table) -> str | None:
 
 
 def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
-    """Why a value is nothing for a column of this type, as far as that is known without the database."""
+    """Why a column of this type cannot hold a value, as far as that is known without the database."""
     if isinstance(value, str):
         return _text(value)
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
@@ -38,7 +38,7 @@ def misfit(type_: sa.types.TypeEngine[Any], value: Any) -> str | None:
 
 def _text(value: str) -> str | None:
     if "\0" in value:
-        return "a text with a NUL character is more than it holds"
+        return "it cannot hold a text with a NUL character"
     surrogate = next((character for character in value if "\ud800" <= character <= "\udfff"), None)
     return None if surrogate is None else f"{surrogate!r} is half a character"
 

@@ -185,7 +185,7 @@ def test_recreate_does_not_replace_a_table_by_another_one(anywhere: Backend, mod
     anywhere.run("INSERT INTO emails (address) VALUES ('x')")
     ended = claimjobs("setup-tables", "--recreate", "--yes", "--table", "emails", "--url", anywhere.url)
     assert ended.code == exits.TABLE
-    assert "'emails' would come back without address" in ended.err
+    assert "'emails' would be made without address" in ended.err
     assert len(anywhere.rows("emails")) == 1
 
 

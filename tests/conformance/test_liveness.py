@@ -177,7 +177,7 @@ def test_what_a_killed_process_held_is_handed_back_at_once(database: Backend) ->
         assert session_of(database, owner_id) is not None
         process.kill()
         process.wait()
-        assert queue._control.hears(10)
+        assert queue._control.woken(10)
     assert states(database) == ["unclaimed"] * 3
     assert owner_row(database, owner_id) is None
 
@@ -207,7 +207,7 @@ def test_a_heartbeat_from_the_future_that_does_not_change_is_silence(backend: Ba
     write_owner(backend, dead.owner_id, beat=in_an_hour(backend))
     living = backend.queue(liveness=QUICK)
     before = living.owner_id
-    assert living._control.hears(20)
+    assert living._control.woken(20)
     assert owner_row(backend, dead.owner_id) is None
     assert states(backend) == ["unclaimed"] * 3
     assert living.owner_id == before
@@ -533,7 +533,7 @@ def test_a_batch_without_progress_ends_the_signs_of_life(backend: Backend, caplo
     assert other.owner_id
     hold_of(queue).heartbeat._working_since = time.monotonic() - QUICK.max_batch_time - 1
     assert hangs.acquire(timeout=10)
-    assert other._control.hears(10)
+    assert other._control.woken(10)
     assert owner_row(backend, me) is None
     assert not hangs.acquire(blocking=False), "told once"
     assert [record.message for record in caplog.records if "the handler hangs" in record.message] != []

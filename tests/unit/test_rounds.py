@@ -18,17 +18,17 @@ LONG = 60.0
 def test_a_word_stands_until_it_is_heeded() -> None:
     orders = Control()
     orders.wake()
-    assert orders.hears(LONG)
-    assert orders.hears(AT_ONCE)
-    orders.heed()
-    assert not orders.hears(AT_ONCE)
+    assert orders.woken(LONG)
+    assert orders.woken(AT_ONCE)
+    orders.clear_wake()
+    assert not orders.woken(AT_ONCE)
 
 
 def test_a_pause_heeds_the_word_that_ends_it() -> None:
     orders = Control()
     orders.drain()
     orders.wait(LONG)
-    assert not orders.hears(AT_ONCE)
+    assert not orders.woken(AT_ONCE)
     assert orders.draining
 
 
@@ -36,7 +36,7 @@ def test_nobody_pauses_after_a_stop() -> None:
     orders = Control()
     orders.stop()
     orders.wait(LONG)
-    assert orders.hears(AT_ONCE)
+    assert orders.woken(AT_ONCE)
     assert orders.stopping
     assert not orders.draining
 
@@ -56,7 +56,7 @@ def test_a_word_may_be_said_in_the_middle_of_anything() -> None:
     def waits() -> None:
         sys.settrace(interrupt)
         orders.wait(AT_ONCE)
-        orders.hears(LONG)
+        orders.woken(LONG)
         sys.settrace(None)
 
     waiter = threading.Thread(target=waits, daemon=True)
@@ -70,8 +70,8 @@ def test_everybody_who_waits_hears_a_word() -> None:
     orders, heard = Control(), []
 
     def listens() -> None:
-        heard.append(orders.hears(LONG))
-        orders.heed()
+        heard.append(orders.woken(LONG))
+        orders.clear_wake()
 
     listeners = [threading.Thread(target=listens) for _ in range(5)]
     for listener in listeners:
