@@ -24,7 +24,7 @@ class Control:
     """
 
     def __init__(self, queue: WatchesHangs | None = None) -> None:
-        """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference, because threads hold this object."""
+        """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference: threads hold this object."""
         self._queue = None if queue is None else weakref.ref(queue)
         self._stopped = False
         self._draining = False

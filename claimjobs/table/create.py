@@ -38,7 +38,7 @@ class CreatedTables:
 
 @dataclass(frozen=True)
 class DropPlan:
-    """What `make` with `recreate` would drop: a table, its number of rows, and how many owners are registered for it."""
+    """What `make` with `recreate` would drop: a table, its number of rows, and how many owners it has."""
 
     table: str
     rows: int
