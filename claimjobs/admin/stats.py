@@ -115,7 +115,7 @@ def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[An
     known: defaultdict[str, list[Any]] = defaultdict(list)
     others: Counter[Any] = Counter()
     for row in rows:
-        name = state.named(row[: len(state.columns_that_tell)])
+        name = state.named(row[: len(state.distinguishing_columns)])
         if name is None:
             others[row[0]] += row.jobs
         else:

@@ -15,7 +15,7 @@ from claimjobs.database.connect import connected, isolation_of
 from claimjobs.database.error_translation import reason
 from claimjobs.database.savepoint import savepoint
 from claimjobs.errors import ClaimjobsError
-from claimjobs.statements.idle import call
+from claimjobs.statements.idle import wake
 from claimjobs.table.backend import Backend
 
 A_BATCH: Final = 100
@@ -35,7 +35,7 @@ class Notifier:
         """`session_locks`: whether owners may hold a session lock, by which the session to interrupt is found."""
         self._engine = engine
         self._dialect = backend.dialect
-        self._choose = call(backend.owners, backend.dialect)
+        self._choose = wake(backend.owners, backend.dialect)
         self._claims = backend.roles.name
         can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
         self._may: bool | None = None if backend.by_lease and can else False

@@ -103,7 +103,7 @@ def _any_free(roles: Roles, selection: Selection) -> sa.ColumnElement[bool]:
 
 
 def _column(roles: Roles) -> sa.Column[Any]:
-    assert roles.assignee is not None  # noqa: S101 - whoever assigns has looked
+    assert roles.assignee is not None  # noqa: S101 - the caller has checked
     return roles.assignee
 
 

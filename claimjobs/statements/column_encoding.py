@@ -1,6 +1,6 @@
 """The columns of a job as a claim returns them: plain, or encoded so that the driver reads them faster.
 
-The encoding is an optimisation (decision 0025). It is off where `FAST_PATH` is: then every column is returned as it is.
+The encoding is an optimisation (decision 0025). Without `FAST_PATH` it is off: every column is returned as it is.
 `claimjobs.claim.row_reader` reads both forms.
 """
 
@@ -52,7 +52,7 @@ def last_of(row: Sequence[Any]) -> int:
 
 
 def decoder(column: sa.Column[Any], dialect: Dialect) -> Callable[[Any], Any] | None:
-    """What makes of an encoded value the one that the driver would have given. None: they are equal."""
+    """Makes the value that the driver would have returned from an encoded one. None: they are equal."""
     return dialect.encoding.decoder(column) if FAST_PATH else None
 
 

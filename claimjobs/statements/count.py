@@ -12,10 +12,10 @@ from claimjobs.table.roles import Roles
 
 
 def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """One row for each state: the columns that tell it, `jobs`, `oldest` (the earliest run_at, if any), `now`."""
+    """One row for each state: the columns that distinguish it, `jobs`, `oldest` (the first run_at, if any), `now`."""
     oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
     counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now"))
-    state = roles.state.columns_that_tell
+    state = roles.state.distinguishing_columns
     return sa.select(*state, *counts).select_from(roles.table).group_by(*state)
 
 

@@ -30,7 +30,7 @@ INEXACT: Final = (sa.Enum, sa.Float)
 
 @dataclass(frozen=True)
 class Selection:
-    """What may be claimed, in which order, and after which place in the order (None: from the head)."""
+    """What may be claimed, in which order, and after which place in the order (None: from its beginning)."""
 
     ready: sa.ColumnElement[bool]
     order: Sequence[sa.ColumnElement[Any]]

@@ -14,7 +14,7 @@ from claimjobs.table.roles import Roles
 
 
 def mark_asleep(owners: sa.Table) -> sa.Update:
-    """Write a sign of life of `me`, which sleeps until its next beat. It writes no row if `me` was declared dead."""
+    """Write a heartbeat of `me`, which sleeps until its next one. It writes no row if `me` was declared dead."""
     now = database_now()
     return (
         sa.update(owners)
@@ -43,15 +43,15 @@ def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Di
     Session locks are checked only for owners that are awake: an owner that sleeps holds no job.
     """
     now = database_now()
-    # A sign of life from the future: the clock was set back. `lease.registry` finds out more.
+    # A heartbeat in the future means that the clock was set back. `lease.registry` finds out more.
     ahead = owners.c.beat > dialect.later(now, owners.c.lease)
     silent = sa.or_(dialect.later(owners.c.beat, owners.c.lease) < now, ahead)
     locked = owners.c.server_since.is_not(None)
     lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.sessions.lock_holder(owners.c.id).is_(None))
     unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent, lock_lost))
     # An alias: these owners are not the rows that are counted.
-    strays = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
-    return check(owners, work).add_columns((unwell + strays).label("unwell"))
+    unknown_owners = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
+    return check(owners, work).add_columns((unwell + unknown_owners).label("unwell"))
 
 
 def work(source: Roles, selection: Selection) -> sa.ColumnElement[Any]:
@@ -64,8 +64,8 @@ def work(source: Roles, selection: Selection) -> sa.ColumnElement[Any]:
     return first.limit(1).scalar_subquery()
 
 
-def call(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
-    """Wake up to `number` idle owners, chosen at random: what must still be interrupted (see `Dialect.call`)."""
+def wake(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
+    """Wake up to `number` idle owners, chosen at random: the sessions to interrupt then (see `Waking.wake`)."""
     claims = sa.bindparam("claimjobs_claims", type_=sa.String)
     asleep = sa.select(owners.c.id).where(owners.c.claims == claims, owners.c.asleep.is_not(None))
     # A subquery of its own: the planner must not call the function for rows that the LIMIT leaves out.

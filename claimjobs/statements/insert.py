@@ -13,7 +13,7 @@ from claimjobs.table.roles import Roles
 
 
 def insert_rows(roles: Roles) -> sa.Insert:
-    """Insert jobs; run with a list of mappings of one shape. What a mapping leaves out has its default.
+    """Insert jobs. Run it with a list of mappings with equal keys; other columns have their defaults.
 
     It is inline: the new key of a single row is not read back.
     """
@@ -21,7 +21,7 @@ def insert_rows(roles: Roles) -> sa.Insert:
 
 
 def insert_new(roles: Roles, dialect: Dialect, unique: Sequence[Column]) -> sa.Insert:
-    """Insert jobs but for those whose values of `unique` are there; returns the keys of those that came in."""
+    """Insert jobs, but not those whose values of `unique` the table has; returns the keys of the inserted ones."""
     return dialect.insert_unless_there(roles.table, unique).returning(*roles.key)
 
 

@@ -26,7 +26,7 @@ def old_entries(ledger: sa.Table) -> sa.Select[Any]:
 
 
 def count_old_entries(ledger: sa.Table) -> sa.Select[Any]:
-    """How many jobs `old` finds without its limit."""
+    """How many jobs `old_entries` finds without its limit."""
     return sa.select(sa.func.count()).select_from(ledger).where(_old(ledger))
 
 

@@ -1,4 +1,4 @@
-"""Owners: they register, give signs of life, are declared dead, and what they hold is found."""
+"""Owners: register, heartbeat, declare dead, and find the jobs that they hold."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def register(owners: sa.Table) -> sa.Insert:
 
 
 def beat(owners: sa.Table) -> sa.Update:
-    """Write a sign of life of `me`, which is awake. It writes no row if `me` was declared dead."""
+    """Write a heartbeat of `me`, which is awake. It writes no row if `me` was declared dead."""
     return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(beat=database_now(), asleep=None)
 
 
 def locked(owners: sa.Table) -> sa.Update:
-    """Write `since` when the server runs on which `me` holds its session lock. NULL: it holds none."""
+    """Write when the server started (`since`) on which `me` holds its session lock. NULL: it holds none."""
     return sa.update(owners).where(me(owners)).values(server_since=sa.bindparam("since", type_=Instant))
 
 
@@ -59,7 +59,7 @@ def claims_of(owners: sa.Table) -> sa.Select[Any]:
 
 
 def declare_dead(owners: sa.Table) -> sa.Update:
-    """Declare `me` dead. From then on no claim and no beat of this owner succeeds."""
+    """Declare `me` dead. From then on no claim and no heartbeat of this owner succeeds."""
     return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(died=database_now())
 
 

@@ -23,7 +23,7 @@ class SettleTarget:
     roles: Roles
     dialect: Dialect
     guard: sa.ColumnElement[bool]
-    """`Roles.mine`; or true if the open transaction has the jobs locked."""
+    """`Roles.mine`; or true if the open transaction holds the locks of the jobs."""
 
     @property
     def filter(self) -> sa.ColumnElement[bool]:
@@ -31,31 +31,31 @@ class SettleTarget:
         return self.guard if isinstance(self.guard, sa.True_) else self.dialect.as_filter(self.guard)
 
 
-def delete(reach: SettleTarget) -> sa.Delete:
+def delete(target: SettleTarget) -> sa.Delete:
     """Done: delete the jobs."""
-    return _guarded(reach.dialect.delete(reach.roles.table), reach)
+    return _guarded(target.dialect.delete(target.roles.table), target)
 
 
-def keep(reach: SettleTarget, now: sa.ColumnElement[Any]) -> sa.Update:
+def keep(target: SettleTarget, now: sa.ColumnElement[Any]) -> sa.Update:
     """Done: keep the jobs as done, with their owner and the time.
 
     In the transaction that holds the jobs the handler may have written a status of its own: that stays.
     """
-    roles = reach.roles
+    roles = target.roles
     values = roles.state.becomes(DONE) | ({} if roles.owner_date is None else {roles.owner_date: now})
-    if isinstance(reach.guard, sa.True_) and (status := roles.state.column) is not None:
+    if isinstance(target.guard, sa.True_) and (status := roles.state.column) is not None:
         is_as_claimed = roles.state.is_(UNCLAIMED)
         values[status] = sa.case((is_as_claimed, sa.literal(values[status], status.type)), else_=status)
-    return _guarded(sa.update(roles.table).values(values), reach)
+    return _guarded(sa.update(roles.table).values(values), target)
 
 
-def release(reach: SettleTarget) -> sa.Update:
+def release(target: SettleTarget) -> sa.Update:
     """Release the jobs as they were."""
-    return _guarded(sa.update(reach.roles.table).values(_disowned(reach.roles, UNCLAIMED)), reach)
+    return _guarded(sa.update(target.roles.table).values(_disowned(target.roles, UNCLAIMED)), target)
 
 
 def retry(
-    reach: SettleTarget,
+    target: SettleTarget,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -63,18 +63,18 @@ def retry(
     isolated: Set[Key] = frozenset(),
 ) -> sa.Update:
     """Failed with attempts left: free again after `delays[key]` seconds; the `isolated` jobs are claimed alone."""
-    roles = reach.roles
+    roles = target.roles
     run_at = roles.need("run_at", "retrying a failed job")
-    wait = reach.dialect.later(now, _by_key(roles, delays, sa.Float()))
+    wait = target.dialect.later(now, _by_key(roles, delays, sa.Float()))
     values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, errors)}
     if isolated and roles.suspect is not None:
         marks = {key: int(key in isolated) for key in errors}
         values[roles.suspect] = _by_key(roles, marks, sa.Integer())
-    return _guarded(sa.update(roles.table).values(values), reach)
+    return _guarded(sa.update(roles.table).values(values), target)
 
 
 def suspect(
-    reach: SettleTarget,
+    target: SettleTarget,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -84,31 +84,31 @@ def suspect(
 
     They are marked with the size of their batch (parameter `group_size`). No attempt is counted.
     """
-    roles = reach.roles
+    roles = target.roles
     mark = roles.need("suspect", "finding the job that spoils its batch")
     values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_group_size", type_=sa.Integer)}
     if roles.run_at is not None:
-        values[roles.run_at] = reach.dialect.later(now, _by_key(roles, delays, sa.Float()))
+        values[roles.run_at] = target.dialect.later(now, _by_key(roles, delays, sa.Float()))
     if roles.last_error is not None:
         values[roles.last_error] = _by_key(roles, errors, sa.Text())
-    return _guarded(sa.update(roles.table).values(values), reach)
+    return _guarded(sa.update(roles.table).values(values), target)
 
 
-def mark_dead(reach: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
-    """Failed for the last time: the jobs are dead from now on, and kept for a person to look at."""
-    roles = reach.roles
+def mark_dead(target: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
+    """Failed for the last time: the jobs are dead from now on, and kept until a person decides."""
+    roles = target.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")
     values = {**_disowned(roles, DEAD), **_failure(roles, errors)}
     if roles.owner_date is not None:
         values[roles.owner_date] = now
-    return _guarded(sa.update(roles.table).values(values), reach)
+    return _guarded(sa.update(roles.table).values(values), target)
 
 
-def still_mine(reach: SettleTarget) -> sa.Select[Any]:
+def still_mine(target: SettleTarget) -> sa.Select[Any]:
     """Lock those of the jobs `keys` that `me` still holds, until the settle is committed: their keys."""
-    roles = reach.roles
-    held = sa.select(*roles.key).where(reach.filter).order_by(*roles.key)
-    return reach.dialect.reach(held, roles.key, roles.key_index).with_for_update(of=roles.table)
+    roles = target.roles
+    held = sa.select(*roles.key).where(target.filter).order_by(*roles.key)
+    return target.dialect.reach(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
 def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
@@ -116,9 +116,9 @@ def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
     return dialect.reach(sa.select(*source.key), source.key, source.key_index)
 
 
-def _guarded(write: Write, reach: SettleTarget) -> Write:
-    roles, dialect = reach.roles, reach.dialect
-    write = dialect.reach(write.where(reach.filter), roles.key, roles.key_index)
+def _guarded(write: Write, target: SettleTarget) -> Write:
+    roles, dialect = target.roles, target.dialect
+    write = dialect.reach(write.where(target.filter), roles.key, roles.key_index)
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 

@@ -96,7 +96,7 @@ def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
 
 def claimed(pair: SideCarJoin, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of those of the rows `keys` that `me` has claimed and that are ready; then failed attempts."""
-    # Whose claim it is stands in the SELECT list: as a condition of the subquery it makes the planner choose the index
+    # The SELECT list checks the owner. In the WHERE of the subquery this check would make the planner choose the index
     # on the owner, and read all of the owner's claims for each row.
     attempts = pair.in_claim(sa.case((pair.claims.mine, pair.attempts)))
     return _rows(pair, columns, attempts).where(selection.ready, attempts.is_not(None))

@@ -61,14 +61,14 @@ class State:
         return values
 
     @cached_property
-    def columns_that_tell(self) -> Sequence[sa.ColumnElement[Any]]:
+    def distinguishing_columns(self) -> Sequence[sa.ColumnElement[Any]]:
         """The columns to group rows by their state: see `named`."""
         column = () if self.column is None else (self.column,)
         shared = self.owner is not None and any(self._is_shared(state) for state in STATES)
         return (*column, self.owner.is_(None)) if shared and self.owner is not None else column
 
     def named(self, values: Sequence[Any]) -> str | None:
-        """The state of a row with these values of `columns_that_tell`; None: the map names no such state."""
+        """The state of a row with these values of `distinguishing_columns`; None: the map names no such state."""
         value = values[0] if self.column is not None else None
         free = bool(values[-1]) if len(values) > (self.column is not None) else None
         alike = [state for state in STATES if state in self.can and self._value(state) == value]
