@@ -1,4 +1,4 @@
-"""The databases: which one an engine talks to, and what it can do."""
+"""The databases: which one an engine is connected to, and what it can do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "m
 
 
 def dialect_of(connection: sa.Connection) -> Dialect:
-    """The dialect of the server at the other end (a `mysql` URL may lead to a MariaDB).
+    """The dialect of the connected server (a `mysql` URL may lead to a MariaDB).
 
     Raises KeyError for a database that is not in `DIALECTS`.
     """

@@ -1,4 +1,4 @@
-"""Lexis: where the texts, names and comments of a piece of SQL begin and end, so that what stands between is known."""
+"""Lexis: finds where strings, names and comments of a piece of SQL begin and end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 
 STANDARD_QUOTES: Final = r"""'(?:[^']|'')*+'|"(?:[^"]|"")*+\""""
 LETTER: Final = r"A-Za-z_\x80-\U0010ffff"
-"""What may begin a name: outside ASCII anything, whatever Unicode calls it."""
+"""The characters that may begin a name, among them all outside ASCII."""
 
 
 @dataclass(frozen=True)
@@ -18,20 +18,20 @@ class Lexis:
     """The lexical rules of a database, as regular expressions. The defaults are the standard's."""
 
     quoted: str = STANDARD_QUOTES
-    """A text or a name in quotes, from the opening quote to the closing one."""
+    """A string or a name in quotes, from the opening quote to the closing one."""
     opening: str = "['\"]"
-    """What begins one."""
+    """What begins a string or a name in quotes."""
     comment: str = r"--[^\r\n]*+(?P<end>[\r\n])?"
     """A comment up to the end of its line."""
     nests_comments: bool = True
     """Whether a comment in /* */ may stand within another one."""
     runs_comments: bool = False
-    """Whether what stands in some of them is executed all the same."""
+    """Whether the server executes the content of some comments."""
     quoted_without_escapes: str | None = None
-    """As `quoted`, where a setting of the server, which is not asked for, can take its meaning from the backslash."""
+    """As `quoted`, if a setting of the server may turn off escapes by a backslash."""
 
     def flaw(self, text: str) -> str | None:
-        """Why a text is not one whole expression, to be put in parentheses, whatever the settings; None: it is."""
+        """Why a text is not one whole expression with any setting of the server; None: it is one."""
         found = self._flaw(text)
         if found is None and self.quoted_without_escapes is not None and "\\" in text:
             found = replace(self, quoted=self.quoted_without_escapes)._flaw(text)

@@ -1,4 +1,4 @@
-"""Column types, expressions and table options that every database has under another name."""
+"""Column types, expressions and table options whose names differ between databases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
 _WITHOUT_TIME_ZONES = ("mysql", "mariadb")
-"""Their DATETIME knows no zone: what we store in one is UTC. (TIMESTAMP would end in 2038.)"""
+"""Their DATETIME has no time zone: claimjobs stores UTC in it. (TIMESTAMP ends in 2038.)"""
 
 
 class Instant(sa.TypeDecorator[datetime]):
@@ -45,7 +45,7 @@ class Instant(sa.TypeDecorator[datetime]):
 
 
 class WholeSecond(Instant):
-    """An instant to the second on MySQL: the article's `owner_date datetime`, as it stands there."""
+    """An instant to the second on MySQL: `owner_date datetime`, as in the article."""
 
     cache_ok = True
 
@@ -56,7 +56,7 @@ class WholeSecond(Instant):
 
 
 def exact_text(length: int) -> sa.types.TypeEngine[str]:
-    """Text that is equal to itself alone: the default collation of MySQL takes `Ada` for `ADA`."""
+    """Text that is compared exactly: for the default collation of MySQL `Ada` equals `ADA`."""
     exact = mysql.VARCHAR(length, collation="utf8mb4_bin")
     return sa.String(length).with_variant(exact, *_WITHOUT_TIME_ZONES)
 
@@ -74,7 +74,7 @@ def _now(_element: database_now, _compiler: SQLCompiler, **_kw: Any) -> str:
 
 
 class statement_now(FunctionElement[datetime]):  # noqa: N801 - reads as the SQL function it is
-    """The database's clock when the statement began, also in a transaction that has lasted for long."""
+    """The database's clock at the start of the statement, not of the transaction."""
 
     type = Instant()
     inherit_cache = True
@@ -96,8 +96,7 @@ def _utc_now(_element: database_now | statement_now, _compiler: SQLCompiler, **_
 def table_options(**options: Any) -> dict[str, Any]:
     """Keyword arguments of `Table` that only one family of databases reads.
 
-    InnoDB has the row locks that a claim is made of; utf8mb4 holds any text, also where the server's default
-    is older than that.
+    InnoDB has the row locks that a claim needs. utf8mb4 holds any text, also if the server's default is older.
     """
     options = {"engine": "InnoDB", "charset": "utf8mb4", **options}
     return {f"{name}_{option}": str(value) for name in _WITHOUT_TIME_ZONES for option, value in options.items()}

@@ -1,1 +1,1 @@
-"""The Postgres of whoever has no server."""
+"""A Postgres for users who have no server."""

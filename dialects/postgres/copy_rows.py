@@ -1,8 +1,7 @@
-"""COPY: rows into Postgres as data, several times as fast as by INSERT. Imported where the driver is psycopg.
+"""COPY: sends rows to Postgres as data, several times as fast as INSERT. It is imported if the driver is psycopg.
 
-COPY writes what it is given into a column as the column reads a text. INSERT converts a value of one type to another:
-an instant with a zone into the session's, for a column without one; a number into the words of a text. Where the two
-might differ a column is not copied, and what is not copied is inserted.
+For COPY a value is a text that the column's type reads. INSERT converts between types: for a column without a time
+zone, it converts an instant to the session's zone. If the two could differ for a column, its rows are inserted.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def _only(*kinds: type) -> Takes:
 
 
 def _without_zone(kind: type) -> Takes:
-    """An INSERT turns those with a zone into the session's, a COPY drops their zone."""
+    """INSERT converts a value with a zone to the session's zone; COPY ignores the zone."""
     of_kind = _only(kind)
     return lambda values: of_kind(values) and all(value is None or value.tzinfo is None for value in values)
 
@@ -47,7 +46,7 @@ _TEXTS: Final = ("text", "character varying")
 _TAKES: Final[Mapping[str, Takes]] = {
     **dict.fromkeys(_TEXTS, _only(str)),
     **dict.fromkeys(("smallint", "integer", "bigint"), _only(int)),
-    "numeric": _only(int, Decimal),  # a float is rounded to 15 digits by an INSERT
+    "numeric": _only(int, Decimal),  # INSERT rounds a float to 15 digits
     "double precision": _only(int, float),
     "boolean": _only(bool),
     "bytea": _only(bytes, psycopg.Binary),
@@ -60,14 +59,14 @@ _TAKES: Final[Mapping[str, Takes]] = {
     "json": _only(Json),
     "jsonb": _only(Jsonb),
 }
-"""By the type of a column: whether values, as psycopg gets them, mean the same in a COPY as in an INSERT."""
+"""By the type of a column: whether COPY and INSERT write the same for values as psycopg gets them."""
 
 
 # --- which columns ---------------------------------------------------------------------------------------------
 
 
-# COPY passes rules by, is refused where rows have a policy or a view stands for a table, and fills in an identity that
-# is GENERATED ALWAYS, as an INSERT does not.
+# COPY ignores rules. The server refuses it for a view and for rows with a policy. Unlike INSERT it writes an identity
+# column that is GENERATED ALWAYS.
 _COLUMNS: Final = sa.text(
     "SELECT attname, format_type(atttypid, atttypmod), typtype = 'e' FROM pg_attribute "
     "JOIN pg_class ON pg_class.oid = attrelid JOIN pg_type ON pg_type.oid = atttypid "
@@ -78,7 +77,7 @@ _COLUMNS: Final = sa.text(
 
 
 def copyable(connection: sa.Connection, table: sa.Table, name: str) -> Mapping[str, Takes]:
-    """The columns that can be copied, by their keys, and which of their values. `name` is the table's, quoted."""
+    """The columns that can be copied, by their keys, and which values. `name` is the table's quoted name."""
     actual = {row[0]: row[1:] for row in connection.execute(_COLUMNS, {"name": name})}
     there = [column for column in table.columns if column.name in actual]
     found = {column.key: _takes(column.type, connection.dialect, *actual[column.name]) for column in there}
@@ -86,13 +85,13 @@ def copyable(connection: sa.Connection, table: sa.Table, name: str) -> Mapping[s
 
 
 def _takes(declared: sa.types.TypeEngine[Any], dialect: sa.Dialect, actual: str, is_enum: bool) -> Takes | None:
-    """None for a column of a type that is not known here, or is not what it was declared to be."""
+    """None for a column of an unknown type, or whose type in the database is another one than declared."""
     try:
         said = _as_postgres_says(declared.compile(dialect=dialect))
     except sa.exc.CompileError:
         return None
     bare = _bare(actual)
-    texts = bare in _TEXTS and _bare(said) in _TEXTS  # an INSERT leaves their length to the table
+    texts = bare in _TEXTS and _bare(said) in _TEXTS  # the table checks their length, as for INSERT
     if not (said == actual or texts) or declared.bind_expression(sa.bindparam("value", type_=declared)) is not None:
         return None
     if bare.endswith("[]"):
@@ -102,7 +101,7 @@ def _takes(declared: sa.types.TypeEngine[Any], dialect: sa.Dialect, actual: str,
 
 
 def _as_postgres_says(declared: str) -> str:
-    """The type that SQLAlchemy writes, in the words of `format_type`."""
+    """The type that SQLAlchemy writes, as `format_type` writes it."""
     name = declared.partition(" COLLATE ")[0]
     if name.startswith('"'):
         return name
@@ -112,7 +111,7 @@ def _as_postgres_says(declared: str) -> str:
 
 
 def _bare(type_: str) -> str:
-    """Without its length or precision."""
+    """The type without its length or precision."""
     return re.sub(r"\([\d,]+\)", "", type_)
 
 
@@ -137,9 +136,9 @@ def copy(connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: 
 
 
 def _explained(connection: sa.Connection, error: Any, statement: str) -> BaseException:
-    """The error as SQLAlchemy raises it where it runs a statement itself.
+    """The error as SQLAlchemy raises it for its own statements.
 
-    A broken connection it takes for invalid when the savepoint around the copy is undone.
+    SQLAlchemy invalidates a broken connection when it rolls back the savepoint around the copy.
     """
     dialect = connection.dialect
     gone = dialect.is_disconnect(error, connection.connection, None)

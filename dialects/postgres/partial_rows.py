@@ -1,4 +1,4 @@
-"""Rows of psycopg, value by value, where it cannot make all of them."""
+"""Reads rows value by value if psycopg cannot make all of their values."""
 
 from __future__ import annotations
 

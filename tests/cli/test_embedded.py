@@ -256,7 +256,7 @@ def test_nobody_else_can_enter_the_server(data: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_roots_server_runs_as_an_account_without_rights(data: Path) -> None:
     with holding():
-        assert psutil.Process(postmaster(data)).username() == embedded.ROOTS_SERVANT
+        assert psutil.Process(postmaster(data)).username() == embedded.ROOT_ACCOUNT
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
@@ -322,9 +322,9 @@ def test_first_commands_that_come_at_once_share_one_server(data: Path) -> None:
 def test_a_server_that_does_not_obey_is_ended_by_force(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "STOP_SECONDS", 0.2)
     held = kept(data)
-    held.come()
+    held.join()
     os.kill(postmaster(data), signal.SIGSTOP)
-    held.go()
+    held.leave()
     gone(data)
 
 
@@ -353,7 +353,7 @@ def test_a_server_that_cannot_be_stopped_is_told_in_its_log_when_nobody_listens(
     os.kill(pid, signal.SIGINT)
 
 
-ADVICE = f"process {keeper.NO_PROCESS} is not to be ended from here: end it with `kill -INT {keeper.NO_PROCESS}`"
+ADVICE = f"process {keeper.NO_PROCESS} could not be ended: end it with `kill -INT {keeper.NO_PROCESS}`"
 
 
 def hide_server(data: Path) -> int:
@@ -370,8 +370,8 @@ def test_a_copy_of_the_data_has_a_server_of_its_own(data: Path) -> None:
         (copy / "postgres").mkdir(parents=True)
         subprocess.run(["cp", "-a", data / "postgres" / "data", copy / "postgres"], check=True)
         second = kept(copy)
-        assert second.come() not in url
-        second.go()
+        assert second.join() not in url
+        second.leave()
         assert answers(url)
 
 
@@ -380,9 +380,9 @@ def test_root_copies_programs_that_its_server_cannot_reach(data: Path, monkeypat
     held = kept(data)
     programs = held.programs
     monkeypatch.setattr(keeper, "_open_to_all", lambda folder: folder != programs)
-    held.come()
+    held.join()
     try:
         assert held.programs.is_relative_to(data / "postgres" / "programs")
         assert (held.programs / "postgres").exists()
     finally:
-        held.go()
+        held.leave()
