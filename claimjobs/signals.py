@@ -14,7 +14,7 @@ CANCEL_SIGNAL: Final = signal.SIGUSR1
 """The signal by which another thread raises `Cancelled` in the main thread of its process."""
 
 THREADS_GRACE: Final = 5.0
-"""Seconds that threads of a handler may go on when their process has done its work."""
+"""Seconds for which threads of a handler may run on after the work of their process."""
 
 log = logging.getLogger("claimjobs.signals")
 
@@ -163,7 +163,7 @@ def graceful(stop: Callable[[], None], force: Callable[[], None] = cancel_here) 
 
 
 class Stoppable(Protocol):
-    """What can be told to stop: a Queue."""
+    """A Queue, or another object that can stop."""
 
     def stop(self) -> None:
         """Finish the batch."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 1.0
 """Seconds. The pause before an attempt is a random part of the first, doubled with each attempt up to the longest. So
-the losers of a deadlock do not meet again."""
+the losers of a deadlock try again at different times."""
 
 
 class Attempts:

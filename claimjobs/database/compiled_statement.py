@@ -135,20 +135,20 @@ def _is_straight(connection: sa.Connection) -> bool:
 
 def _commits_by_itself(connection: sa.Connection) -> bool:
     """Whether each statement is a transaction now. The connection's options say only how it began."""
-    line = connection.connection.dbapi_connection
+    driver_connection = connection.connection.dbapi_connection
     try:
-        return line is not None and bool(connection.dialect.detect_autocommit_setting(line))
+        return driver_connection is not None and bool(connection.dialect.detect_autocommit_setting(driver_connection))
     except NotImplementedError:
         return False
 
 
 def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[Any], Taken]) -> Taken:
     """Send it, and return what `take` takes from the driver's cursor."""
-    line = connection.connection
+    driver_connection = connection.connection
     cursor = parameters = None
     try:
         parameters = text.parameters(given)
-        cursor = line.cursor()
+        cursor = driver_connection.cursor()
         connection.dialect.do_execute(cursor, text.string, parameters)
         taken = take(cursor)
         cursor.close()

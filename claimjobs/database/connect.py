@@ -129,7 +129,7 @@ def _require_driver(name: str, driver: str) -> None:
 
 
 def dialect_for(engine: sa.Engine) -> Dialect:
-    """The dialect of the server behind an engine; asks the server.
+    """The dialect of the server behind an engine. It opens a connection.
 
     Raises ConnectionFailed if it cannot be reached, ServerTooOld if it lacks what a claim needs.
     """
@@ -186,9 +186,9 @@ def isolation_of(connection: sa.Connection) -> str | None:
 
 def commits_by_itself(connection: sa.Connection) -> bool:
     """Whether each statement of a connection commits itself, or may do so. Not every driver knows."""
-    line = connection.connection.dbapi_connection
+    driver_connection = connection.connection.dbapi_connection
     try:
-        return line is None or bool(connection.dialect.detect_autocommit_setting(line))
+        return driver_connection is None or bool(connection.dialect.detect_autocommit_setting(driver_connection))
     except NotImplementedError:
         return True
 

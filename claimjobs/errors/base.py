@@ -40,10 +40,10 @@ def first_keys(keys: Sequence[Any]) -> str:
 
 
 def column_option(role: str, name: str = "NAME") -> str:
-    """How a user names the column of a role, in Python and on the command line."""
+    """The text that tells a user how to name the column of a role, in Python and on the command line."""
     return f"Columns({role}=...) or --column {role}={name}"
 
 
 def state_option(state: str) -> str:
-    """How a user names the value of a state, in Python and on the command line."""
+    """The text that tells a user how to name the value of a state, in Python and on the command line."""
     return f"Columns(states={{{state!r}: ...}}) or --state {state}=VALUE"

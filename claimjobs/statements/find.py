@@ -17,7 +17,7 @@ SUSPECT: Final = "claimjobs_suspect"
 PLACE: Final = "claimjobs_place"
 """The number of a job among the candidates, from 1."""
 KEY: Final = "claimjobs_k{}"
-"""A column of the key among the candidates. No user's table has such names. So a user's predicate, which stands in the
+"""A column of the key among the candidates. No user's table has such names. So a user's predicate, which is in the
 same WHERE, may name its columns without the table."""
 AFTER: Final = "claimjobs_after_{}"
 """The parameters of a place in the order, after which a claim begins."""

@@ -32,11 +32,11 @@ def default_finish(connection: sa.Connection, roles: Roles) -> Finish | None:
 def sentence(roles: Roles, on_done: Any, *, beside: bool = False) -> str:
     """What happens to done jobs, as a sentence. `beside`: their claims are in a side-car."""
     if callable(on_done):
-        return f"What becomes of done jobs of {roles.name} is for a function to say."
+        return f"A function decides what happens to done jobs of {roles.name}."
     if on_done == LEAVE:
         return f"Done jobs of {roles.name} are left as the handler leaves them."
     if on_done == "keep" and beside:
-        return f"Done jobs of {roles.name} are kept; their keys are noted as done in the table of claims."
+        return f"Done jobs of {roles.name} are kept; their keys are kept as done in the side-car."
     if on_done == "keep" and roles.status is not None:
         return f"Done jobs of {roles.name} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
     return f"Jobs of {roles.name} are deleted when they are done."

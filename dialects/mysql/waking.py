@@ -27,8 +27,7 @@ class MySQLWaking(Waking):
         return MySQLSessions().lock_holder(owner)
 
     def interrupt(self, session: int) -> sa.Executable:
-        # The lock protects what the session does after its sleep. If nobody holds it, there is no session to kill: this
-        # is error 1094.
+        # A session holds the lock only while it may be interrupted. If none holds it, KILL fails with error 1094.
         return sa.text(f"KILL QUERY is_used_lock({_SLEEP_LOCK})").bindparams(session=session)
 
     @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""Sessions of Postgres: advisory locks have numbers, and a pooler may stand between."""
+"""Sessions of Postgres: advisory locks have numbers, and a pooler may share sessions."""
 
 from __future__ import annotations
 
