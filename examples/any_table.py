@@ -1,6 +1,6 @@
-"""Any table with a primary key is a queue: four consumers claim all its rows in batches, by any predicate.
+"""Any table with a primary key is a queue: four consumers claim its rows in batches, by any predicate.
 
-The table stays as it is. Who has which row, and which are done, stands beside it, in a table of claims.
+The table is not changed. A second table, the side-car, stores which rows are claimed and which are done.
 
     python -m examples.any_table --url mysql://... --table City --where "Population > 1000000"
 """
@@ -30,7 +30,7 @@ def queue_on(url: str | sa.Engine, table: str, where: str | None = None) -> Abst
 
 
 def work_through(url: str, table: str, where: str | None = None, *, consumers: int = 4, size: int = SIZE) -> list[int]:
-    """Let the consumers claim all rows; how many each of them had. Raises WrongResult: a row twice, or not at all."""
+    """Let the consumers claim all rows; return how many each got. Raises WrongResult for a row twice or not at all."""
     expected = keys(url, table, where)
     set_up(url, table)
     line = SPAWN.Barrier(consumers)
@@ -41,14 +41,14 @@ def work_through(url: str, table: str, where: str | None = None, *, consumers: i
 
 
 def set_up(url: str, table: str) -> None:
-    """The table of claims, and that of owners."""
+    """Make the table of claims, and that of owners."""
     engine = engine_of(url)
     make(engine, side_car_tables(engine, table))
     engine.dispose()
 
 
 def keys(url: str, table: str, where: str | None) -> list[Any]:
-    """The keys of the rows that are meant."""
+    """The keys of the rows that match."""
     engine = engine_of(url)
     with connected(engine) as connection:
         found = sa.Table(table, sa.MetaData(), autoload_with=connection)
@@ -59,7 +59,7 @@ def keys(url: str, table: str, where: str | None) -> list[Any]:
 
 
 def consume(url: str, table: str, where: str | None, *, line: Any, size: int) -> list[Any]:
-    """One consumer: the keys of its rows."""
+    """Run one consumer; return the keys of its rows."""
     done: list[Any] = []
     with queue_on(url, table, where) as queue:
         queue.check()

@@ -1,6 +1,6 @@
 """The command line of an example: `python -m examples.NAME`.
 
-Imported by the main process alone: what finds a server takes a second to import, which a worker need not.
+Only the main process imports this module: it takes a second, because it imports what finds a server.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from servers.sources import BACKENDS
 
 
 class Example(Protocol):
-    """What the module `run` of each example offers."""
+    """The interface of the module `run` of each example."""
 
     ARTICLE: str
     """One line: who wrote what, and when."""
     DEFAULTS: Mapping[str, Any]
-    """The article's size, by the names of the command's options."""
+    """The article's sizes, by the names of the command's options."""
     SMALL: Mapping[str, Any]
-    """What is less, where it is not to take long."""
+    """The sizes that are smaller for a short run."""
 
     def options(self, parser: argparse.ArgumentParser) -> None:
         """The command's options."""
 
     def run(self, url: str, options: argparse.Namespace) -> Iterator[Figure]:
-        """Do what the article does; one figure after the other. Raises WrongResult."""
+        """Run the example; yield one figure after the other. Raises WrongResult."""
 
 
 def command(name: str, example: Example) -> None:
@@ -51,7 +51,7 @@ def command(name: str, example: Example) -> None:
 
 
 def defaults(example: Example, *, small: bool = False) -> argparse.Namespace:
-    """The options of an example where none is given: the article's size."""
+    """The default options of an example: the article's sizes."""
     return argparse.Namespace(**{**example.DEFAULTS, **(example.SMALL if small else {})})
 
 
@@ -66,12 +66,12 @@ def database(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
 
 
 def heading(title: str, before: float) -> str:
-    """What was run, where. `before` is the load average before the start."""
+    """A heading: what was run, and where. `before`: the load average before the start."""
     return "\n".join([shlex.join(["python", "-m", "examples", *sys.argv[1:]]), title, *machine.remarks(before)])
 
 
 def told(figures: Iterator[Figure]) -> Iterator[Figure]:
-    """The same figures, each shown on stderr as it comes."""
+    """The figures, each also printed on stderr."""
     for figure in figures:
         print(f"{figure.what}: {figure.here}", file=sys.stderr, flush=True)
         yield figure

@@ -1,4 +1,4 @@
-"""What the five examples share: a fresh copy of an article's tables, and plain statements with parameters."""
+"""Shared by the five examples: a new copy of an article's tables, and plain statements with parameters."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ AT_ONCE = 1_000
 
 
 class WrongResult(Exception):
-    """An example did not do what it promises: a row twice, or not at all, or a lock left behind."""
+    """An example broke a promise: a row was done twice or not at all, or a lock was not released."""
 
 
 # --- tables --------------------------------------------------------------------------------------------------
 
 
 def fresh(url: str, example: str, tables: Sequence[str]) -> None:
-    """The article's tables, empty, in place of whatever an earlier run left."""
+    """Make the article's tables, after dropping those of an earlier run."""
     with connected(url) as db:
         drop(db, [*tables, *(f"{table}_claims" for table in tables), "claimjobs_owners"])
         script(db, (HERE / example / schema(url)).read_text())
 
 
 def make_owners(url: str) -> None:
-    """The table of owners: all that claimjobs adds to a database, where claims are held by lease."""
+    """Make the table of owners: claimjobs adds only this to a database, if a lease holds the claims."""
     engine = engine_of(url)
     make(engine, [owner_table()])
     engine.dispose()
@@ -39,7 +39,7 @@ def make_owners(url: str) -> None:
 
 @contextmanager
 def opened(queue: Queue) -> Iterator[Queue]:
-    """The queue, for a block; at its end its connections are closed, also those of an engine that it made itself."""
+    """A `with` block with the queue; its end closes all its connections, also those of an engine that it made."""
     try:
         with queue:
             yield queue
@@ -53,7 +53,7 @@ def schema(url: str) -> str:
 
 
 def drop(db: Connection, tables: Sequence[str]) -> None:
-    """Drop those that are there."""
+    """Drop these tables, if they exist."""
     run(db, f"drop table if exists {', '.join(tables)}")
     db.commit()
 
@@ -67,7 +67,7 @@ def script(db: Connection, statements: str) -> None:
 
 
 def fill(db: Connection, insert: str, rows: Sequence[tuple[Any, ...]], table: str) -> None:
-    """Insert the rows, and let the planner learn of them."""
+    """Insert the rows, and update the planner's statistics."""
     with db.cursor() as cursor:
         for first in range(0, len(rows), AT_ONCE):
             cursor.executemany(insert, rows[first : first + AT_ONCE])
@@ -76,7 +76,7 @@ def fill(db: Connection, insert: str, rows: Sequence[tuple[Any, ...]], table: st
 
 
 def analyze(db: Connection, table: str) -> None:
-    """Let the planner learn how many rows a table has."""
+    """Update the planner's statistics of a table."""
     run(db, f"analyze table {table}" if on_mysql(db) else f"analyze {table}")
     db.commit()
 
@@ -90,7 +90,7 @@ def on_mysql(db: Connection) -> bool:
 
 
 def run(db: Connection, statement: str, *values: Any) -> int:
-    """Run a statement; how many rows it reached."""
+    """Run a statement; return how many rows it reached."""
     with db.cursor() as cursor:
         cursor.execute(statement, values or None)
         return int(cursor.rowcount)
@@ -119,6 +119,6 @@ def numbers(text: str) -> list[int]:
 
 
 def must(holds: bool, message: str) -> None:
-    """Raise WrongResult where a promise is broken."""
+    """Raise WrongResult if a promise is broken."""
     if not holds:
         raise WrongResult(message)

@@ -15,7 +15,7 @@ class Figure:
     what: str
     here: str
     author: str = NOTHING
-    """What the article reports of the same; `-` where it reports nothing."""
+    """The article's figure; `-` if it has none."""
 
 
 Line = tuple[str, ...]
@@ -42,7 +42,7 @@ def _lines(by_title: Mapping[str, Sequence[Figure]], titles: Sequence[str]) -> I
 
 
 def table(lines: Sequence[Line]) -> str:
-    """Columns as wide as they must be; a line that has only its first cell is a heading, however long."""
+    """Lines with aligned columns. A line with one cell is a heading, and may be longer."""
     columns = range(len(lines[0]))
     widths = [max(len(line[i]) for line in lines if i or any(line[1:])) for i in columns]
     return "\n".join("  ".join(line[i].ljust(widths[i]) for i in columns).rstrip() for line in lines)

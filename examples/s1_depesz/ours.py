@@ -1,4 +1,4 @@
-"""The same queue with claimjobs, on the article's table as it stands."""
+"""The article's queue with claimjobs, on its unchanged table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "claimjobs, a transaction for 100": {"size": 100, "hold": "transaction", "columns": KEY},
     "claimjobs, processed_by, 100": {"size": 100, "hold": "lease", "columns": OWNED},
 }
-"""Locks are held while the rows are processed, as in (d); or their owner is written down, as in (c)."""
+"""Locks are held while the rows are processed, as in (d); or the owner is stored, as in (c)."""
 
 
 def queue_on(url: str | sa.Engine, **options: Any) -> AbstractContextManager[Queue]:
@@ -31,7 +31,7 @@ def queue_on(url: str | sa.Engine, **options: Any) -> AbstractContextManager[Que
 
 
 def work(url: str, _number: int, line: Any, *, name: str) -> Share:
-    """One worker: its share is the strings that it hashed."""
+    """Run one worker; its share is the strings that it hashed."""
     way = dict(WAYS[name])
     size, done = way.pop("size"), list[Any]()
     with queue_on(url, **way) as queue:

@@ -1,7 +1,7 @@
 """The article's four processors, each a loop over one connection that ends when the queue is empty.
 
-Only (d) needs what Postgres alone has, an advisory lock that ends with its transaction. On MySQL it is GET_LOCK, which
-ends with the session: it is given back by hand after the commit, and the row is read again under it.
+Only (d) needs what only Postgres has: an advisory lock that ends with its transaction. On MySQL it is GET_LOCK, which
+ends with the session: it is released after the commit, and the row is read again under it.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Process = Callable[[Row], None]
 
 SELECT = "select job, priority, added_on from queue"
 ALONG_THE_INDEX = f"{SELECT} force index (queue_by_priority)"
-"""For MySQL, which reads and locks all of a small table to sort it, and then meets others who went by the index."""
+"""For MySQL: otherwise it locks all of a small table to sort it, and waits for consumers that use the index."""
 IN_ORDER = "order by priority desc, added_on limit 1"
 THIS_ROW = "where priority = %s and added_on = %s"
 
 
 def plain_select(db: Connection, process: Process) -> None:
-    """(a) Nothing is locked: what one worker has read, the others read as well."""
+    """(a) Nothing is locked: several workers read the same row."""
     while row := first(db, f"{SELECT} {IN_ORDER}"):
         db.commit()
         process(row)
@@ -44,7 +44,7 @@ def select_for_update(db: Connection, process: Process) -> None:
 
 
 def processed_by(db: Connection, process: Process) -> None:
-    """(c) The row is locked for long enough to write down who has it; free are also those of sessions that are gone."""
+    """(c) The row is locked until the worker's session is stored in it. Rows of ended sessions are free, too."""
     me, alive = _names_of_sessions(db)
     free = f"where processed_by is null or processed_by not in ({alive})"
     while _anything_left(db):
@@ -59,14 +59,14 @@ def processed_by(db: Connection, process: Process) -> None:
 
 
 def _names_of_sessions(db: Connection) -> tuple[str, str]:
-    """SQL for this session's number, and for the numbers of all that live."""
+    """SQL for this session's number, and for the numbers of all sessions."""
     if on_mysql(db):
         return "connection_id()", "select id from information_schema.processlist"
     return "pg_backend_pid()", "select pid from pg_stat_activity"
 
 
 def advisory_lock(db: Connection, process: Process) -> None:
-    """(d) The first row whose advisory lock can be had, which is held while the row is processed."""
+    """(d) The first row whose advisory lock is free; the lock is held while the row is processed."""
     take, let_go = (_take_named, _let_go) if on_mysql(db) else (_take, _nothing)
     while _anything_left(db):
         row = take(db)
@@ -78,14 +78,14 @@ def advisory_lock(db: Connection, process: Process) -> None:
 
 
 def _take(db: Connection) -> Row | None:
-    """The plan must walk the index: a sort above it would try the lock of every row."""
+    """The plan must read the index in order: with a sort, the lock of every row would be tried."""
     mine = "where pg_try_advisory_xact_lock(hashtext('queue'), hashtext(priority::text || added_on::text))"
     row: Row | None = first(db, f"{SELECT} {mine} {IN_ORDER} for update")
     return row
 
 
 def _take_named(db: Connection) -> Row | None:
-    """GET_LOCK is a function like any other to MySQL."""
+    """For MySQL, GET_LOCK is a function like any other."""
     mine = "where get_lock(concat('queue ', priority, ' ', added_on), 0)"
     seen = first(db, f"{ALONG_THE_INDEX} {mine} {IN_ORDER}")
     row: Row | None = first(db, f"{SELECT} {THIS_ROW} for update", *seen[1:]) if seen else None
@@ -102,7 +102,7 @@ def _nothing(_db: Connection) -> None:
 
 
 def hashed(row: Row) -> str:
-    """The work of one row, in Python: MySQL 9 has no MD5() any more."""
+    """The work of one row, in Python, because MySQL 9 has no MD5()."""
     return hashlib.md5(row[0].encode()).hexdigest()
 
 

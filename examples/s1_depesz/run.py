@@ -58,19 +58,19 @@ def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def contestants() -> list[Contestant]:
-    """The article's four, then ours."""
+    """The article's four processors, then those with claimjobs."""
     theirs = [Contestant(name, setup, partial(work, name=name)) for name in AUTHORS]
     return [*theirs, *(Contestant(name, setup, partial(ours.work, name=name)) for name in ours.WAYS)]
 
 
 def setup(url: str) -> None:
-    """The empty queue, and beside it the table of owners."""
+    """Make the empty queue and the table of owners."""
     fresh(url, NAME, ["queue"])
     make_owners(url)
 
 
 def empty(url: str, contestant: Contestant, workers: int, jobs: int) -> list[Share]:
-    """Fill the queue, let the workers empty it, and see that they did."""
+    """Fill the queue, let the workers empty it, and check the result."""
     contestant.setup_tables(url)
     with connected(url) as db:
         fill(db, INSERT, queue(jobs), "queue")
@@ -95,7 +95,7 @@ def _string() -> str:
 
 
 def work(url: str, _number: int, line: Any, *, name: str) -> Share:
-    """One worker of the article: its share is the strings that it hashed."""
+    """Run one worker of the article; its share is the strings that it hashed."""
     done: list[Any] = []
     with connected(url, read_committed=True) as db:
         scalar(db, "select count(*) from queue")

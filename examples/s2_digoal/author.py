@@ -56,7 +56,7 @@ class Author:
         return released > 0
 
     def insert(self, worker: int, task: int) -> Told:
-        # A lock that was not had and a half that is taken already both return no row.
+        # No row is returned if the lock was not free, and if a half is assigned already.
         inserted = first(self._db, PAIR, worker, task, worker, task)
         self._db.commit()
         return (ASSIGNED, worker) if inserted else (ALREADY, None)

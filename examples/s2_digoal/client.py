@@ -1,4 +1,4 @@
-"""What a client of the pools can ask for, and what it is told."""
+"""What a client of the pools can call, and the outcomes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Client(Protocol):
     def close(self) -> None: ...
 
     def pick_worker(self, task: int) -> Told:
-        """Example 1: given a task, any free worker of `java_pool`."""
+        """Example 1: given a task, pick any free worker of `java_pool`."""
 
     def release(self, worker: int) -> bool:
-        """Example 1: the worker is free again; whether it had a task."""
+        """Example 1: release the worker; return whether it had a task."""
 
     def pick_task(self, worker: int) -> Told:
-        """Example 2: given a worker, any free task of `task_pool`."""
+        """Example 2: given a worker, pick any free task of `task_pool`."""
 
     def insert(self, worker: int, task: int) -> Told:
-        """Example 3: a pair of which neither half is there beforehand."""
+        """Example 3: insert a pair of which neither half exists."""

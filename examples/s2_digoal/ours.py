@@ -1,4 +1,4 @@
-"""With claimjobs: `Assignments.assign` gives a row to at most one, and to one at most one row, by a unique column."""
+"""With claimjobs: `Assignments.assign` gives each worker at most one row, and each row at most one worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Ours:
         return _told(self._workers.assign(task), "tid")
 
     def release(self, worker: int) -> bool:
-        """By the worker, whatever its task is: a statement of the user's own does no harm to assignments."""
+        """Release a worker by a plain statement: that does no harm to assignments."""
         with self._workers.engine.begin() as connection:
             return connection.execute(RELEASE, {"worker": worker}).rowcount > 0
 

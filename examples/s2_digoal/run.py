@@ -1,4 +1,4 @@
-"""The article's three examples with 32 clients: how many pairs a second, and that no half is in two of them."""
+"""The article's three examples with 32 clients: pairs per second, and a check that no half is in two pairs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULTS: Mapping[str, Any] = {"clients": 32, "free_workers": 1_000, "tasks": 10
 SMALL: Mapping[str, Any] = {"clients": 8, "free_workers": 50, "tasks": 500, "seconds": 2.0}
 TABLES = ["java_pool", "task_pool", "pairs"]
 PROCESSES = 2
-"""Clients are threads of so many processes: 32 interpreters would take longer to start than the work takes."""
+"""Clients are threads of so many processes, because 32 interpreters would need longer to start than to work."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +51,7 @@ def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
 
 @dataclass
 class Ledger:
-    """What one client was told."""
+    """The outcomes of one client."""
 
     pairs: list[tuple[int, int]] = field(default_factory=list)
     """Worker and task of each assignment."""
@@ -125,7 +125,7 @@ class Play:
     options: argparse.Namespace
 
     def run(self) -> str:
-        """What it came to, in words."""
+        """The result in words."""
         self._set_up()
         ledgers = [ledger for crew in self._at_work() for ledger in crew]
         overwritten = self._verify(ledgers)
@@ -163,14 +163,14 @@ class Play:
         return ledger
 
     def _verify(self, ledgers: Sequence[Ledger]) -> int:
-        """How many pairs were undone by giving one half away again; with claimjobs none may be."""
+        """How many pairs were undone because one half was assigned again; with claimjobs none may be."""
         with connected(self.url) as db:
             table = f"select tid, taskid from {self.scene.table} where tid is not null and taskid is not null"
             left = rows(db, table)
         made = [pair for ledger in ledgers for pair in ledger.pairs]
         for half, name in enumerate(("worker", "task")):
             must(len({pair[half] for pair in left}) == len(left), f"{self.scene.title}: a {name} twice")
-        must(set(left) <= set(made), f"{self.scene.title}: a pair that nobody was told of")
+        must(set(left) <= set(made), f"{self.scene.title}: a pair that no client got")
         undone = len(made) - sum(ledger.released for ledger in ledgers) - len(left)
         must(undone == 0 or self.client is Author, f"{self.scene.title}: {undone} pairs were undone by another")
         return undone

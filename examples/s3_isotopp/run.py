@@ -1,4 +1,4 @@
-"""Two generators that commit every ten rows and ten consumers, each with a random letter: the article's run log."""
+"""Two generators that commit every ten rows, and ten consumers, each with a random letter, as in the article."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARTICLE = "S3 isotopp 2021, A job queue in Python"
 DEFAULTS: Mapping[str, Any] = {"generators": 2, "consumers": 10, "jobs": 12_000, "pause": 0.1, "log": False}
 SMALL: Mapping[str, Any] = {"consumers": 4, "jobs": 600, "pause": 0.02}
 A_MOMENT = 0.01
-"""Seconds before a consumer that found nothing looks again."""
+"""Seconds before a consumer that found nothing claims again."""
 
 
 def options(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +67,7 @@ Consumer = Callable[[str, int, Any, argparse.Namespace], Stint]
 
 
 def work(url: str, consumer: Consumer, options: argparse.Namespace) -> tuple[str, list[Stint]]:
-    """The queue when half was generated, and what the consumers did; every job was done once."""
+    """The queue when half was generated, and the results of the consumers. Checks that every job was done once."""
     drain.clear(url)
     article.setup_tables(url)
     make_owners(url)
@@ -96,7 +96,7 @@ def verify(url: str, generated: int, stints: list[Stint]) -> None:
 
 
 def generate(url: str, number: int, options: argparse.Namespace) -> tuple[int, str]:
-    """Insert this generator's share, ten rows at a time; how many, and the queue when half of them were in."""
+    """Insert this generator's share, ten rows at a time; return how many, and the queue after half of them."""
     share = len(range(number, options.jobs, options.generators))
     payload, counter, length = article.payload(share), 0, ""
     with article.connected(url) as db:

@@ -27,12 +27,12 @@ def look(db: Connection) -> int | None:
 
 
 def lock_first(db: Connection) -> int | None:
-    """The same, locked: whoever comes next waits for it."""
+    """The first row that is available, locked: the next session waits for it."""
     return _id(first(db, f"{FIRST} for update"))
 
 
 def try_lock(db: Connection, table: str = "items") -> int | None:
-    """The first row whose advisory lock can be had, as far as the statement's snapshot goes.
+    """The first row whose advisory lock is free, in the statement's snapshot.
 
     As in the article only the first rows are tried: there may be as many consumers.
     """
@@ -41,44 +41,44 @@ def try_lock(db: Connection, table: str = "items") -> int | None:
 
 
 def try_lock_sorted(db: Connection) -> int | None:
-    """The same in an order that no index has: the lock of every row is tried before the sort."""
+    """The first such row in an order that no index has: the lock of every row is tried before the sort."""
     mine = f"where available and {_lock_of('id', db)}"
     return _id(first(db, f"select id from items {mine} order by -id limit 1"))
 
 
 def still_available(db: Connection, key: int) -> bool:
-    """The recheck under the lock, which a snapshot of an earlier time would make worthless."""
+    """The recheck under the lock. It would be useless in an earlier snapshot."""
     return first(db, "select 1 from items where id = %s and available", key) is not None
 
 
 def take(db: Connection, key: int) -> None:
-    """Mark a row as taken, commit, and let go of its lock."""
+    """Mark a row as not available, commit, and release its lock."""
     run(db, TAKEN, key)
     db.commit()
     unlock(db, key)
 
 
 def unlock(db: Connection, key: int) -> None:
-    """Let go of a row's advisory lock."""
+    """Release a row's advisory lock."""
     scalar(db, "select release_lock(cast(%s as char))" if on_mysql(db) else "select pg_advisory_unlock(%s)", key)
     db.commit()
 
 
 def freeze(db: Connection) -> None:
-    """Begin a transaction that sees the table as it is now: one statement that takes its time, so to speak."""
+    """Begin a transaction with a snapshot of now. It stands for one statement that takes long."""
     run(db, f"set {'session' if on_mysql(db) else ''} transaction isolation level repeatable read")
     scalar(db, "select count(*) from items")
 
 
 def held(db: Connection) -> int:
-    """How many advisory locks there are, by the server's word; on MySQL in all its databases."""
+    """How many advisory locks the server shows; on MySQL in all its databases."""
     count = scalar(db, MYSQL_HELD if on_mysql(db) else POSTGRES_HELD)
     db.commit()
     return int(count)
 
 
 def hurry(db: Connection) -> None:
-    """Give up waiting for a row soon: MySQL cannot wait for less than a second."""
+    """Set a short lock timeout. MySQL has none below a second."""
     run(db, "set innodb_lock_wait_timeout = 1" if on_mysql(db) else "set lock_timeout = '300ms'")
     db.commit()
 

@@ -1,6 +1,6 @@
-"""The same queue with claimjobs: the item is locked while it is worked on, and marked when the transaction commits.
+"""The article's queue with claimjobs: an item is locked while it is worked on, and marked by the commit.
 
-The lock is an advisory one, as in the article, or that of the row, which no consumer can forget.
+The lock is an advisory lock, as in the article, or a row lock, which always ends with the transaction.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ SECONDS = 30.0
 
 
 def queue_on(bind: str | sa.Engine, table: str = "items", **options: Any) -> AbstractContextManager[Queue]:
-    """The article's queue. A row that is done stays, and is not available."""
+    """The article's queue. A done row stays in the table, and is not available."""
     given: dict[str, Any] = {"lock": "advisory", **options}
     return opened(Queue(bind, table, columns=ITEMS, hold="transaction", on_done="keep", **given))
 
 
 def take(queue: Queue, size: int = 1) -> list[int]:
-    """The keys of the next items, which are done now."""
+    """Claim the next items and make them done; return their keys."""
     with queue.claim(size) as batch:
         return [job.id for job in batch]
 
 
 def snapshot_race(url: str, items: int, **options: Any) -> int:
-    """How many items two consumers both have, when one takes an item, and is done with it, before each statement of
-    the other, until none is left.
+    """How many items two consumers both get, if one claims an item and makes it done before each statement of the
+    other, until none is left.
     """
     engine = sa.create_engine(url)
     ones: list[int] = []
@@ -53,7 +53,7 @@ def snapshot_race(url: str, items: int, **options: Any) -> int:
 
 
 def convoy(url: str, consumers: int, **options: Any) -> int:
-    """How many of them do not have an item of their own, while all the others work on theirs."""
+    """How many consumers get no item of their own while the others work on theirs."""
     with ExitStack() as stack:
         queues = [stack.enter_context(queue_on(url, **options)) for _ in range(consumers)]
         batches = [queue.claim(1) for queue in queues]
@@ -75,14 +75,14 @@ def locks_while_claimed(url: str, **options: Any) -> int:
 
 
 def locks_left(url: str, claims: int, **options: Any) -> int:
-    """How many advisory locks there are after so many claims of one item, each of them done."""
+    """How many advisory locks there are after so many claims of one done item each."""
     with connected(url) as eye, queue_on(url, **options) as queue:
         must(sum(len(take(queue)) for _ in range(claims)) == claims, f"fewer than {claims} items could be claimed")
         return naive.held(eye)
 
 
 def same_number_in_two_queues(url: str, **options: Any) -> bool:
-    """Whether the first item can be had while somebody works on the first order."""
+    """Whether the first item can be claimed while another session works on the first order."""
     with queue_on(url, **options) as items, queue_on(url, "orders", **options) as orders:
         batches = [items.claim(1), orders.claim(1)]
         keys = [job.id for batch in batches for job in batch.jobs]

@@ -1,4 +1,4 @@
-"""The snapshot race, the convoy, the locks that leak: with the naive statements, and with claimjobs."""
+"""The snapshot race, the convoy, the locks that are not released: with the naive statements, and with claimjobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session and another, step by step: what the naive statements come to."""
+"""Two sessions, step by step: the results of the naive statements."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLES = ["items", "orders"]
 
 
 def setup(url: str, rows: int) -> None:
-    """Both queues, with so many available rows each."""
+    """Make both queues, with so many available rows each."""
     fresh(url, NAME, TABLES)
     with connected(url) as db:
         for table in TABLES:
@@ -33,16 +33,16 @@ def sessions(url: str, count: int) -> Iterator[list[Connection]]:
 
 
 def read_twice(url: str) -> int:
-    """How many sessions have the first row, when each looks before the other has taken it."""
+    """How many sessions get the first row, if each reads it before the other has marked it."""
     with sessions(url, 2) as (one, other):
         seen = [naive.look(one), naive.look(other)]
     return seen.count(seen[0])
 
 
 def snapshot_race(url: str, *, recheck: bool) -> int:
-    """How many sessions have the first row, when one takes it, and lets go, while the other's statement runs.
+    """How many sessions get the first row, if one marks it, and releases its lock, while the other's statement runs.
 
-    The second statement sees the row as it was when it began, and finds the lock free.
+    The second statement reads the row as it was when it began, and finds the lock free.
     """
     with sessions(url, 2) as (one, other):
         naive.freeze(other)
@@ -57,7 +57,7 @@ def snapshot_race(url: str, *, recheck: bool) -> int:
 
 
 def convoy(url: str, consumers: int) -> int:
-    """How many of them wait while the first one works on its row."""
+    """How many sessions wait while the first one works on its row."""
     with sessions(url, consumers) as (one, *others), ThreadPoolExecutor(consumers) as pool:
         naive.lock_first(one)
         return sum(pool.map(_waits, others))
@@ -73,14 +73,14 @@ def _waits(db: Connection) -> bool:
 
 
 def locks_of_a_sorted_claim(url: str) -> int:
-    """How many advisory locks a claim of one row takes, where the rows are sorted above the condition."""
+    """How many advisory locks a claim of one row takes, if the rows are sorted after the condition."""
     with sessions(url, 2) as (one, eye):
         naive.try_lock_sorted(one)
         return naive.held(eye)
 
 
 def locks_after_a_failed_recheck(url: str) -> int:
-    """How many advisory locks stay when a row was rechecked, found taken, and forgotten."""
+    """How many advisory locks stay after a recheck that failed, without a release."""
     with sessions(url, 3) as (one, other, eye):
         naive.freeze(other)
         first = naive.try_lock(one)
@@ -94,6 +94,6 @@ def locks_after_a_failed_recheck(url: str) -> int:
 
 
 def same_number_in_two_queues(url: str) -> bool:
-    """Whether the first row of one queue can be had while somebody works on the first row of the other."""
+    """Whether the first row of one queue can be locked while another session works on the first row of the other."""
     with sessions(url, 2) as (one, other):
         return naive.try_lock(one) == naive.try_lock(other, "orders")

@@ -19,13 +19,13 @@ with ids as materialized ({NEXT})
 update event_queue set status = %s, updated_at = now() where id = any(select id from ids) returning id
 """
 UNFENCED = f"update event_queue set status = %s, updated_at = now() where id in ({NEXT}) returning id"
-"""What the word MATERIALIZED protects from: a plan may run this subquery more than once."""
+"""The statement without MATERIALIZED: a plan may run this subquery more than once."""
 
 Process = Callable[[Any], None]
 
 
 def work(db: Connection, process: Process) -> int:
-    """Claim, process, set the status; how many events, when there is none left to be claimed."""
+    """Claim, process, set the status, until no event can be claimed; return how many."""
     count = 0
     while (event := next_event(db)) is not None:
         try:
@@ -38,7 +38,7 @@ def work(db: Connection, process: Process) -> int:
 
 
 def next_event(db: Connection) -> Any:
-    """The key of the next event, which is ours now; None where all are in other hands."""
+    """Claim the next event; return its key, or None if others have claimed all."""
     found = _select_and_update(db) if on_mysql(db) else first(db, CLAIM, TO_PROCESS, PROCESSING)
     db.commit()
     return found and found[0]
@@ -52,7 +52,7 @@ def _select_and_update(db: Connection) -> Any:
 
 
 def set_status(db: Connection, event: Any, status: int) -> None:
-    """Write what became of an event."""
+    """Write the status of an event."""
     _update(db, event, status)
     db.commit()
 

@@ -1,4 +1,4 @@
-"""The article's bonus features: delays, bundles, retries; and what becomes of an event whose worker is killed."""
+"""The article's bonus features: delays, bundles, retries; and an event whose worker is killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Holder = Callable[[str, Any], None]
 
 
 def bundled(url: str, events: int) -> str:
-    """Events that are ignored until the next whole hour: how many there are before it, and in one batch at it."""
+    """Events that are ignored until the next whole hour: how many are claimed before it, and in one batch at it."""
     setup(url, events)
     with ours.queue_on(url) as queue:
         hour = next_whole(queue.now())
@@ -44,7 +44,7 @@ def _naive(url: str) -> bool:
 
 
 def done(queue: Any, size: int) -> list[Any]:
-    """The keys of the next events, which are processed now."""
+    """Claim and process the next events; return their keys."""
     with queue.claim(size) as batch:
         return [job.id for job in batch]
 
@@ -63,7 +63,7 @@ def retried(url: str, events: int) -> str:
 
 
 def cleaned(url: str, events: int) -> str:
-    """Processed events that are older than a week, seen eight days later; one that is not processed stays."""
+    """Delete processed events that are older than a week, at a time eight days later; an unprocessed one stays."""
     setup(url, events + 1)
     with ours.queue_on(url) as queue:
         done(queue, events)
@@ -75,12 +75,12 @@ def cleaned(url: str, events: int) -> str:
 
 
 def stuck(url: str, holder: Holder) -> int:
-    """How many events are in the status `processing` after their worker was killed at work."""
+    """How many events are in the status `processing` after their worker was killed."""
     setup(url, 3)
     in_hand = SPAWN.Event()
     worker = Worker(holder, url, in_hand)
     try:
-        must(in_hand.wait(SECONDS), "the worker has no event in hand")
+        must(in_hand.wait(SECONDS), "the worker has claimed no event")
     finally:
         worker.end()
     return statuses(url).get(author.PROCESSING, 0)

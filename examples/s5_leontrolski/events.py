@@ -1,4 +1,4 @@
-"""The table of events: filled anew, and counted by status."""
+"""Fills the table of events, and counts them by status."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLES = ["event_queue"]
 
 
 def setup(url: str, count: int) -> None:
-    """So many events to process."""
+    """Insert so many events."""
     fresh(url, NAME, TABLES)
     with connected(url) as db:
         fill(db, "insert into event_queue (id) values (%s)", [(str(uuid4()),) for _ in range(count)], "event_queue")

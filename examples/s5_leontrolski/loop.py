@@ -12,9 +12,9 @@ SECONDS = 30.0
 
 
 def loop(url: str, in_hand: Any, go_on: Any, *, idle: float = 3_600.0) -> int:
-    """Process events one by one; how many, when it is over.
+    """Process events one by one; return how many.
 
-    It ends after the event in hand when SIGINT or SIGTERM comes, and after an hour without an event.
+    The loop ends after the current event when SIGINT or SIGTERM comes, and after an hour without an event.
     """
     count = 0
     with ours.queue_on(url) as queue, stop_on_signals(queue):

@@ -1,6 +1,6 @@
-"""The same queue with claimjobs: an open transaction holds the event, and the commit writes its status.
+"""The article's queue with claimjobs: an open transaction holds the event, and the commit writes its status.
 
-So no event is ever left in the status `processing`: a worker that dies rolls back. The map says which status is which.
+So no event ever stays in the status `processing`: if a worker dies, the server rolls back. The map names each status.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WAYS = {"claimjobs, one by one": 1, "claimjobs, 100 at a time": 100}
 
 
 def queue_on(bind: str | sa.Engine, **options: Any) -> AbstractContextManager[Queue]:
-    """The article's queue: oldest first; what is done stays, as processed."""
+    """The article's queue: oldest first; done events are kept as processed."""
     order: tuple[sa.ColumnElement[Any], ...] = (sa.column("updated_at"), sa.column("id"))
     return opened(
         Queue(bind, "event_queue", columns=EVENTS, order_by=order, hold="transaction", on_done="keep", **options)
@@ -33,7 +33,7 @@ def queue_on(bind: str | sa.Engine, **options: Any) -> AbstractContextManager[Qu
 
 
 def work(url: str, _number: int, line: Any, *, name: str) -> Share:
-    """One worker: its share is the events that it processed."""
+    """Run one worker; its share is the events that it processed."""
     done: list[Any] = []
     with queue_on(url) as queue:
         queue.check()

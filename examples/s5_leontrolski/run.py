@@ -1,4 +1,4 @@
-"""The article's loop, tried hard, then ours with all its bonus features."""
+"""The article's loop under different plans, then claimjobs with all bonus features."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
 
 
 def contestants() -> list[Contestant]:
-    """His loop, then ours."""
+    """The author's loop, then the one with claimjobs."""
     empty_queue = partial(setup, count=0)
     theirs = Contestant("his loop", empty_queue, work_as_the_author)
     return [theirs, *(Contestant(name, empty_queue, partial(ours.work, name=name)) for name in ours.WAYS)]
 
 
 def bonus_features(url: str) -> Iterator[Figure]:
-    """What his text says of them, done."""
+    """The bonus features, as the article describes them."""
     yield Figure(
         "left by a killed worker: his loop", f"{bonus.stuck(url, bonus.hold_as_the_author)} in processing", "retry"
     )
@@ -59,7 +59,7 @@ def bonus_features(url: str) -> Iterator[Figure]:
 
 
 def empty(url: str, contestant: Contestant, workers: int, events: int) -> list[Share]:
-    """Fill the queue, let the workers process it, and see that they did."""
+    """Fill the queue, let the workers process it, and check the result."""
     setup(url, events)
     shares = together(contestant, url, workers)
     verify(url, shares, events)
@@ -74,7 +74,7 @@ def verify(url: str, shares: Sequence[Share], events: int) -> None:
 
 
 def work_as_the_author(url: str, _number: int, line: Any, *, plan: str = PLANS[0]) -> Share:
-    """One worker of the article, with a plan that it does not choose."""
+    """One worker of the article, under a given plan."""
     done: list[Any] = []
     with connected(url, read_committed=True) as db:
         plans.force(db, plan)
@@ -85,11 +85,11 @@ def work_as_the_author(url: str, _number: int, line: Any, *, plan: str = PLANS[0
     return Share(done, began, ended, ended.at, len(done), 0, 0)
 
 
-# --- trying to break it --------------------------------------------------------------------------------------
+# --- under other plans ---------------------------------------------------------------------------------------
 
 
 def tried_to_break(url: str, workers: int, events: int) -> str:
-    """Many workers, each with another plan, and one session that moves the events about meanwhile."""
+    """Many workers, each with another plan, and one session that moves events in the order meanwhile."""
     setup(url, events)
     line, ended = SPAWN.Barrier(workers + 1), SPAWN.Event()
     shuffler = Worker(shuffle, url, line, ended)
@@ -108,7 +108,7 @@ def shuffle(url: str, line: Any, ended: Any) -> int:
 
 
 def fence(url: str) -> Figure:
-    """What one statement with LIMIT 1 takes under the worst plan, with the word MATERIALIZED and without."""
+    """How many events one statement with LIMIT 1 updates under the worst plan, with MATERIALIZED and without."""
     setup(url, 1_000)
     with connected(url) as db:
         plans.force(db, "nested loops over the table")
