@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import cast
 
 from benchmarks import machine
-from examples.command import Example, defaults, heading, told
+from examples.command import Example, defaults, heading, printed
 from examples.report import Figure, together
 from servers import start
 from servers.sources import BACKENDS, Backend
@@ -35,7 +35,7 @@ def _work_through(backend: Backend, options: argparse.Namespace, found: Found) -
         for example in _chosen(options):
             print(f"{example.ARTICLE}, {title}", file=sys.stderr)
             figures = example.run(server.url, defaults(example, small=options.small))
-            found.setdefault(example.ARTICLE, {})[title] = list(told(figures))
+            found.setdefault(example.ARTICLE, {})[title] = list(printed(figures))
     return title
 
 

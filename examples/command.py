@@ -47,7 +47,7 @@ def command(name: str, example: Example) -> None:
     before = machine.load()
     with database(options) as (title, url):
         print(*[title, *machine.remarks(before)], sep="\n", file=sys.stderr)
-        print(alone(title, list(told(example.run(url, options)))))
+        print(alone(title, list(printed(example.run(url, options)))))
 
 
 def defaults(example: Example, *, small: bool = False) -> argparse.Namespace:
@@ -70,7 +70,7 @@ def heading(title: str, before: float) -> str:
     return "\n".join([shlex.join(["python", "-m", "examples", *sys.argv[1:]]), title, *machine.remarks(before)])
 
 
-def told(figures: Iterator[Figure]) -> Iterator[Figure]:
+def printed(figures: Iterator[Figure]) -> Iterator[Figure]:
     """The figures, each also printed on stderr."""
     for figure in figures:
         print(f"{figure.what}: {figure.here}", file=sys.stderr, flush=True)

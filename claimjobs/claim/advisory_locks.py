@@ -41,7 +41,7 @@ LOCKS: Final = "claimjobs_locks"
 class AdvisoryLocks:
     """The advisory locks of one session on the keys of one table.
 
-    The database counts how often a session locked the same key, and wants as many unlocks. So none is locked twice.
+    The database counts how often a session locked a key, and needs as many unlocks. So no key is locked twice.
     """
 
     def __init__(self, dialect: Dialect, table: str, texts: KeyText) -> None:

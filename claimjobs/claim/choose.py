@@ -24,13 +24,13 @@ def strategy_for(
     session_lock: bool | None = None,
     careful: bool = False,
 ) -> ClaimStrategy:
-    """The strategy for these choices. What most users do not need is imported when it is chosen.
+    """The strategy for these settings. Strategies that most users do not need are imported only when they are chosen.
 
     `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: a claim
     by advisory locks asks each new session.
 
-    `careful`: with the same locks, but a claim by lease marks only rows that it has locked. So it raises Unmarked where
-    the database swallows the mark. A statement that checks and marks at once cannot tell that from a lost race.
+    `careful`: a claim by lease locks rows before it marks them. So it raises Unmarked if the database swallows the mark.
+    A statement that checks and marks at once cannot distinguish that from rows that others have claimed.
     """
     if lock == "advisory":
         from claimjobs.claim.advisory_locks import advisory_strategy  # noqa: PLC0415

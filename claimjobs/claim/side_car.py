@@ -1,6 +1,6 @@
 """Claims on a table that must not be altered: they are inserted into a second table, the side-car.
 
-Phase 1 reads the rows that nobody has claimed. Phase 2 locks some of them, inserts their keys into the side-car, and
+Phase 1 reads the rows that are not claimed. Phase 2 locks some of them, inserts their keys into the side-car, and
 reads which claims are its own. Two inserts of one key cannot both succeed: that alone keeps a job from two owners.
 """
 
@@ -29,7 +29,7 @@ from claimjobs.table.backend import Backend
 
 
 class SideCarFinder(CursorStatement[sa.Select[Any]]):
-    """Phase 1: it reads the keys of rows that nobody has claimed, and locks nothing."""
+    """Phase 1: it reads the keys of rows that are not claimed, and locks nothing."""
 
     def __init__(self, pair: SideCarJoin, selection: Selection) -> None:
         super().__init__(selection, pair.dialect)
@@ -73,7 +73,7 @@ class SideCarPhases:
 
 
 class SideCarStrategy(ClaimStrategy):
-    """Claims by lease: find, lock the rows, insert their keys, read which claims are ours."""
+    """Claims by lease: find, lock the rows, insert their keys, read which claims this owner has."""
 
     is_one_statement = is_lazy = False
 
@@ -82,7 +82,7 @@ class SideCarStrategy(ClaimStrategy):
         self.keyset_order = self._phases.keyset_order
         self._locks = backend.lock_source
         pair = self._phases.pair
-        # Nobody changes a row that is locked: then the predicate is not asked again when the claims are read.
+        # A locked row cannot change, so the predicate is not checked again when the claims are read.
         recheck = replace(selection, ready=sa.true()) if self._locks else selection
         self._claim = statements.claim_keys(pair, backend.owners)
         self._claimed = CompiledStatement(statements.claimed(pair, recheck, self._phases.reader.columns))
@@ -100,8 +100,8 @@ class SideCarStrategy(ClaimStrategy):
         return ClaimResult(jobs, len(rows), reach, owner, suspects=bool(rows[0][-1]))
 
     def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int, *, suspects: bool) -> list[Key]:
-        """The keys to insert. Without locks nobody knows which candidates others are about to claim: then a run of
-        candidates from a random place, so that not every consumer waits for the same ones.
+        """The keys to insert. Without locks, these are a run of candidates from a random place: otherwise all consumers
+        would insert the same keys, and wait for each other.
         """
         if self._locks:
             return self._phases.locked(connection, candidates, size)
@@ -124,7 +124,7 @@ class SideCarStrategy(ClaimStrategy):
 
 
 class SideCarLockOnly(ClaimStrategy):
-    """Claims by the row locks of an open transaction: find, lock the rows, check again that nobody has claimed them.
+    """Claims by the row locks of an open transaction: find, lock the rows, check again that they are not claimed.
 
     The side-car gets a row only when a job fails. The check is needed: what the locking statement read of the side-car
     may be older than its locks, and another transaction may have settled the job in between.

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.article import connected
 from examples.harness import HERE, first, run
-from examples.s2_digoal.client import ALREADY, ASSIGNED, BUSY, NOTHING, Told
+from examples.s2_digoal.client import ALREADY, ASSIGNED, BUSY, NOTHING, Result
 
 PAIR = (
     "insert into pairs select %s, %s where pg_try_advisory_xact_lock(%s) and pg_try_advisory_xact_lock(%s) "
@@ -32,13 +32,13 @@ class Author:
     def close(self) -> None:
         self._open.__exit__(None, None, None)
 
-    def pick_worker(self, task: int) -> Told:
-        return self._told("select set_master(%s)", task, among="select 1 from java_pool where taskid is null limit 1")
+    def pick_worker(self, task: int) -> Result:
+        return self._result("select set_master(%s)", task, among="select 1 from java_pool where taskid is null limit 1")
 
-    def pick_task(self, worker: int) -> Told:
-        return self._told("select set_tid(%s)", worker, among="select 1 from task_pool where tid is null limit 1")
+    def pick_task(self, worker: int) -> Result:
+        return self._result("select set_tid(%s)", worker, among="select 1 from task_pool where tid is null limit 1")
 
-    def _told(self, statement: str, value: int, *, among: str) -> Told:
+    def _result(self, statement: str, value: int, *, among: str) -> Result:
         [found] = first(self._db, statement, value)
         self._db.commit()
         if found is None:
@@ -55,7 +55,7 @@ class Author:
         self._db.commit()
         return released > 0
 
-    def insert(self, worker: int, task: int) -> Told:
+    def insert(self, worker: int, task: int) -> Result:
         # No row is returned if the lock was not free, and if a half is assigned already.
         inserted = first(self._db, PAIR, worker, task, worker, task)
         self._db.commit()

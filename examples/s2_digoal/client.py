@@ -9,8 +9,8 @@ ALREADY = "already assigned"
 NOTHING = "nothing free"
 BUSY = "busy"
 
-Told = tuple[str, int | None]
-"""The outcome, and the other half of the pair where it is `assigned`."""
+Result = tuple[str, int | None]
+"""The outcome and, if it is `assigned`, the other half of the pair."""
 
 
 class Client(Protocol):
@@ -20,14 +20,14 @@ class Client(Protocol):
 
     def close(self) -> None: ...
 
-    def pick_worker(self, task: int) -> Told:
+    def pick_worker(self, task: int) -> Result:
         """Example 1: given a task, pick any free worker of `java_pool`."""
 
     def release(self, worker: int) -> bool:
         """Example 1: release the worker; return whether it had a task."""
 
-    def pick_task(self, worker: int) -> Told:
+    def pick_task(self, worker: int) -> Result:
         """Example 2: given a worker, pick any free task of `task_pool`."""
 
-    def insert(self, worker: int, task: int) -> Told:
+    def insert(self, worker: int, task: int) -> Result:
         """Example 3: insert a pair of which neither half exists."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from claimjobs import Assignment, Assignments, Columns
-from examples.s2_digoal.client import ALREADY, ASSIGNED, BUSY, NOTHING, Told
+from examples.s2_digoal.client import ALREADY, ASSIGNED, BUSY, NOTHING, Result
 
 RELEASE = sa.text("update java_pool set taskid = null where tid = :worker and taskid is not null")
 OUTCOMES = {ASSIGNED, ALREADY, NOTHING, BUSY}
@@ -24,22 +24,22 @@ class Ours:
             table.close()
             table.engine.dispose()
 
-    def pick_worker(self, task: int) -> Told:
-        return _told(self._workers.assign(task), "tid")
+    def pick_worker(self, task: int) -> Result:
+        return _result(self._workers.assign(task), "tid")
 
     def release(self, worker: int) -> bool:
         """Release a worker by a plain statement: that does no harm to assignments."""
         with self._workers.engine.begin() as connection:
             return connection.execute(RELEASE, {"worker": worker}).rowcount > 0
 
-    def pick_task(self, worker: int) -> Told:
-        return _told(self._tasks.assign(worker), "taskid")
+    def pick_task(self, worker: int) -> Result:
+        return _result(self._tasks.assign(worker), "taskid")
 
-    def insert(self, worker: int, task: int) -> Told:
-        return _told(self._pairs.pair({"tid": worker, "taskid": task}), "tid")
+    def insert(self, worker: int, task: int) -> Result:
+        return _result(self._pairs.pair({"tid": worker, "taskid": task}), "tid")
 
 
-def _told(assignment: Assignment, half: str) -> Told:
+def _result(assignment: Assignment, half: str) -> Result:
     assert assignment.outcome in OUTCOMES
     job = assignment.job if assignment.outcome == ASSIGNED else None
     return assignment.outcome, None if job is None else int(job[half])

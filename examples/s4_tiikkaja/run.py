@@ -34,7 +34,7 @@ def races(url: str) -> Iterator[Figure]:
     yield Figure("... lock tried, then rechecked", f"{scenes.snapshot_race(url, recheck=True)} of 2", "1 of 2")
     scenes.setup(url, ITEMS)
     both = ours.snapshot_race(url, ITEMS)
-    yield Figure("... claimjobs, a row taken at each of its steps", f"{both} of {ITEMS} rows in two hands", "-")
+    yield Figure("... claimjobs, a row taken at each of its steps", f"{both} of {ITEMS} rows held twice", "-")
 
 
 def convoys(url: str, consumers: int) -> Iterator[Figure]:
@@ -50,7 +50,7 @@ def locks(url: str, claims: int) -> Iterator[Figure]:
     yield Figure("row 1 of two queues at once: one lock key", _yes(scenes.same_number_in_two_queues(url)), "no")
     scenes.setup(url, claims)
     yield Figure("row 1 of two queues at once: claimjobs", _yes(ours.same_number_in_two_queues(url)), "yes")
-    yield Figure("the row of a dead consumer is back: claimjobs", f"{ours.after_a_death(url):.2f} s", "asked")
+    yield Figure("the row of a dead consumer is claimed again: claimjobs", f"{ours.after_a_death(url):.2f} s", "asked")
     yield Figure("advisory locks of a claim: claimjobs", f"{ours.locks_while_claimed(url)}", "1")
     yield Figure("... with row locks", f"{ours.locks_while_claimed(url, lock='rows')}")
     yield Figure(f"... left after {claims:,} claims", f"{ours.locks_left(url, claims)}", "0")
