@@ -29,8 +29,8 @@ def strategy_for(
     `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: a claim
     by advisory locks asks each new session.
 
-    `careful`: a claim by lease locks rows before it marks them. So it raises Unmarked if the database swallows the mark.
-    A statement that checks and marks at once cannot distinguish that from rows that others have claimed.
+    `careful`: a claim by lease locks rows before it marks them. So it raises Unmarked if the database swallows the
+    mark. A statement that checks and marks at once cannot distinguish that from rows that others have claimed.
     """
     if lock == "advisory":
         from claimjobs.claim.advisory_locks import advisory_strategy  # noqa: PLC0415

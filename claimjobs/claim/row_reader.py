@@ -1,7 +1,7 @@
 """Makes jobs of rows. A value is converted when it is read.
 
-A handler rarely reads all columns of a job. To convert a dozen values for every job would be most of a client's work for
-a batch.
+A handler rarely reads all columns of a job. To convert a dozen values for every job would be most of a client's work
+for a batch.
 """
 
 from __future__ import annotations
