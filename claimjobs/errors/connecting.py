@@ -59,12 +59,12 @@ class ServerTooOld(ConnectionFailed):
 
 
 class SettingUnfit(ClaimjobsError):
-    """A session that is the user's to set has a setting with which statements of claimjobs fail, or read too little."""
+    """A session that claimjobs must not change has a setting with which its statements fail, or read too few rows."""
 
     def __init__(self, setting: str, change: str) -> None:
         super().__init__(
             f"sessions of this account have {setting}, with which claimjobs cannot work, and claimjobs changes no "
-            f"setting of a session that is shared, or that the handler uses: let `{change}` be run on each new "
+            f"setting of a session that is shared, or that the handler uses: run `{change}` on each new "
             "connection of the engine, or change the setting for the account"
         )
 

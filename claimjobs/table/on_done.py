@@ -36,7 +36,7 @@ def sentence(roles: Roles, on_done: Any, *, beside: bool = False) -> str:
     if on_done == LEAVE:
         return f"Done jobs of {roles.name} are left as the handler leaves them."
     if on_done == "keep" and beside:
-        return f"Done jobs of {roles.name} are kept; their keys are kept as done in the side-car."
+        return f"Done jobs of {roles.name} are kept; their keys are marked as done in the side-car."
     if on_done == "keep" and roles.status is not None:
         return f"Done jobs of {roles.name} are kept with {roles.status.name} {roles.state.values[DONE]!r}."
     return f"Jobs of {roles.name} are deleted when they are done."

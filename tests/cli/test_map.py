@@ -313,7 +313,7 @@ def test_claims_beside_a_table_are_set_up_and_worked_through(
     assert "CREATE TABLE albums_claims" in claimjobs("setup-tables", "--sql", *words).out
     ended = claimjobs("setup-tables", *words)
     assert (ended.code, ended.out) == (exits.OK, "albums_claims: made\nclaimjobs_owners: made\n")
-    assert ended.err == "claimjobs: Done jobs of albums are kept; their keys are kept as done in the side-car.\n"
+    assert ended.err == "claimjobs: Done jobs of albums are kept; their keys are marked as done in the side-car.\n"
     assert claimjobs("status", *words).out.startswith("albums: 3 unclaimed\n")
     ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words, "--consumers", "2", "--drain")
     assert ended.code == exits.OK, ended.err

@@ -22,7 +22,9 @@ def books(database: Backend) -> Backend:
 
 
 def test_nothing_is_begun_on_a_foreign_table_before_somebody_has_said_it(books: Backend) -> None:
-    said = "claimjobs did not make table 'books', and on_done does not say what happens to its done jobs: choose"
+    said = (
+        "claimjobs did not make table 'books', and on_done does not say what happens to its done jobs: choose on_done="
+    )
     ended = claimjobs("setup-tables", *BOOKS, "--url", books.url)
     assert (ended.code, ended.out) == (exits.OK, "claimjobs_owners: made\nbooks: was there\n")
     assert said in ended.err
@@ -47,7 +49,10 @@ def test_it_is_told_before_a_run(books: Backend, json: tuple[str, ...]) -> None:
 def test_it_is_told_before_tables_are_made(database: Backend) -> None:
     for words, told in (
         ((), "Jobs of jobs are deleted when they are done."),
-        (("--table", "jobs", "--side-car"), "Done jobs of jobs are kept; their keys are noted as done in the table of"),
+        (
+            ("--table", "jobs", "--side-car"),
+            "Done jobs of jobs are kept; their keys are marked as done in the side-car",
+        ),
     ):
         ended = claimjobs("setup-tables", *words, "--url", database.url)
         assert ended.code == exits.OK
