@@ -127,7 +127,7 @@ class Assigner:
         self._connector = connector
         self._roles, self._dialect = backend.roles, backend.dialect
         column = _assignee(self._roles)
-        self._index = connector.transaction(lambda connection: unique_index(connection, [column]))
+        self._index = connector.transaction(lambda connection: index_over(connection, [column]))
         self._has_unique_key = False
         self._reader = JobReader(self._roles)
         self._of_worker = statements.of_worker(self._roles)
@@ -166,7 +166,7 @@ class Assigner:
 
     def _need_unique_key(self) -> None:
         if not self._has_unique_key:
-            self._connector.transaction(lambda connection: unique_index(connection, self._roles.key))
+            self._connector.transaction(lambda connection: index_over(connection, self._roles.key))
             self._has_unique_key = True
 
     def _insert(self, connection: sa.Connection, values: Mapping[str, Any]) -> Assignment:
@@ -228,7 +228,7 @@ def _assignee(roles: Roles) -> Column:
     return roles.assignee
 
 
-def unique_index(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
+def index_over(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
     """The unique index over exactly these columns; None: the primary key. Raises NotExclusive without one."""
     table, names = columns[0].table, {column.name for column in columns}
     assert isinstance(table, sa.Table)  # noqa: S101 - the columns of a queue's table

@@ -27,7 +27,7 @@ from claimjobs.table.roles import Roles
 OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]
 """What happens to done jobs. A function is called in the settle's transaction, with the jobs, which are locked and
 still held. It returns "delete" or "keep"; None: the default."""
-Write = tuple[CompiledStatement, dict[str, Any]]
+SettleStatement = tuple[CompiledStatement, dict[str, Any]]
 
 MANY: Final = 10_000
 """The most keys of one statement: a protocol may count parameters in 16 bits."""
@@ -260,7 +260,7 @@ class Settler:
 
     # --- the statements --------------------------------------------------------------------------------
 
-    def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[Write]:
+    def _writes(self, connection: sa.Connection, outcomes: Outcomes) -> Iterator[SettleStatement]:
         """The statements for these outcomes, each with its parameters."""
         if outcomes.done:
             for statement in self._finish(connection, outcomes):
@@ -290,7 +290,7 @@ class Settler:
             self._reach.roles.need_state(DONE, "keeping done jobs")
         return wanted
 
-    def _failures(self, outcomes: Outcomes) -> Iterator[Write]:
+    def _failures(self, outcomes: Outcomes) -> Iterator[SettleStatement]:
         retry = partial(statements.retry, isolated=outcomes.isolated)
         if self._note is not None:
             yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
@@ -303,7 +303,7 @@ class Settler:
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
             yield statement, {**values, "claimjobs_group_size": outcomes.group_size or len(outcomes.suspects)}
 
-    def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> Write:
+    def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> SettleStatement:
         chosen = {key: errors[key] for key in keys}
         waits = {key: delays[key] for key in keys}
         return CompiledStatement(build(self._reach, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}

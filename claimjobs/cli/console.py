@@ -31,7 +31,7 @@ def write_nowhere(stream: IO[Any]) -> None:
 
 
 @contextmanager
-def log_said() -> Iterator[None]:
+def log_on_stderr() -> Iterator[None]:
     """Print the library's log messages while the block lasts."""
     log, handler = logging.getLogger("claimjobs"), _Saying()
     log.addHandler(handler)

@@ -13,8 +13,8 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import asks, number, on_terminal, say
 from claimjobs.cli.keys import Keys, plain
-from claimjobs.cli.numbers import Whole
-from claimjobs.cli.options import Command, options_before, queue_for, url_option
+from claimjobs.cli.numbers import WholeNumber
+from claimjobs.cli.options import AnyCommand, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.database.connect import shown
 from claimjobs.job import Job
@@ -23,7 +23,7 @@ from claimjobs.queue.queue import Queue
 from claimjobs.table.predicates import predicate
 
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
-limit_option = click.option("--limit", type=Whole(1), metavar="N", help="The first N of them, by their keys.")
+limit_option = click.option("--limit", type=WholeNumber(1), metavar="N", help="The first N of them, by their keys.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
 
@@ -148,7 +148,7 @@ class Choice:
         return {"keys": keys, "where": predicate(self.where), "limit": self.limit}
 
 
-def choice_options(command: Command) -> Command:
+def choice_options(command: AnyCommand) -> AnyCommand:
     """IDS, `--where`, `--all` and `--limit`."""
     every = click.option("--all", "everything", is_flag=True, help="All dead jobs of the table.")
     ids = click.argument("ids", nargs=-1, metavar="[ID...]")

@@ -15,17 +15,17 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import number, say
-from claimjobs.cli.numbers import Whole
+from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import ProgressWatch, watch
 from claimjobs.cli.rejects import Rejects
-from claimjobs.cli.rows import BadHeader, FileRow, RowReader, Source, csv_rows, json_lines
+from claimjobs.cli.rows import BadHeader, FileRow, ReadRows, Source, csv_rows, json_lines
 from claimjobs.cli.shapes import shape_options
 from claimjobs.errors import BadRow
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
 
-READERS: dict[str, RowReader] = {"jsonl": json_lines, "csv": csv_rows}
+READERS: dict[str, ReadRows] = {"jsonl": json_lines, "csv": csv_rows}
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
 WATCH_EVERY = 1_000
 """Rows between two updates of the progress."""
@@ -36,9 +36,9 @@ WATCH_EVERY = 1_000
 @click.option(
     "--format", "format_", type=click.Choice(list(READERS)), help="Default: by the name of FILE; jsonl for -."
 )
-@click.option("--chunk", type=Whole(1), metavar="ROWS", help="Commit after every ROWS rows.")
+@click.option("--chunk", type=WholeNumber(1), metavar="ROWS", help="Commit after every ROWS rows.")
 @click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
-@click.option("--from-line", type=Whole(1), default=1, help="Begin at this line of FILE.")
+@click.option("--from-line", type=WholeNumber(1), default=1, help="Begin at this line of FILE.")
 @click.option(
     "--unique",
     metavar="COLUMN[,COLUMN]",
@@ -135,7 +135,7 @@ class Enqueuing:
         self,
         queue: Queue,
         source: Source,
-        reader: RowReader,
+        reader: ReadRows,
         *,
         rejects: Rejects | None,
         watch: ProgressWatch,

@@ -96,10 +96,10 @@ def message(error: BaseException) -> str:
         return "interrupted"
     if isinstance(error, OSError) and error.errno in NO_STREAM:
         return f"standard input or an output cannot be used ({error.strerror}): check where it is redirected"
-    return f"{_said(error)}; `claimjobs --verbose ...` shows where"
+    return f"{_message(error)}; `claimjobs --verbose ...` shows where"
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     if _is_databases(error):
         from claimjobs.database.error_translation import reason  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ LONGEST: Final = 31_622_400.0
 MOST_PROCESSES: Final = 1_000
 
 
-class Whole(click.IntRange):
+class WholeNumber(click.IntRange):
     """A whole number from `least` on, up to a bound."""
 
     def __init__(self, least: int, most: int = LARGEST) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from claimjobs.queue.config import Shape
     from claimjobs.queue.queue import Queue
 
-Command = Callable[..., Any]
+AnyCommand = Callable[..., Any]
 
 
 BEFORE = "claimjobs.before"
@@ -39,7 +39,7 @@ class Anywhere(click.Option):
         return value, source
 
 
-def options_before(command: Command) -> Command:
+def options_before(command: AnyCommand) -> AnyCommand:
     """`--url`, `--table` and `--map` of a group. They are for the command that follows."""
     table = _before("--table", TABLE, metavar="NAME | MODULE:ATTRIBUTE", help="The table of jobs.")
     map_ = _before("--map", MAP, metavar="FILE", help="A file that describes the queue.")
@@ -47,7 +47,7 @@ def options_before(command: Command) -> Command:
     return url(table(map_(command)))
 
 
-def _before(name: str, inside: str, **attributes: Any) -> Callable[[Command], Command]:
+def _before(name: str, inside: str, **attributes: Any) -> Callable[[AnyCommand], AnyCommand]:
     variable = f"CLAIMJOBS_{name.removeprefix('--').upper()}"
     return click.option(
         name, inside, cls=Anywhere, envvar=variable, expose_value=False, callback=_note_before, **attributes
@@ -76,7 +76,7 @@ def _variable(*words: str) -> str:
     return "_".join(("CLAIMJOBS", *(word.removeprefix("--").replace("-", "_").upper() for word in words)))
 
 
-def url_option(command: Command) -> Command:
+def url_option(command: AnyCommand) -> AnyCommand:
     """`--url`, or CLAIMJOBS_URL; without either, the embedded Postgres."""
     return click.option(
         "--url",

@@ -7,8 +7,8 @@ import json
 import click
 
 from claimjobs.admin.stats import OwnerStats
-from claimjobs.cli.console import age, log_said, number, say
-from claimjobs.cli.numbers import Whole
+from claimjobs.cli.console import age, log_on_stderr, number, say
+from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.options import Retry
@@ -18,12 +18,12 @@ from claimjobs.table.definitions import FIRST_OWNER
 
 
 @click.command()
-@click.option("--owner", type=Whole(1), metavar="ID", help="Only this owner; its process has ended.")
+@click.option("--owner", type=WholeNumber(1), metavar="ID", help="Only this owner; its process has ended.")
 @click.option("--force", is_flag=True, help="With --owner: also if it seems to live.")
 @click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed without an owner's id.")
 @click.option(
     "--attempts",
-    type=Whole(1),
+    type=WholeNumber(1),
     default=Retry.attempts,
     show_default=True,
     help="Failures after which a job is dead. A job that a dead owner held alone has failed. As for the consumers.",
@@ -58,7 +58,7 @@ def reclaim(
         raise click.UsageError("--ownerless is about jobs without an owner: leave out --owner")
     if force and owner is None:
         raise click.UsageError("--force goes with --owner ID")
-    with queue_for(url, shape, retry=Retry(attempts=attempts)) as queue, log_said():
+    with queue_for(url, shape, retry=Retry(attempts=attempts)) as queue, log_on_stderr():
         jobs = _reclaimed(queue, owner, force=force, ownerless=ownerless)
     click.echo(json.dumps({"handed_back": jobs}) if as_json else jobs)
 

@@ -56,7 +56,7 @@ class Source:
             pass
 
 
-RowReader = Callable[[Source, sa.Table, int, OnBad], Iterator[FileRow]]
+ReadRows = Callable[[Source, sa.Table, int, OnBad], Iterator[FileRow]]
 
 BAD = (ValueError, csv.Error, RecursionError)
 """The errors of a line that is no row."""

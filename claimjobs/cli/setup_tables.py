@@ -13,7 +13,7 @@ from claimjobs.cli.shapes import shape_options
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.errors import UnfitTable
 from claimjobs.queue.config import Shape
-from claimjobs.queue.diagnosis import ADDABLE, additions, advice, check, what_becomes_of_done_jobs
+from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, what_becomes_of_done_jobs
 from claimjobs.table import create as setup
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import ledger_table
@@ -114,10 +114,10 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
     if recreate:
         _confirm(engine, setup.drop_plan(engine, shape.load()), yes)
     _must_be_there(engine, shape)
-    with suppress(UnfitTable):  # `check` says all that the table lacks
+    with suppress(UnfitTable):  # `checked_roles` says all that the table lacks
         say(what_becomes_of_done_jobs(engine, shape))
     _tell(setup.make(engine, _tables(engine, shape, mapped=True), recreate=recreate))
-    for line in advice(engine, shape, check(engine, shape)):
+    for line in advice(engine, shape, checked_roles(engine, shape)):
         say(line)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 
-from claimjobs.cli.options import Anywhere, Command
+from claimjobs.cli.options import AnyCommand, Anywhere
 from claimjobs.queue.config import Shape
 from claimjobs.queue.config_file import HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
 from claimjobs.table.definitions import DEFAULT_TABLE
@@ -19,11 +19,11 @@ OURS: Final = "shape_"
 """The prefix of these options' parameter names: a command may have options of the same name, such as `--where`."""
 
 
-def _option(name: str, **attributes: Any) -> Callable[[Command], Command]:
+def _option(name: str, **attributes: Any) -> Callable[[AnyCommand], AnyCommand]:
     return click.option(f"--{name}", OURS + name.replace("-", "_"), **attributes)
 
 
-def _shared(name: str, **attributes: Any) -> Callable[[Command], Command]:
+def _shared(name: str, **attributes: Any) -> Callable[[AnyCommand], AnyCommand]:
     """An option with one meaning for all commands, and so with one environment variable."""
     return _option(name, envvar=f"CLAIMJOBS_{name.replace('-', '_').upper()}", **attributes)
 
@@ -89,24 +89,24 @@ def _name(option: click.Parameter, given: str | None) -> str | None:
     return given
 
 
-def shape_options(command: Command) -> Command:
+def shape_options(command: AnyCommand) -> AnyCommand:
     """Add the options that describe the queue; the command gets them as `shape`."""
     return _with_options(command, OPTIONS)
 
 
-def claim_options(command: Command) -> Command:
+def claim_options(command: AnyCommand) -> AnyCommand:
     """Add the options that describe the queue, and those for claims."""
     return _with_options(command, (*OPTIONS, *MORE))
 
 
-def _with_options(command: Command, options: Iterable[Callable[[Command], Command]]) -> Command:
+def _with_options(command: AnyCommand, options: Iterable[Callable[[AnyCommand], AnyCommand]]) -> AnyCommand:
     @wraps(command)
     def run(*arguments: Any, **named: Any) -> Any:
         ours = [name for name in named if name.startswith(OURS)]
         shape = shape_of(**{name.removeprefix(OURS): named.pop(name) for name in ours})
         return command(*arguments, shape=shape, **named)
 
-    wrapped: Command = run
+    wrapped: AnyCommand = run
     for option in reversed(tuple(options)):
         wrapped = option(wrapped)
     return wrapped

@@ -11,7 +11,7 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import write_nowhere
-from claimjobs.cli.numbers import MOST_PROCESSES, Number, Whole
+from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
 from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
@@ -49,13 +49,15 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
 @click.command()
 @click.argument("handler", required=False, metavar="[MODULE:FUNCTION]")
 @click.option(
-    "--generators", type=Whole(0, MOST_PROCESSES), help="Processes that enqueue.  [default: 2; with a handler: 0]"
+    "--generators", type=WholeNumber(0, MOST_PROCESSES), help="Processes that enqueue.  [default: 2; with a handler: 0]"
 )
-@click.option("--consumers", type=Whole(1, MOST_PROCESSES), default=10, show_default=True, help="Processes that claim.")
-@click.option("--batch-size", type=Whole(1), default=100, show_default=True, help="Jobs of one claim.")
+@click.option(
+    "--consumers", type=WholeNumber(1, MOST_PROCESSES), default=10, show_default=True, help="Processes that claim."
+)
+@click.option("--batch-size", type=WholeNumber(1), default=100, show_default=True, help="Jobs of one claim.")
 @click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if that is unclear.")
 @click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, by all generators.")
-@click.option("--jobs", type=Whole(0), help="Jobs to generate, by all generators.")
+@click.option("--jobs", type=WholeNumber(0), help="Jobs to generate, by all generators.")
 @click.option("--duration", type=Number(), metavar="SECONDS", help="Stop after this time.")
 @click.option(
     "--grace",
@@ -77,7 +79,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
 )
 @click.option(
     "--prefetch",
-    type=Whole(0),
+    type=WholeNumber(0),
     default=0,
     show_default=True,
     metavar="BATCHES",
@@ -101,7 +103,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
 )
 @click.option(
     "--attempts",
-    type=Whole(1),
+    type=WholeNumber(1),
     default=Retry.attempts,
     show_default=True,
     help="Failures after which a job is dead.",

@@ -15,7 +15,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 Row = Mapping[str, Any]
-Write = Callable[[Any], Any]
+ConvertValue = Callable[[Any], Any]
 
 FEW: Final = 100
 """For fewer rows the preparation costs more than it saves."""
@@ -46,7 +46,7 @@ class RowValues:
         return list(zip(*map(_written, columns, self._write), strict=True))
 
 
-def _written(values: Sequence[Any], write: Write | None) -> Iterable[Any]:
+def _written(values: Sequence[Any], write: ConvertValue | None) -> Iterable[Any]:
     return values if write is None else map(write, values)
 
 

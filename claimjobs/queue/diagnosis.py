@@ -40,7 +40,7 @@ ADDABLE: Final = ("owner_id", *WITHOUT, INDEX)
 """What can be added to an existing table: columns by their roles, and the index that claims read."""
 
 
-def check(engine: sa.Engine, shape: Shape) -> Roles:
+def checked_roles(engine: sa.Engine, shape: Shape) -> Roles:
     """The roles of the columns, after a check that the table has all that a queue needs.
 
     Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE to run.

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import job_table
-from claimjobs.cli.rows import RowReader, Source, csv_rows, json_lines
+from claimjobs.cli.rows import ReadRows, Source, csv_rows, json_lines
 from claimjobs.cli.values import Values
 from claimjobs.errors import BadRow
 
@@ -37,7 +37,7 @@ TABLE = job_table(
 class Read:
     """What a reader makes of some bytes."""
 
-    def __init__(self, reader: RowReader, content: bytes, first: int = 1) -> None:
+    def __init__(self, reader: ReadRows, content: bytes, first: int = 1) -> None:
         self.bad: list[BadRow] = []
         self.source = Source(content.splitlines(keepends=True))
         self.rows = list(reader(self.source, TABLE, first, self.bad.append))

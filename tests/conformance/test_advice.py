@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from claimjobs import Shape
-from claimjobs.queue.diagnosis import advice, check
+from claimjobs.queue.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -27,7 +27,7 @@ def articles_table(backend: Backend) -> None:
 
 def advised(backend: Backend) -> list[str]:
     shape = Shape("jobs", on_done="delete")
-    return advice(backend.engine, shape, check(backend.engine, shape))
+    return advice(backend.engine, shape, checked_roles(backend.engine, shape))
 
 
 def test_no_index_is_advised_that_is_there_by_another_name(backend: Backend) -> None:

@@ -28,7 +28,7 @@ from claimjobs.errors import (
     TableMissing,
 )
 from claimjobs.queue.config import Shape
-from claimjobs.queue.diagnosis import advice, check
+from claimjobs.queue.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.definitions import OWNER_TABLE, article_table
 from tests.backends import Backend
@@ -208,7 +208,7 @@ def step_in(complaint: str, column: str, backend: Backend) -> str:
     if not step.startswith("run `claimjobs setup-tables --table orders`, which shows the statement"):
         return step
     shape = Shape("orders")
-    shown = advice(backend.engine, shape, check(backend.engine, shape))
+    shown = advice(backend.engine, shape, checked_roles(backend.engine, shape))
     [line] = [line for line in shown if line.startswith(f"without the column {column} ")]
     return line.partition(": ")[2]
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 from claimjobs.cli.durations import Duration
 from claimjobs.cli.keys import Keys
-from claimjobs.cli.numbers import Number, Whole
+from claimjobs.cli.numbers import Number, WholeNumber
 from claimjobs.cli.rows import Source, csv_rows, json_lines
 from claimjobs.cli.shapes import shape_of
 from claimjobs.database.connect import engine_of, shown
@@ -108,7 +108,7 @@ def test_predicates(name: str, text: str) -> None:
 @generated
 @given(WORDS)
 def test_numbers_and_spans(text: str) -> None:
-    kinds: list[click.ParamType[Any]] = [Whole(0), Whole(1, 1_000), Number(), Number(2), Duration()]
+    kinds: list[click.ParamType[Any]] = [WholeNumber(0), WholeNumber(1, 1_000), Number(), Number(2), Duration()]
     for kind in kinds:
         found = allowed(partial(kind.convert, text, None, None))
         assert not isinstance(found, float) or math.isfinite(found)
