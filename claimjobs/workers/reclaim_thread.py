@@ -25,7 +25,7 @@ class ReclaimThread:
     """Reclaims the jobs of owners whose process has ended. A context manager: leaving it waits for the rest."""
 
     def __init__(self, queue: Queue) -> None:
-        self.handed_back = 0
+        self.reclaimed = 0
         """Jobs reclaimed so far."""
         self._queue = queue
         self._owners: queues.SimpleQueue[int | None] = queues.SimpleQueue()
@@ -54,7 +54,7 @@ class ReclaimThread:
 
     def _reclaim(self, owner: int) -> bool:
         try:
-            self.handed_back += self._queue.reclaim_owner(owner)
+            self.reclaimed += self._queue.reclaim_owner(owner)
         except TableMissing:
             return True  # its jobs are gone with their table
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:

@@ -380,7 +380,7 @@ class Supervisor:
             seconds=seconds,
             total=total,
             replaced=sum(child.restarts for child in self._children()),
-            handed_back=self._reclaim_thread.handed_back,
+            handed_back=self._reclaim_thread.reclaimed,
             retries=retries.jobs,
             next_retry=retries.next_in,
             gave_up=word.error if word is not None and gave_up else None,
