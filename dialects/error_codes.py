@@ -7,6 +7,9 @@ from typing import Any, ClassVar, Final
 TIMED_OUT: Final = "statement timeout"
 """The kind of an error for which `timed_out` is true."""
 
+READ_ONLY: Final = "read only"
+"""The kind of an error that refuses every write, whatever it writes."""
+
 
 class ErrorCodes:
     """Classifies the errors of a database. Sets of codes are attributes; what a code does not say is a method."""
@@ -60,6 +63,11 @@ class ErrorCodes:
         """Whether the server ended a statement that exceeded a time limit of the server."""
         del error
         return False
+
+    def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
+        """The setting of the session because of which a statement was refused, and the SQL that changes it."""
+        del error
+        return None
 
     def broken_kind(self, error: BaseException) -> str | None:
         """`connection lost` and so on for an error worth another connection, else None."""

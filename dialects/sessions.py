@@ -70,6 +70,14 @@ class Sessions:
         del connection
         return None
 
+    def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        """The setting that makes this session read-only, though the server is not; and the SQL that changes it."""
+        raise NotImplementedError
+
+    def is_read_only(self, connection: sa.Connection) -> bool:
+        """Whether the server or the session is read-only for an account that may not ignore that."""
+        raise NotImplementedError
+
     def are_ours(self, connection: sa.Connection) -> bool:
         """Whether this session belongs to this connection alone, and all sessions see the locks that it takes.
 

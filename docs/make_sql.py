@@ -321,6 +321,8 @@ def _looks_around(statement: str) -> bool:
         "pg_catalog",
         "pg_attribute",
         "pg_class",
+        "pg_settings",
+        "transaction_read_only",
         "information_schema",
         "@@",
         "pg_backend_pid()",

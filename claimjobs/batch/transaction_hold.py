@@ -24,7 +24,8 @@ from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction
+from claimjobs.dialects.error_codes import READ_ONLY
+from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.signals import shielded
@@ -132,6 +133,10 @@ class OpenTransaction(Connector):
         """Change no setting of the session, and register no owner."""
         with connection.begin():
             self._require_fit(connection)
+            self._require_writable(connection)
+            if self._gone == READ_ONLY and self._dialect.sessions.is_read_only(connection):
+                # The last settle was refused. Some servers lock rows all the same, so the work would be done in vain.
+                raise ReadOnly(self._table_name, "it refused the last settle")
 
 
 class BatchTransaction:

@@ -86,6 +86,6 @@ class Attempts:
         if self._deadline is None:
             self._deadline = now + self._patience
         if now >= self._deadline or (self._unless is not None and self._unless.stopping):
-            self._connector.raise_if_timed_out(error)
+            self._connector.raise_in_words(error)
             return False
         return not self._connector.pause(self._backoff.pause())

@@ -19,6 +19,7 @@ from claimjobs.errors import (
     PoolerUnfit,
     ServerTooOld,
     ServerUnreachable,
+    SettingUnfit,
     StatementTimedOut,
     UnknownDatabase,
 )
@@ -141,10 +142,15 @@ def dialect_for(engine: sa.Engine) -> Dialect:
 
 @contextmanager
 def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
-    """A connection for a `with` block. Raises ConnectionFailed."""
+    """A connection for a `with` block. Raises ConnectionFailed, and SettingUnfit for a statement that a setting of the
+    session refuses."""
     connection = open_connection(engine)
     try:
         yield connection
+    except sa.exc.DBAPIError as error:
+        if found := DIALECTS[engine.dialect.name]().errors.unfit_setting(error):
+            raise SettingUnfit(*found) from error
+        raise
     finally:
         # If the connection is lost by now, the server rolls back what is not committed.
         with suppress(sa.exc.DBAPIError):

@@ -18,7 +18,8 @@ from claimjobs.database.connect import open_connection
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.fair_lock import FairLock, Ticket
 from claimjobs.dialects import Dialect
-from claimjobs.errors import ServerUnreachable, SettingUnfit, StatementTimedOut
+from claimjobs.dialects.error_codes import READ_ONLY
+from claimjobs.errors import ReadOnly, ServerUnreachable, SessionReadOnly, SettingUnfit, StatementTimedOut
 from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.signals import shielded
@@ -100,7 +101,7 @@ class Connector:
         After a deadlock, lock timeout or serialization failure it runs again. After a lost connection, too many
         connections, or if the server restarts, is full or read-only, it runs again on a new connection. Each error is
         counted, and the first of an outage is logged. When the time is over, the error is raised as SQLAlchemy raises
-        it, or as ServerUnreachable or StatementTimedOut.
+        it, or as ServerUnreachable, ReadOnly or StatementTimedOut.
 
         `unconfirmed` collects the errors after which it is unknown whether an attempt was committed. There is no
         further attempt when `unless` is stopping.
@@ -149,10 +150,16 @@ class Connector:
         patience = self._liveness.patience if patience is None else patience
         return Attempts(self, patience, unless, unconfirmed, alone=alone)
 
-    def raise_if_timed_out(self, error: Exception) -> None:
-        """Raise StatementTimedOut if the server ended the statement because of a time limit."""
+    def raise_in_words(self, error: Exception) -> None:
+        """Raise StatementTimedOut or ReadOnly for the last error of all attempts, if it is one of these."""
         if self._dialect.errors.timed_out(error):
             raise StatementTimedOut(reason(error)) from error
+        if isinstance(error, sa.exc.DBAPIError) and self._kind(error) == READ_ONLY:
+            raise ReadOnly(self._table_name, reason(error)) from error
+
+    @property
+    def _table_name(self) -> str | None:
+        return None if self._tables is None else self._tables.name
 
     def give_up(self) -> None:
         """Make transactions fail instead of trying again: the connector is about to be closed."""
@@ -232,18 +239,20 @@ class Connector:
             raise
 
     def _drop_if_broken(self, error: sa.exc.DBAPIError, unconfirmed: list[BaseException] | None) -> None:
-        """Drop a connection that broke. Raises TableMissing if a table of the queue is missing."""
+        """Drop a connection that broke. Raises TableMissing if a table of the queue is missing, and SettingUnfit."""
         if self._dialect.errors.broken_kind(error):
             self.lost += 1
             self._drop()
             if unconfirmed is not None:
                 unconfirmed.append(error)
-        self._name_what_is_missing(error)
+        self._raise_what_it_means(error)
 
-    def _name_what_is_missing(self, error: BaseException) -> None:
+    def _raise_what_it_means(self, error: BaseException) -> None:
         missing = self._tables.missing(error) if self._tables else None
         if missing is not None:
             raise missing from error
+        if unfit := self._dialect.errors.unfit_setting(error):
+            raise SettingUnfit(*unfit) from error
 
     def _clear_up(self) -> None:
         """Call the function of AFTERWARDS. If it fails, end the session, which has the same effect."""
@@ -283,7 +292,7 @@ class Connector:
                 self._set_up(self._connection)
             except BaseException as error:
                 self._drop()
-                self._name_what_is_missing(error)
+                self._raise_what_it_means(error)
                 raise
         return self._connection
 
@@ -307,6 +316,11 @@ class Connector:
         if found := self._dialect.sessions.unfit_setting(connection):
             raise SettingUnfit(*found)
 
+    def _require_writable(self, connection: sa.Connection) -> None:
+        """Raise SessionReadOnly if the engine makes its sessions read-only. A server that is may not stay so."""
+        if found := self._dialect.sessions.read_only_setting(connection):
+            raise SessionReadOnly(self._table_name or "", *found)
+
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -319,6 +333,8 @@ class Connector:
     # --- outages -----------------------------------------------------------------------------------------
 
     def _kind(self, error: BaseException | None) -> str | None:
+        if isinstance(error, ReadOnly):
+            return READ_ONLY
         if isinstance(error, ServerUnreachable):
             return self._dialect.errors.connect_kind(error.__cause__ or error)
         if not isinstance(error, sa.exc.DBAPIError):

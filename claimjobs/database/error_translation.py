@@ -77,6 +77,11 @@ class TablesInUse:
     side_car: tuple[sa.Table, str] | None = None
     """The side-car, and the name of the user's table."""
 
+    @property
+    def name(self) -> str:
+        """The name of the user's table."""
+        return self.tables[0].fullname
+
     def missing(self, error: BaseException) -> TableMissing | None:
         """The TableMissing for an error that says that a table in use is missing; None for any other error."""
         if (

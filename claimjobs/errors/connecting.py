@@ -69,6 +69,28 @@ class SettingUnfit(ClaimjobsError):
         )
 
 
+class ReadOnly(ConnectionFailed):
+    """The server refused every attempt to write, because it is read-only: it may be a standby since a failover."""
+
+    def __init__(self, table: str | None, reason: str) -> None:
+        what = "nothing" if table is None else f"no claim or outcome of table {table!r}"
+        super().__init__(
+            f"{what} can be written, because the server is read-only ({reason}): check that the URL leads to the "
+            "primary, and that neither the server, the database nor the account is set to read-only"
+        )
+
+
+class SessionReadOnly(SettingUnfit):
+    """Sessions of the engine were set to read-only, though the server is not."""
+
+    def __init__(self, table: str, setting: str, change: str) -> None:
+        ClaimjobsError.__init__(
+            self,
+            f"no claim of table {table!r} can be written, because sessions of this engine are read-only ({setting}): "
+            f"give a consumer an engine without that setting, or let `{change}` be run on each new connection",
+        )
+
+
 class SessionsNotOurs(ClaimjobsError):
     """Advisory locks cannot work: a pooler shares the session, or other servers of a group do not see its locks."""
 

@@ -35,12 +35,13 @@ class SettleFailed(ClaimjobsError):
 
 
 class ClaimRefused(ClaimjobsError):
-    """The database refuses to mark rows as claimed: a constraint or a trigger forbids it."""
+    """The database refuses to mark rows as claimed: a constraint, a trigger or a policy forbids it."""
 
     def __init__(self, table: str, reason: str) -> None:
         super().__init__(
-            f"jobs of table {table!r} cannot be marked as claimed ({reason}): change the constraint or the trigger "
-            "that refuses it, keep claims in a second table (side_car=True, --side-car), or use hold='transaction'"
+            f"jobs of table {table!r} cannot be marked as claimed ({reason}): change the constraint, the trigger or "
+            "the policy that refuses it, keep claims in a second table (side_car=True, --side-car), or use "
+            "hold='transaction'"
         )
 
 

@@ -29,6 +29,7 @@ class OwnerConnection(Connector):
     owner: Owner
 
     def _on_open(self, connection: sa.Connection) -> None:
+        self._require_writable(connection)
         self.owner.register(connection)
 
 

@@ -17,7 +17,7 @@ from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.control import Control
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchNotSettled, ServerUnreachable
+from claimjobs.errors import BatchNotSettled, ReadOnly, ServerUnreachable
 from claimjobs.lease.idle_checks import WakeCondition
 from claimjobs.lease.sleeper import Sleeper
 from claimjobs.queue.idle_backoff import IdleBackoff
@@ -76,10 +76,10 @@ class BatchLoop:
                 self._control.wait(idleness.pause())
 
     def _claim(self) -> Batch | None:
-        """A batch, perhaps empty; None if the loop must stop and the database cannot be reached."""
+        """A batch, perhaps empty; None if the loop must stop and the database cannot be reached, or written."""
         try:
             return self._source.next_batch()
-        except (sa.exc.DBAPIError, ServerUnreachable):
+        except (sa.exc.DBAPIError, ReadOnly, ServerUnreachable):
             if not self._control.stopping:
                 raise
             return None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import ErrorCodes
+from claimjobs.dialects.error_codes import READ_ONLY, ErrorCodes
 
 INTERRUPTED: Final = 1317
+_TOO_BIG: Final = 1104
+"""The planner expects to examine more than max_join_size rows."""
 _UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
 
 
@@ -26,7 +28,7 @@ class MySQLErrors(ErrorCodes):
         **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
         **dict.fromkeys((2002, 2003, 1053), "server unavailable"),
         **dict.fromkeys((1040, 1203, 1226), "too many connections"),
-        **dict.fromkeys((1290, 1792, 1836), "read only"),
+        **dict.fromkeys((1290, 1792, 1836), READ_ONLY),
     }
     missing_table: ClassVar[frozenset[Any]] = frozenset({1146})
     # fmt: off
@@ -59,6 +61,11 @@ class MySQLErrors(ErrorCodes):
 
     def timed_out(self, error: BaseException) -> bool:
         return bool(self.code(error) in {3024, 1969})  # max_execution_time; MariaDB's max_statement_time
+
+    def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
+        if self.code(error) != _TOO_BIG:
+            return None
+        return "sql_big_selects = 0 and a low max_join_size", "SET SESSION sql_big_selects = 1"
 
     def refusing_index(self, error: BaseException) -> str | None:
         # 'index', or since MySQL 8.0.19 'table.index'.

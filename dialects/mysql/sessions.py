@@ -20,6 +20,9 @@ class MySQLSessions(Sessions):
     refuses_joined_deletes: ClassVar[bool] = False
     """With `sql_safe_updates` a session refuses a DELETE of joined rows, unless it uses an index of each table."""
 
+    read_only_transactions: ClassVar[str] = "transaction_read_only"
+    """The variable of SET TRANSACTION READ ONLY."""
+
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         # PyMySQL's connect_timeout covers the TCP connection only; waiting for the greeting is a read.
         more = {"read_timeout": seconds} if driver == "pymysql" else {}
@@ -34,10 +37,11 @@ class MySQLSessions(Sessions):
 
     def settings(self, lock_timeout: float) -> Sequence[str]:
         # The session's time zone applies to a user's TIMESTAMP columns; our clock is UTC. `sql_safe_updates` is for
-        # statements that people type. `sql_select_limit` would limit every SELECT that has no LIMIT.
+        # statements that people type. `sql_select_limit` would limit every SELECT that has no LIMIT, and without
+        # `sql_big_selects` a low `max_join_size` refuses to join a large table.
         return (
             f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00', "
-            f"sql_safe_updates = 0, sql_select_limit = {_NO_LIMIT}",
+            f"sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = {_NO_LIMIT}",
         )
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
@@ -48,6 +52,16 @@ class MySQLSessions(Sessions):
         if safe and self.refuses_joined_deletes:
             return "sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"
         return None
+
+    def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        name = self.read_only_transactions
+        if connection.scalar(sa.text(f"SELECT @@session.{name} AND NOT @@global.{name}")):
+            return f"{name} = 1", "SET SESSION TRANSACTION READ WRITE"
+        return None
+
+    def is_read_only(self, connection: sa.Connection) -> bool:
+        # super_read_only switches read_only on, too.
+        return bool(connection.scalar(sa.text(f"SELECT @@global.read_only OR @@session.{self.read_only_transactions}")))
 
     def are_ours(self, connection: sa.Connection) -> bool:
         greeted_by = connection.connection.dbapi_connection.thread_id()  # type: ignore[union-attr]
@@ -76,6 +90,8 @@ class MySQLSessions(Sessions):
 class MariaDBSessions(MySQLSessions):
     # MariaDB also demands an index for the keys, which are a table of JSON; MySQL only one for the written table.
     refuses_joined_deletes: ClassVar[bool] = True
+    # It has MySQL's name since 11.1, and keeps its own beside that.
+    read_only_transactions: ClassVar[str] = "tx_read_only"
 
 
 def _lock_name(lock: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:

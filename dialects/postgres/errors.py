@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import ErrorCodes
+from claimjobs.dialects.error_codes import READ_ONLY, ErrorCodes
+
+_RIGHT: Final = "42501"
+"""The account lacks a right."""
 
 
 class PostgresErrors(ErrorCodes):
@@ -24,7 +27,7 @@ class PostgresErrors(ErrorCodes):
         **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "08000", "08003", "08006", "08007"), "connection lost"),
         **dict.fromkeys(("57P03", "08001", "08004"), "server unavailable"),
         "53300": "too many connections",
-        "25006": "read only",
+        "25006": READ_ONLY,
     }
     missing_table: ClassVar[frozenset[Any]] = frozenset({"42P01"})
     # fmt: off
@@ -62,6 +65,8 @@ class PostgresErrors(ErrorCodes):
     def refuses_row(self, error: BaseException) -> bool:
         # By class: 22 data exception, 23 integrity constraint, 44 view with check option, P0 raised by a trigger
         # (P0001), 27 refused by one, 38 and 39 by a function in another language.
+        if self.code(error) == _RIGHT:  # also of a row that the policy of its table refuses
+            return _says(error, "row-level security policy")
         return str(self.code(error))[:2] in {"22", "23", "27", "38", "39", "44", "P0"}
 
     def refusing_index(self, error: BaseException) -> str | None:

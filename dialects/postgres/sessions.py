@@ -16,6 +16,15 @@ _OWNERS: Final = 0x636A6F
 _NAMES: Final = 0x636A6E
 """The first halves of our advisory locks' numbers, "cjo" and "cjn", so that they are not those of other programs."""
 
+_READ_ONLY: Final = sa.text("SELECT current_setting('transaction_read_only') = 'on'")
+# A standby is read-only whatever is set. The other sources are a server, a database or an account, which a failover or
+# an administrator changes; a driver that begins READ ONLY transactions sets nothing.
+_SET_READ_ONLY: Final = sa.text(
+    "SELECT name, setting FROM pg_settings WHERE current_setting('transaction_read_only') = 'on' "
+    "AND NOT pg_is_in_recovery() AND name = 'default_transaction_read_only' "
+    "AND (setting = 'off' OR source IN ('client', 'session'))"
+)
+
 _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted")
 
 
@@ -37,6 +46,16 @@ class PostgresSessions(Sessions):
         isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}"
         # psycopg reads instants of this style only; the order of day and month stays the user's.
         return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation, "SET DateStyle = ISO")
+
+    def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
+        found = connection.execute(_SET_READ_ONLY).first()
+        if found is None:
+            return None
+        setting = f"{found.name} = on" if found.setting == "on" else "its driver begins READ ONLY transactions"
+        return setting, "SET default_transaction_read_only = off"
+
+    def is_read_only(self, connection: sa.Connection) -> bool:
+        return bool(connection.scalar(_READ_ONLY))
 
     def are_ours(self, connection: sa.Connection) -> bool:
         greeted_by = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]

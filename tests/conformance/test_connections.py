@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, job_table
 from claimjobs.dialects import Dialect
-from claimjobs.errors import ServerUnreachable
+from claimjobs.errors import BatchRolledBack, ReadOnly, ServerUnreachable
 from claimjobs.options import Liveness
 from servers.proxy import Proxy
 from tests.backends import FAMILIES, Backend, Servers
@@ -518,6 +518,31 @@ def test_a_server_that_is_read_only_for_a_while(own: Backend, caplog: pytest.Log
         assert states(own) == ["unclaimed"]
         assert len(told(caplog)) == 2
         assert told(caplog)[0].startswith("read only (")
+        queue.close()
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_a_server_that_stays_read_only_is_told_as_that_when_patience_ends(own: Backend, hold: Any) -> None:
+    own.make()
+    with limited_user(own, 9) as url:
+        engine = own.new_engine_to(url)
+        queue = own.bare_queue(bind=engine, liveness=IMPATIENT, hold=hold, on_done="delete")
+        queue.enqueue(jobs(2))
+        batch = queue.claim(1)
+        batch.done()
+        set_read_only(own, "ON")
+        try:
+            if own.family == "postgres":
+                own.wait_for(lambda: _is_read_only(engine), "the setting is known")
+            with contextlib.suppress(ReadOnly, BatchRolledBack):  # on Postgres an open transaction may write still
+                batch.settle()
+            with pytest.raises(ReadOnly, match=r"table 'jobs' can be written.*the URL leads to the primary"):
+                queue.claim(1)
+        finally:
+            set_read_only(own, "OFF")
+        if own.family == "postgres":
+            own.wait_for(lambda: not _is_read_only(engine), "the setting is known")
+        assert names(queue.claim(1)) != []
         queue.close()
 
 

@@ -134,6 +134,24 @@ def test_where_a_transaction_holds_the_jobs_a_refused_row_undoes_the_batch_and_s
     assert len(left(backend)) == 5
 
 
+@pytest.mark.parametrize("lock", ["rows", "advisory"])
+def test_where_a_transaction_holds_the_jobs_a_row_that_a_foreign_key_holds_is_isolated(
+    backend: Backend, lock: str
+) -> None:
+    queue = filled(backend, 4, hold="transaction", lock=lock)
+    key = {row["d"]: row["id"] for row in backend.rows()}["0001"]
+    backend.run("CREATE TABLE parts (job INTEGER, FOREIGN KEY (job) REFERENCES jobs (id))")
+    backend.run("INSERT INTO parts VALUES (:key)", key=key)
+    for _ in range(20):
+        with contextlib.suppress(BatchRolledBack), queue.claim(4) as batch:
+            batch.done()
+        if backend.run("UPDATE jobs SET run_at = '2020-01-01 00:00:00' WHERE status = 'unclaimed'") == 0:
+            break
+    assert left(backend) == {"0001": ("dead", 2)}
+    assert "parts" in error_of(backend, "0001")
+    backend.run("DROP TABLE parts")
+
+
 @pytest.mark.parametrize("uses", ["its connection", "nothing"])
 @pytest.mark.parametrize("lock", ["rows", "advisory"])
 def test_where_a_transaction_holds_the_jobs_a_refused_row_is_isolated_and_the_others_are_done(

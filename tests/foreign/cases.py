@@ -59,6 +59,8 @@ class Case:
     """SQL that is run on every new connection of the consumers."""
     undo: Sequence[str] = field(default=())
     """SQL that removes what is not the table's, such as a setting of the whole server."""
+    left: str = "SELECT count(*) FROM {t}"
+    """SQL that counts the rows."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Further arguments of the Queue."""
 

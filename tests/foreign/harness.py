@@ -51,9 +51,9 @@ class Places:
         return self._engines[wanted]
 
     def name(self) -> str:
-        """A name that no table has."""
+        """A name that no table has, of four characters."""
         self._count += 1
-        return f"t{self._count}"
+        return f"t{self._count:03}"
 
     def close(self) -> None:
         """Remove the databases, and fail for whatever was left open."""
@@ -193,12 +193,11 @@ def _settle(batch: Batch, *, fails: bool) -> list[int]:
 
 
 def _nothing_is_left(place: Backend, name: str, way: Way, case: Case) -> None:
-    counted = "SELECT count(*) FROM {t}"
     with place.engine.connect() as connection:
-        left = _count(connection, _sql(counted, place, name))
+        left = _count(connection, _sql(case.left, place, name))
         if way == "side-car":
             assert left == case.count, "rows of a table that must not be altered"
-            kept = _count(connection, _sql(counted, place, f"{name}_claims"))
+            kept = _count(connection, _sql(case.left, place, f"{name}_claims"))
             assert kept == case.count - case.unclaimed
         else:
             assert left == case.unclaimed

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from claimjobs import Liveness
-from claimjobs.errors import SettingUnfit
+from claimjobs.errors import SessionReadOnly, SettingUnfit
 from tests.foreign.cases import MYSQL, POSTGRES, Case, table
 
 _SAFE = ("SET SESSION sql_safe_updates = 1",)
 _NOT_OURS = dict.fromkeys(("transaction", "advisory"), SettingUnfit)
 """Sessions that the handler uses, too."""
+_HELD = ("lease", "transaction", "advisory")
 _CHAR = "CREATE TABLE {t} (id CHAR(9) PRIMARY KEY, {queue})"
 ALL: list[Case] = [
     *(
@@ -66,6 +67,21 @@ ALL: list[Case] = [
         settings=("SET SESSION tx_isolation = 'SERIALIZABLE'",),
         on=("mariadb",),
         ways=("lease", "transaction"),
+    ),
+    *(
+        table(what, settings=settings, on=on, ways=_HELD, refused=SessionReadOnly)
+        for what, settings, on in (
+            ("default_transaction_read_only = on", ("SET default_transaction_read_only = on",), POSTGRES),
+            ("TRANSACTION READ ONLY", ("SET SESSION TRANSACTION READ ONLY",), MYSQL),
+        )
+    ),
+    table(
+        "max_join_size = 1",
+        settings=("SET SESSION max_join_size = 1, sql_big_selects = 0",),
+        on=MYSQL,
+        ways=_HELD,
+        refused=SettingUnfit,
+        names="max_join_size",
     ),
     *(
         table(setting, settings=(f"SET {setting}",), on=POSTGRES, ways=("lease", "transaction"))

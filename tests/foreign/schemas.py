@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from claimjobs.errors import ClaimRefused, TableMissing, WriteSwallowed
-from tests.foreign.cases import MYSQL, POSTGRES, Case, key, table
+from claimjobs.errors import ClaimRefused, ColumnMissing, TableMissing, WriteSwallowed
+from tests.foreign.cases import MYSQL, POSTGRES, Case, Way, key, table
 from tests.foreign.kinds import PLAIN
 
 KEYS: list[Case] = [
@@ -30,6 +30,9 @@ KEYS += [
         on=POSTGRES,
     ),
 ]
+_HELD: tuple[Way, ...] = ("lease", "transaction", "advisory")
+_SHADOW = ("CREATE SCHEMA IF NOT EXISTS first",)
+_ROWS = table("").rows
 PLACES: list[Case] = [
     table(
         "in another schema",
@@ -44,7 +47,34 @@ PLACES: list[Case] = [
         ways=("lease", "transaction", "advisory"),
         refused=TableMissing,
     ),
-    table("with a name of 60 characters", table="x" * 57, ways=("lease", "transaction", "advisory")),
+    table("with a name of 60 characters", table="x" * 56, ways=("lease", "transaction", "advisory")),
+    *(
+        table(f"with a name of {length} characters", table="x" * (length - 4), on=on, ways=("lease",), refused=refused)
+        for length, on, refused in (
+            (63, POSTGRES, None),
+            (64, MYSQL, None),
+            # Postgres cuts it off, and makes a table of another name; a table of MySQL's cannot be made.
+            (65, POSTGRES, TableMissing),
+        )
+    ),
+    table("with a name that none can have", made=(), rows="", table="x" * 70, refused=TableMissing, ways=_HELD),
+    table(
+        "that search_path puts before another",
+        (*_SHADOW, PLAIN.replace("{t}", "first.{t}"), "CREATE TABLE {t} (id INTEGER)"),
+        rows=_ROWS.replace("{t}", "first.{t}"),
+        settings=("SET search_path = first, public",),
+        on=POSTGRES,
+        ways=_HELD,
+        left="SELECT count(*) FROM first.{t}",
+    ),
+    table(
+        "that search_path hides behind another",
+        (*_SHADOW, PLAIN, "CREATE TABLE first.{t} (id INTEGER PRIMARY KEY)"),
+        settings=("SET search_path = first, public",),
+        on=POSTGRES,
+        ways=("lease",),
+        refused=ColumnMissing,
+    ),
 ]
 CONSTRAINTS: list[Case] = [
     table(
@@ -98,4 +128,35 @@ REFUSING: list[Case] = [
         for event in ("UPDATE", "DELETE")
     ),
 ]
-ALL: list[Case] = [*REFUSING, *KEYS, *PLACES, *CONSTRAINTS]
+_POLICY = (
+    PLAIN,
+    "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY",
+    "DO $$BEGIN CREATE ROLE tenant; EXCEPTION WHEN duplicate_object THEN NULL; END$$",
+    "GRANT ALL ON ALL TABLES IN SCHEMA public TO tenant",
+    "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO tenant",
+)
+POLICIES: list[Case] = [
+    table(
+        f"a policy {what}",
+        (*_POLICY, f"CREATE POLICY p ON {{t}} {policy}"),
+        settings=("SET ROLE tenant",),  # a policy does not bind the table's owner
+        on=POSTGRES,
+        ways=_HELD,
+        **more,
+    )
+    for what, policy, more in (
+        ("that hides rows", "USING (n < 6)", {"unclaimed": 2}),
+        ("that hides all rows", "USING (false)", {"unclaimed": 8}),
+        (
+            "that refuses the mark",
+            "USING (true) WITH CHECK (status <> 'claimed')",
+            {"refused": {"lease": ClaimRefused}},
+        ),
+        (
+            "that hides claimed rows",
+            "USING (status <> 'claimed')",
+            {"refused": {"lease": ClaimRefused}},
+        ),
+    )
+]
+ALL: list[Case] = [*POLICIES, *REFUSING, *KEYS, *PLACES, *CONSTRAINTS]

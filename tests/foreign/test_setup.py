@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import make, tables_for
+from claimjobs import Queue, make, tables_for
 from claimjobs.errors import NotClaimable
 from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import additions
@@ -38,3 +38,13 @@ def test_nothing_is_added_to_a_table_without_row_locks(database: Backend) -> Non
     database.run("CREATE TABLE orders (id INTEGER PRIMARY KEY) ENGINE=MyISAM")
     with pytest.raises(NotClaimable, match=STORED.format("orders")):
         additions(database.engine, Shape("orders"), ["owner_id"])
+
+
+def test_a_temporary_table_is_refused(database: Backend) -> None:
+    engine = database.new_engine(pool_size=1)  # other sessions have no such table
+    with engine.connect() as connection:
+        connection.execute(sa.text("CREATE TEMPORARY TABLE drafts (id INTEGER PRIMARY KEY, status VARCHAR(9))"))
+        connection.commit()
+    with pytest.raises(NotClaimable, match=r"'drafts' is a temporary table.*: make a table that is not temporary"):
+        Queue(engine, "drafts", hold="transaction", on_done="delete").check()
+    engine.dispose()

@@ -46,6 +46,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "OtherIndex": ("workers", "workers_name", "duplicate entry 'a'"),
     "NotExclusive": ("workers", ["task"]),
     "SessionsNotOurs": (),
+    "ReadOnly": ("emails", "cannot execute UPDATE in a read-only transaction"),
+    "SessionReadOnly": ("emails", "transaction_read_only = on", "SET SESSION TRANSACTION READ WRITE"),
     "SettingUnfit": ("sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"),
     "NoOpenTransaction": ("is held by lease",),
     "PoolerUnfit": ("postgresql://h/d", "no transactions"),
