@@ -132,6 +132,7 @@ _POLICY = (
     PLAIN,
     "ALTER TABLE {t} ENABLE ROW LEVEL SECURITY",
     "DO $$BEGIN CREATE ROLE tenant; EXCEPTION WHEN duplicate_object THEN NULL; END$$",
+    "GRANT USAGE ON SCHEMA public TO tenant",  # a database that another test has emptied grants it to nobody
     "GRANT ALL ON ALL TABLES IN SCHEMA public TO tenant",
     "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO tenant",
 )
