@@ -151,7 +151,9 @@ class Dialect:
         order: Sequence[sa.ColumnElement[Any]],
         index: str | None,
     ) -> sa.Select[Any]:
-        """Restrict a select to the candidates (parameter `candidates`), in their order; `index` as for `reach`.
+        """Restrict a select to the candidates (parameter `candidates`), in their order.
+
+        `index` as for `restrict_to_keys`.
 
         Portable: an IN list, sorted again. A LIMIT around it must limit the locks as well.
         """
@@ -162,11 +164,11 @@ class Dialect:
         """Read the numbered rows on the left of a join in order, find the columns `wanted` of each on the right, and
         lock the first `limit` rows there that nobody else has locked.
 
-        `index` as for `reach`. It needs `finds_and_locks_at_once`.
+        `index` as for `restrict_to_keys`. It needs `finds_and_locks_at_once`.
         """
         raise NotImplementedError
 
-    def reach(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
+    def restrict_to_keys(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
         """Restrict a statement about one table to the rows of the parameter `keys`, and lock no other rows.
 
         The statement finds them through this index, whose first columns are the key's; None: the primary key.
@@ -192,7 +194,7 @@ class Dialect:
     # --- writing -----------------------------------------------------------------------------------------
 
     def delete(self, table: sa.Table) -> sa.Delete:
-        """A DELETE, for `reach`."""
+        """A DELETE, for `restrict_to_keys`."""
         return sa.delete(table)
 
     def upsert(

@@ -118,18 +118,18 @@ def statements(family: str) -> dict[str, str]:
 def _built(family: str) -> dict[str, Any]:
     jobs, now = article_table(), database_now()
     roles, dialect = roles_of(jobs), _dialect(family)
-    selection, reach = Selection(roles.due(now), roles.default_order), settle.SettleTarget(roles, dialect, roles.mine)
+    selection, target = Selection(roles.due(now), roles.default_order), settle.SettleTarget(roles, dialect, roles.mine)
     return {
         **_claims(roles, dialect, selection, now),
-        "done": settle.delete(reach),
-        "kept": settle.keep(reach, now),
-        "released": settle.release(reach),
-        "retried": settle.retry(reach, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
-        "dead": settle.mark_dead(reach, now, {1: "ValueError: ..."}),
+        "done": settle.delete(target),
+        "kept": settle.keep(target, now),
+        "released": settle.release(target),
+        "retried": settle.retry(target, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
+        "dead": settle.mark_dead(target, now, {1: "ValueError: ..."}),
         "suspects": settle.suspect(
-            reach, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
+            target, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
         ),
-        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(reach)}),
+        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(target)}),
         "enqueue": inserts.insert_rows(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
         **_life(roles, dialect),
         **_reclaiming(roles, dialect),

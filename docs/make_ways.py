@@ -152,6 +152,8 @@ def _wait(backend: Backend, queue: Queue, trace: Trace) -> None:
     idle.claim(1).settle()
     with trace.on(), Consumer(backend, idle) as consumer:
         consumer.falls_asleep()
+        consumer.queue.stop()
+        still(idle)  # its thread has ended, so that the last commit is noted
     idle.close()
 
 

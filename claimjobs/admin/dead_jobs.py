@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import Halving
+from claimjobs.batch.refusals import SplitRefused
 from claimjobs.batch.settle import keys_for
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -112,12 +112,12 @@ class DeadJobs:
         done = 0
         with self._connect() as connector:
             for chunk in self._found(connector, where, limit) if keys is None else _chunks(keys, limit):
-                halving = Halving(chunk, self._backend.dialect, refused)
-                for some in halving:
+                parts = SplitRefused(chunk, self._backend.dialect, refused)
+                for some in parts:
                     try:
                         done += self._write_keys(connector, statement, lock, some)
                     except sa.exc.DBAPIError as error:
-                        halving.refuse(some, error)
+                        parts.refuse(some, error)
         if refused:
             raise RowsRefused(self._roles.name, what, refused, done)
         return done

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import Halving
+from claimjobs.batch.refusals import SplitRefused
 from claimjobs.batch.settle import keys_for
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
@@ -57,12 +57,12 @@ class Purge:
         deleted, after = 0, None
         while True:
             found = self._page((*old, *narrower), after)
-            halving = Halving([roles.key_in(row._mapping) for row in found], dialect, refused)
-            for keys in halving:
+            parts = SplitRefused([roles.key_in(row._mapping) for row in found], dialect, refused)
+            for keys in parts:
                 try:
                     deleted += self._delete_keys(delete, lock, keys)
                 except sa.exc.DBAPIError as error:
-                    halving.refuse(keys, error)
+                    parts.refuse(keys, error)
             if len(found) < AT_ONCE:
                 break
             after = tuple(found[-1])

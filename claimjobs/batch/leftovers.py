@@ -45,7 +45,7 @@ class Leftovers:
         roles = self._roles
         found = sa.select(*roles.key).where(ready).order_by(*roles.key)
         # A locking read sees rows as they are now; a plain one may see an older snapshot.
-        locked = self._dialect.reach(found, roles.key, roles.key_index).with_for_update(of=roles.table)
+        locked = self._dialect.restrict_to_keys(found, roles.key, roles.key_index).with_for_update(of=roles.table)
         keys = [roles.key_in(row) for row in connection.execute(locked, {"claimjobs_keys": list(done)}).mappings()]
         new = [key for key in keys if key not in self._keys]
         if new:

@@ -55,9 +55,9 @@ class Refusals:
         try:
             unwritten = self._settler.settle(self._connector, owner, outcomes, unconfirmed)
         except (sa.exc.DBAPIError, WriteSwallowed) as error:
-            halving = Halving((), self._dialect, refused)
-            halving.refuse(outcomes.keys(), error)
-            unwritten = self._settle_parts(halving, owner, outcomes, unconfirmed)
+            parts = SplitRefused((), self._dialect, refused)
+            parts.refuse(outcomes.keys(), error)
+            unwritten = self._settle_parts(parts, owner, outcomes, unconfirmed)
         return self.follow(owner, outcomes, unwritten, refused=refused, unconfirmed=unconfirmed)
 
     def follow(
@@ -81,16 +81,16 @@ class Refusals:
         return Unsettled(unwritten - set(swallowed), stuck)
 
     def _settle_parts(
-        self, halving: Halving, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]
+        self, parts: SplitRefused, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]
     ) -> set[Key]:
         """Settle part by part. Returns the keys of the rows that were not written."""
         unwritten: set[Key] = set()
-        for keys in halving:
+        for keys in parts:
             try:
                 some = outcomes.only(set(keys))
                 unwritten |= self._settler.settle(self._connector, owner, some, unconfirmed)
             except (sa.exc.DBAPIError, WriteSwallowed) as error:
-                halving.refuse(keys, error)
+                parts.refuse(keys, error)
         return unwritten
 
     def _still_held(self, owner: int, keys: set[Key]) -> set[Key]:
@@ -115,8 +115,8 @@ class Refusals:
         """
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
-        halving = Halving(failed.keys(), self._dialect, again)
-        unwritten = self._settle_parts(halving, owner, failed, unconfirmed)
+        parts = SplitRefused(failed.keys(), self._dialect, again)
+        unwritten = self._settle_parts(parts, owner, failed, unconfirmed)
         again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
         written = failed.only(set(failed.errors) - set(again))
         for key in refused:
@@ -201,10 +201,10 @@ def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
     return isinstance(error, WriteSwallowed) or dialect.errors.refuses_row(error)
 
 
-class Halving:
+class SplitRefused:
     """Keys to be written: all at once, and what the database refuses in halves, until the bad row is alone.
 
-    `for keys in halving:` write them, and call `refuse` where the database refuses that.
+    `for keys in parts:` write them, and call `refuse` where the database refuses that.
     """
 
     def __init__(self, keys: Sequence[Key], dialect: Dialect, refused: dict[Key, str]) -> None:

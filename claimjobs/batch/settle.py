@@ -130,7 +130,7 @@ class Settler:
         left: Leftovers | None = None,
         ready: sa.ColumnElement[bool] | None = None,
         locked: bool = False,
-        source: Roles | None = None,
+        user_table: Roles | None = None,
     ) -> None:
         """`on_done`: None if no done jobs are settled. `otherwise`: what happens if a function returns None.
 
@@ -138,25 +138,25 @@ class Settler:
 
         `locked`: the jobs are locked by the transaction that settles, so that the owner's id is no guard.
 
-        `source`: the user's table, if `roles` are those of its side-car.
+        `user_table`: if `roles` are those of its side-car.
         """
         if on_done == "keep":
             roles.need_state(DONE, "keeping done jobs")
         self._locked = locked
-        self._name = (source or roles).name
-        self._reach = reach = statements.SettleTarget(roles, dialect, sa.true() if locked else roles.mine)
+        self._name = (user_table or roles).name
+        self._target = target = statements.SettleTarget(roles, dialect, sa.true() if locked else roles.mine)
         self._now = now
         self._on_done = on_done
         self._otherwise = otherwise
         self._left, self._ready = left, ready
         self._delete, self._keep = (
-            CompiledStatement(statements.delete(reach)),
-            CompiledStatement(statements.keep(reach, now)),
+            CompiledStatement(statements.delete(target)),
+            CompiledStatement(statements.keep(target, now)),
         )
-        self._release = CompiledStatement(statements.release(reach))
-        self._still_mine = statements.still_mine(reach)
-        self._still_there = None if source is None else statements.still_there(source, dialect)
-        pair = None if source is None else side_car.SideCarJoin(source, roles, dialect, now)
+        self._release = CompiledStatement(statements.release(target))
+        self._still_mine = statements.still_mine(target)
+        self._still_there = None if user_table is None else statements.still_there(user_table, dialect)
+        pair = None if user_table is None else side_car.SideCarJoin(user_table, roles, dialect, now)
         self._remove = None if pair is None else CompiledStatement(side_car.remove(pair))
         self._note = None if pair is None or not locked else CompiledStatement(side_car.note(pair))
 
@@ -188,7 +188,7 @@ class Settler:
         lost: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
             keys = values["claimjobs_keys"]
-            if self._reach.dialect.returns_what_it_writes:
+            if self._target.dialect.returns_what_it_writes:
                 rows = connection.execute(statement.statement, _by(me, values))
                 lost.update(set(keys) - {key_of(row) for row in rows})
             elif statement.count(connection, _by(me, values)) != len(keys):
@@ -198,7 +198,7 @@ class Settler:
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:
         """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
-        if self._locks_first or self._locked or not self._reach.dialect.returns_what_it_writes:
+        if self._locks_first or self._locked or not self._target.dialect.returns_what_it_writes:
             return None
         settle: sa.Delete | sa.Update = (self._keep if self._on_done == "keep" else self._delete).statement
         return settle
@@ -285,9 +285,9 @@ class Settler:
             raise BadOnDone(unfinished(answer) or repr(answer))
         wanted: Finish | None = answer or self._otherwise
         if wanted is None:
-            raise DoneUndecided(self._reach.roles.name)
+            raise DoneUndecided(self._target.roles.name)
         if wanted == "keep":
-            self._reach.roles.need_state(DONE, "keeping done jobs")
+            self._target.roles.need_state(DONE, "keeping done jobs")
         return wanted
 
     def _failures(self, outcomes: Outcomes) -> Iterator[SettleStatement]:
@@ -298,7 +298,7 @@ class Settler:
             yield self._again(retry, keys, outcomes.retried, outcomes.errors)
         for keys in _cut(outcomes.dead, FEW):
             errors = {key: outcomes.errors[key] for key in keys}
-            yield CompiledStatement(statements.mark_dead(self._reach, self._now, errors)), {"claimjobs_keys": keys}
+            yield CompiledStatement(statements.mark_dead(self._target, self._now, errors)), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
             statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
             yield statement, {**values, "claimjobs_group_size": outcomes.group_size or len(outcomes.suspects)}
@@ -306,7 +306,7 @@ class Settler:
     def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> SettleStatement:
         chosen = {key: errors[key] for key in keys}
         waits = {key: delays[key] for key in keys}
-        return CompiledStatement(build(self._reach, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}
+        return CompiledStatement(build(self._target, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}
 
 
 def _by(me: int | None, values: dict[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class SettleAndClaim(Protocol):
 
     strategy: ClaimStrategy
 
-    def is_one_statement(self, outcomes: Outcomes) -> bool:
+    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
         """Whether one statement settles these outcomes and claims. It needs no transaction around it."""
 
     def settle_and_claim(
@@ -40,7 +40,7 @@ class SettleThenClaim:
         self._settler = settler
         self.strategy = strategy
 
-    def is_one_statement(self, outcomes: Outcomes) -> bool:
+    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
         del outcomes
         return False
 
@@ -61,13 +61,13 @@ class SettleAndClaimInOne(SettleThenClaim):
         self._settle_columns = SETTLED_COLUMNS + keys
         self._statement = strategy.statement(self._settle_columns, settle)
 
-    def is_one_statement(self, outcomes: Outcomes) -> bool:
-        return self._one.is_one_statement and outcomes.all_done and len(outcomes.done) <= MANY
+    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
+        return self._one.needs_no_transaction and outcomes.all_done and len(outcomes.done) <= MANY
 
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
-        if not self.is_one_statement(outcomes):
+        if not self.needs_no_transaction(outcomes):
             return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         if owner != me:  # declared dead meanwhile: without BEGIN only one statement can be sent, and that is the settle
             return self._settler.settle_in(connection, owner, outcomes), NOTHING

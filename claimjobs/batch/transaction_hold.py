@@ -18,7 +18,7 @@ from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import IsolatingSettle
 from claimjobs.batch.settle import Outcomes, Settler
-from claimjobs.claim.search import Search
+from claimjobs.claim.candidate_window import CandidateWindow
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -266,7 +266,7 @@ class TransactionHold(Hold):
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._report = report
         self._control = control
-        self._search = Search(report)
+        self._window = CandidateWindow(report)
         self._process = os.getpid()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
@@ -293,10 +293,10 @@ class TransactionHold(Hold):
 
     def _claim_until_over(self, transaction: OpenTransaction, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
-            request = self._search.next_request(size, plan.strategy)
+            request = self._window.next_request(size, plan.strategy)
             claimed = self._claim_once(transaction, plan, request)
-            self._search.learn(request, claimed)
-            if self._search.is_over(request, claimed):
+            self._window.learn(request, claimed)
+            if self._window.is_over(request, claimed):
                 return claimed
 
     def _claim_once(self, transaction: OpenTransaction, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
@@ -395,7 +395,7 @@ class TransactionHold(Hold):
 
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
-        self._search.restart_from_head()
+        self._window.restart_from_head()
 
     def give_up(self) -> None:
         """Let what cannot be sent now fail, without another try."""

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CandidateFinder, check_keys, first_group, reach_of
+from claimjobs.claim.candidates import CandidateFinder, check_keys, examined_of, first_group
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.mark import Mark
 from claimjobs.claim.row_reader import RowReader
@@ -152,7 +152,7 @@ class LockRowsAndMark(Recheck):
 class AdvisoryStrategy(ClaimStrategy):
     """Finds candidates, tries to lock as many as are wanted, checks them again, and goes on until it has enough."""
 
-    is_one_statement = is_lazy = False
+    needs_no_transaction = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, recheck: Recheck, *, declared: bool | None) -> None:
         self._roles, self._dialect = backend.roles, backend.dialect
@@ -174,7 +174,7 @@ class AdvisoryStrategy(ClaimStrategy):
             locked = _lock_some(connection, locks, rest, size - len(jobs))
             jobs += self._rechecked(connection, locks, owner, locked)
         jobs.sort(key=lambda job: places[job.key])
-        return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
+        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
 
     def _rechecked(self, connection: sa.Connection, locks: AdvisoryLocks, owner: int, keys: list[Key]) -> list[Job]:
         """The locked jobs that are claimed; the locks of the others are released."""

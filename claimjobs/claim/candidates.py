@@ -1,4 +1,4 @@
-"""Candidates: the statements that find and count them, and which of them a claim may have."""
+"""Candidates, where a claim reads their keys first. OneStatement and FindAndLock choose them within their statement."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def at_most(size: int, group_size: int) -> int:
     return min(size, max(1, group_size // 2)) if group_size else size
 
 
-def reach_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
+def examined_of(candidates: list[Key], jobs: Sequence[Job], size: int) -> int:
     """How many candidates a claim of `size` jobs went through to get these."""
     if len(jobs) < size:
         return len(candidates)

@@ -14,8 +14,8 @@ from claimjobs.claim.candidates import (
     CursorStatement,
     at_most,
     check_keys,
+    examined_of,
     first_group,
-    reach_of,
 )
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
@@ -61,7 +61,7 @@ class FindThenLock(LockStrategy):
             return NOTHING
         candidates, size = first_group(rows, request.size)
         jobs = self._locked(connection, candidates, size, marked)
-        return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
+        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
     def _locked(
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
@@ -96,8 +96,8 @@ class FindAndLock(LockStrategy):
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         if len(rows) == request.size:
-            reach = max(last_of(chosen[-1]), len(chosen))
-            return ClaimResult(jobs, reach, reach, suspects=wanted < request.size)
+            examined = max(last_of(chosen[-1]), len(chosen))
+            return ClaimResult(jobs, examined, examined, suspects=wanted < request.size)
         found = self._count.count(connection, request, at_least=len(rows))
         return ClaimResult(jobs, found, found, suspects=wanted < request.size)
 

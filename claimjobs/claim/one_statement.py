@@ -32,7 +32,7 @@ class OneStatement(ClaimStrategy):
         # The claim must be rolled back if a key names two rows, or if Python cannot hold a key (an instant or a date
         # out of its range). Both show only when the jobs are marked.
         can_be_read = all(isinstance(column.type, READABLE) for column in backend.roles.key)
-        self.is_one_statement = backend.roles.key_index is None and can_be_read
+        self.needs_no_transaction = backend.roles.key_index is None and can_be_read
         self._backend, self._selection, self._now = backend, selection, now
         self._values = ClaimedValues(backend.roles)
         self.key_columns = len(backend.roles.key)
@@ -65,8 +65,8 @@ class OneStatement(ClaimStrategy):
         group_size = reader.group_sizes(claimed[:1])[0] if claimed else 0
         is_full = len(claimed) == at_most(request.size, group_size)
         # Jobs that are claimed now are candidates no more.
-        reach = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
-        return ClaimResult(jobs, reach, reach, owner, suspects=bool(group_size))
+        examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
+        return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
 
 
 class ClaimStatement(CursorStatement[CompiledStatement]):

@@ -13,7 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CursorStatement, check_keys, first_group, reach_of
+from claimjobs.claim.candidates import CursorStatement, check_keys, examined_of, first_group
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -75,7 +75,7 @@ class SideCarPhases:
 class SideCarStrategy(ClaimStrategy):
     """Claims by lease: find, lock the rows, insert their keys, read which claims this owner has."""
 
-    is_one_statement = is_lazy = False
+    needs_no_transaction = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._phases = SideCarPhases(backend, selection, now)
@@ -96,8 +96,8 @@ class SideCarStrategy(ClaimStrategy):
         candidates, size = first_group(rows, request.size)
         keys = self._chosen(connection, candidates, size, suspects=bool(rows[0][-1]))
         jobs = self._insert(connection, keys, owner) if keys else []
-        reach = reach_of(candidates, jobs, size) if self._locks else len(keys)
-        return ClaimResult(jobs, len(rows), reach, owner, suspects=bool(rows[0][-1]))
+        examined = examined_of(candidates, jobs, size) if self._locks else len(keys)
+        return ClaimResult(jobs, len(rows), examined, owner, suspects=bool(rows[0][-1]))
 
     def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int, *, suspects: bool) -> list[Key]:
         """The keys to insert. Without locks, these are a run of candidates from a random place: otherwise all consumers
@@ -130,7 +130,7 @@ class SideCarLockOnly(ClaimStrategy):
     may be older than its locks, and another transaction may have settled the job in between.
     """
 
-    is_one_statement = is_lazy = False
+    needs_no_transaction = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._phases = SideCarPhases(backend, selection, now)
@@ -144,7 +144,7 @@ class SideCarLockOnly(ClaimStrategy):
         candidates, size = first_group(rows, request.size)
         keys = self._phases.locked(connection, candidates, size)
         jobs = self._phases.jobs(connection, self._free, keys) if keys else []
-        return ClaimResult(jobs, len(rows), reach_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
+        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
 
 
 def side_car_strategy(

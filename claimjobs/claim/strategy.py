@@ -33,9 +33,9 @@ class ClaimResult(NamedTuple):
 
     jobs: list[Job]
     found: int
-    """Candidates that were found. Of a claim that got all it wanted: at least those that it went through."""
-    reach: int
-    """How many candidates the claim went through to get these jobs."""
+    """How many candidates there were. A full claim stops before it has read all of them, and reports `examined`."""
+    examined: int
+    """How many candidates, in order, the claim needed for these jobs: those that others had locked or claimed count."""
     owner: int = 0
     """The id of the owner that claimed them."""
     suspects: bool = False
@@ -44,7 +44,7 @@ class ClaimResult(NamedTuple):
     @property
     def collisions(self) -> int:
         """Candidates that others had locked or claimed before this claim reached them."""
-        return self.reach - len(self.jobs)
+        return self.examined - len(self.jobs)
 
 
 NOTHING: Final = ClaimResult([], 0, 0)
@@ -72,7 +72,7 @@ class ClaimStrategy(ABC):
 
     keyset_order: KeysetOrder | None
     """The order, if a claim can begin anywhere in it."""
-    is_one_statement: bool
+    needs_no_transaction: bool
     """Whether a claim needs no transaction around it."""
     is_lazy: bool
     """Whether the database reads no more candidates than are needed. Then the limit may be high."""

@@ -1,4 +1,4 @@
-"""Claims in two phases, for any database with SKIP LOCKED: find and lock, then mark."""
+"""Claims in two phases, find and lock, for any database with SKIP LOCKED. A lease also marks what it has locked."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from claimjobs.table.backend import Backend
 class TwoPhases(ClaimStrategy):
     """Claims by lease: find and lock, then mark the jobs as owned."""
 
-    is_one_statement = False
+    needs_no_transaction = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[object]) -> None:
         self._values = ClaimedValues(backend.roles)
@@ -32,7 +32,7 @@ class TwoPhases(ClaimStrategy):
 class LockOnly(ClaimStrategy):
     """Claims by the row locks of an open transaction: find and lock, and write nothing."""
 
-    is_one_statement = False
+    needs_no_transaction = False
 
     def __init__(self, backend: Backend, selection: Selection) -> None:
         self._lock = lock_strategy(backend, selection)

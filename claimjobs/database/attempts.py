@@ -22,7 +22,7 @@ the losers of a deadlock try again at different times."""
 
 
 class Attempts:
-    """The attempts of one transaction, until one succeeds. Iterate over it once; each attempt is a `with` block.
+    """The attempts of one transaction, until one succeeds: `for attempt in attempts: with attempt as connection: ...`.
 
     An error that may pass ends the block without an exception, and another attempt follows after a pause. A failure to
     connect does so, too. Any other error is raised, and so is the last one when the time is over.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import SWALLOWED, Halving
+from claimjobs.batch.refusals import SWALLOWED, SplitRefused
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.database.connection import Connector
 from claimjobs.database.savepoint import savepoint
@@ -94,8 +94,8 @@ class Reaper:
         roles, limit = self._backend.roles, {"claimjobs_limit": AT_ONCE}
         keys = [key_of(row) for row in connection.execute(statements.ownerless(roles), limit)]
         if keys:
-            reach = SettleTarget(roles, self._backend.dialect, statements.claimed_by_nobody(roles))
-            connection.execute(release(reach), {"claimjobs_keys": keys})
+            target = SettleTarget(roles, self._backend.dialect, statements.claimed_by_nobody(roles))
+            connection.execute(release(target), {"claimjobs_keys": keys})
         return len(keys)
 
     def reclaim(self, seen: OwnerState) -> int:
@@ -179,13 +179,13 @@ class Reaper:
         refused: dict[Key, str] = {}
         short: set[Key] = set()
         keys = outcomes.keys()
-        halving = Halving(keys, self._backend.dialect, refused)
-        for some in halving:
+        parts = SplitRefused(keys, self._backend.dialect, refused)
+        for some in parts:
             try:
                 with savepoint(connection):
                     short |= self._settler.write(connection, owner, outcomes.only(set(some)))
             except (sa.exc.DBAPIError, WriteSwallowed) as error:
-                halving.refuse(some, error)
+                parts.refuse(some, error)
         # Compared in Python: where a key is unequal to itself, SQL finds no row by it.
         left = {key_of(row) for row in connection.execute(self._held, {"claimjobs_me": owner})} if short else set()
         stuck = {**refused, **dict.fromkeys(left & set(keys), SWALLOWED)}

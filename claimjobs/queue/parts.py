@@ -184,15 +184,21 @@ class QueueParts:
 
     def _settler(self, on_done: OnDone | None) -> Settler:
         backend, chosen = self.backend, self._settings
-        given: dict[str, Any] = {"locked": not chosen.by_lease, "source": backend.apart}
-        if callable(on_done):
-            given["otherwise"] = self._default_finish
-        if on_done == LEAVE:
-            given |= {"left": self._left, "ready": self.selector.selection(None).ready}
+        leaves = on_done == LEAVE
         # A transaction that holds jobs has begun long ago, so the time of its beginning is too old.
         lasts = not chosen.by_lease and isinstance(chosen.now, database_now)
         now = statement_now() if lasts else chosen.now
-        return Settler(backend.roles, backend.dialect, now, on_done, **given)
+        return Settler(
+            backend.roles,
+            backend.dialect,
+            now,
+            on_done,
+            otherwise=self._default_finish if callable(on_done) else None,
+            left=self._left if leaves else None,
+            ready=self.selector.selection(None).ready if leaves else None,
+            locked=not chosen.by_lease,
+            user_table=backend.apart,
+        )
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -283,9 +289,9 @@ class QueueParts:
     def selector(self) -> Selector:
         """The rows that the queue's predicate and order select."""
         backend, chosen = self.backend, self._settings
-        given: dict[str, Any] = {"excluded": self._left.excluded} if chosen.on_done == LEAVE else {}
+        excluded = self._left.excluded if chosen.on_done == LEAVE else sa.true()
         roles, order = backend.source, chosen.order_by
-        return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, **given)
+        return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, excluded)
 
     @property
     def _left(self) -> Leftovers:

@@ -27,7 +27,7 @@ from claimjobs.table.roles import Roles
 SETTLED: Final = "claimjobs_settled_count"
 """The first column of every row: how many jobs of the batch before were settled. If `me` was declared dead, it is less
 than 0 (see `settled_by_the_dead`). A claim of nothing returns one row, in which the columns of the job are NULL."""
-REACHED: Final = "claimjobs_reached_{}"
+SETTLED_KEY: Final = "claimjobs_reached_{}"
 """If a batch is settled, then these columns follow, one for each column of the key: the keys of the jobs that were
 settled, as arrays. They are NULL if all jobs of the batch were."""
 
@@ -74,7 +74,7 @@ def _alive(roles: Roles, dialect: Dialect, is_alive: sa.ColumnElement[bool], set
     count = sa.select(sa.func.count().label(SETTLED)).select_from(settled).subquery("count").c[SETTLED]
     is_short = count < sa.bindparam("claimjobs_meant", type_=sa.Integer)
     keys = [settled.c[column.key] for column in roles.key]
-    arrays = [sa.case((is_short, dialect.array(key))).label(REACHED.format(i)) for i, key in enumerate(keys)]
+    arrays = [sa.case((is_short, dialect.array(key))).label(SETTLED_KEY.format(i)) for i, key in enumerate(keys)]
     return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 
 

@@ -30,7 +30,7 @@ def dead_page(
 def chosen(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of those of the jobs `keys` that are dead, in the order of their keys."""
     dead = sa.select(*columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
-    return dialect.reach(dead, roles.key, roles.key_index)
+    return dialect.restrict_to_keys(dead, roles.key, roles.key_index)
 
 
 def count_dead(roles: Roles, where: Predicates) -> sa.Select[Any]:
@@ -44,10 +44,10 @@ def retry_dead(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa
     fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
     values = {column: value for column, value in fresh.items() if column is not None}
     update = sa.update(roles.table).values({**roles.state.becomes(UNCLAIMED), **values})
-    return dialect.reach(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
+    return dialect.restrict_to_keys(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
 
 
 def drop_dead(roles: Roles, dialect: Dialect) -> sa.Delete:
     """Delete those of the jobs `keys` that are dead."""
     delete = dialect.delete(roles.table).where(roles.state.is_(DEAD))
-    return dialect.reach(delete, roles.key, roles.key_index)
+    return dialect.restrict_to_keys(delete, roles.key, roles.key_index)

@@ -1,4 +1,4 @@
-"""Phase 1 of a claim: find candidates. Nothing is locked."""
+"""Phase 1 of a claim, find: which rows are candidates, in which order. Every claim statement is built on this."""
 
 from __future__ import annotations
 

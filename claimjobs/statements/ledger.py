@@ -32,7 +32,7 @@ def count_old_entries(ledger: sa.Table) -> sa.Select[Any]:
 
 def forget(ledger: sa.Table, dialect: Dialect) -> sa.Delete:
     """Delete the notes with the digests `keys`."""
-    return dialect.reach(dialect.delete(ledger), [ledger.c.digest], None)
+    return dialect.restrict_to_keys(dialect.delete(ledger), [ledger.c.digest], None)
 
 
 def _old(ledger: sa.Table) -> sa.ColumnElement[bool]:

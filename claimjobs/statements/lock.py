@@ -1,4 +1,4 @@
-"""Phase 2 of a claim: lock the candidates that are still free."""
+"""Phase 2 of a claim, lock: the candidates that are still free. Some databases find and lock in one statement."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def lock_those(roles: Roles, dialect: Dialect, predicates: Sequence[sa.ColumnEle
     """Lock those of the rows `keys` for which a user's predicates hold, and return their keys. The predicates hold
     until the transaction ends. So the statement that writes needs no text of the user's.
     """
-    rows = dialect.reach(sa.select(*roles.key).where(*predicates), roles.key, roles.key_index)
+    rows = dialect.restrict_to_keys(sa.select(*roles.key).where(*predicates), roles.key, roles.key_index)
     return rows.order_by(*roles.key).with_for_update(of=roles.table)
 
 

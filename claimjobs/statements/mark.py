@@ -15,7 +15,7 @@ from claimjobs.table.roles import Roles
 def mark(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any], owners: sa.Table) -> sa.Update:
     """Mark the jobs `keys`, which this transaction has locked, as claimed by `me`; none if `me` was declared dead."""
     update = sa.update(roles.table).where(alive(owners)).values(ownership(roles, now))
-    return dialect.reach(update, roles.key, roles.key_index)
+    return dialect.restrict_to_keys(update, roles.key, roles.key_index)
 
 
 def ownership(roles: Roles, now: sa.ColumnElement[Any]) -> dict[Any, Any]:

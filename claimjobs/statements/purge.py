@@ -45,4 +45,4 @@ def count_chosen(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
 
 def delete_old(roles: Roles, dialect: Dialect, guard: Predicates) -> sa.Delete:
     """Delete those of the jobs `keys` that are still old. `guard` is `old`: it holds no text of the user's."""
-    return dialect.reach(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)
+    return dialect.restrict_to_keys(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)

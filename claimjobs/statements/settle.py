@@ -108,17 +108,17 @@ def still_mine(target: SettleTarget) -> sa.Select[Any]:
     """Lock those of the jobs `keys` that `me` still holds, until the settle is committed: their keys."""
     roles = target.roles
     held = sa.select(*roles.key).where(target.filter).order_by(*roles.key)
-    return target.dialect.reach(held, roles.key, roles.key_index).with_for_update(of=roles.table)
+    return target.dialect.restrict_to_keys(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
 def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
     """Those of `keys` that still have a row in the user's table."""
-    return dialect.reach(sa.select(*source.key), source.key, source.key_index)
+    return dialect.restrict_to_keys(sa.select(*source.key), source.key, source.key_index)
 
 
 def _guarded(write: Write, target: SettleTarget) -> Write:
     roles, dialect = target.roles, target.dialect
-    write = dialect.reach(write.where(target.filter), roles.key, roles.key_index)
+    write = dialect.restrict_to_keys(write.where(target.filter), roles.key, roles.key_index)
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 

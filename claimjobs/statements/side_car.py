@@ -118,7 +118,7 @@ def note(pair: SideCarJoin) -> sa.Executable:
 def remove(pair: SideCarJoin) -> sa.Delete:
     """Delete the rows `keys` from the user's table: they are done and not kept."""
     source, dialect = pair.source, pair.dialect
-    return dialect.reach(dialect.delete(source.table), source.key, source.key_index)
+    return dialect.restrict_to_keys(dialect.delete(source.table), source.key, source.key_index)
 
 
 def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:

@@ -97,7 +97,7 @@ class MySQL(Dialect):
         found = straight(wanted, join, index)
         return found.limit(limit).with_for_update(skip_locked=True, of=join.right)
 
-    def reach(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
+    def restrict_to_keys(self, statement: Write, key: Sequence[sa.Column[Any]], index: str | None) -> Write:
         """Read the keys as a table, and find each row by the index.
 
         For `WHERE id IN (...)` the planner may choose another index and lock the rows that it reads there. Even with a

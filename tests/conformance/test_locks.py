@@ -64,7 +64,7 @@ def claimed_by_hand(backend: Backend, connection: sa.Connection, queue: Queue) -
     claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(SIZE, CANDIDATES))
     assert len(claimed.jobs) == SIZE
     assert claimed.found == (
-        claimed.reach if backend.has("lock of what is found") else CANDIDATES
+        claimed.examined if backend.has("lock of what is found") else CANDIDATES
     )  # it took all it wanted
     return [job.key for job in claimed.jobs]
 

@@ -1,4 +1,4 @@
-"""Search: where the claims of one consumer begin in the order, and how many candidates they read."""
+"""CandidateWindow: where the claims of one consumer begin in the order, and how many candidates they read."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ TRIES: Final = 5
 """How often a claim from the head is tried while others have locked all its candidates. Each try reads more of them."""
 
 
-class Search:
-    """Learns from each claim of one consumer for the next one.
+class CandidateWindow:
+    """Which candidates the next claim of a consumer reads: it learns that from each claim.
 
-    A hold repeats these calls until the search is over: `next_request`, `ClaimStrategy.claim`, `learn`, `is_over`.
+    A hold repeats these calls until a claim is final: `next_request`, `ClaimStrategy.claim`, `learn`, `is_over`.
     """
 
     def __init__(self, report: Report) -> None:
@@ -137,7 +137,7 @@ class Overfetch:
         if claimed.suspects:
             return
         if len(claimed.jobs) == size:
-            need = self.SPARE * claimed.reach / size if claimed.collisions else 1.0
+            need = self.SPARE * claimed.examined / size if claimed.collisions else 1.0
             self.factor = max(1.0, self.MEMORY * self.factor + (1 - self.MEMORY) * need)
         elif claimed.found >= limit:  # there was more to read
             self.factor = min(self.factor * (2 if claimed.jobs else 4), self.LARGEST)
