@@ -53,7 +53,8 @@ class Dialect:
     """Find, lock and mark can be one statement: it needs UPDATE ... RETURNING inside a CTE."""
 
     finds_and_locks_at_once: ClassVar[bool] = False
-    """A SELECT can lock the rows of one table only, in the order of a subquery: it needs FOR UPDATE OF."""
+    """One SELECT can join candidates to the table and lock only the table's rows, in the candidates' order. It needs
+    FOR UPDATE OF."""
 
     locks_in_order: ClassVar[bool] = False
     """`ORDER BY ... LIMIT n FOR UPDATE SKIP LOCKED` locks the first n free rows, and no other row that it sorts."""

@@ -215,8 +215,8 @@ class Settler:
     def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes of jobs that this transaction has locked.
 
-        Returns the keys of each statement that reached fewer rows. Raises WriteSwallowed instead if the row locks are
-        the claim: roll back then.
+        If a statement wrote fewer rows than it was given keys, all its keys are returned: any of them may be unwritten.
+        Where row locks are the claim, it raises WriteSwallowed instead; roll back then.
         """
         short: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):

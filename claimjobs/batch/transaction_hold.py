@@ -67,9 +67,11 @@ class OpenTransaction(Connector):
         return self._transaction is not None and not self._transaction.is_active
 
     @contextlib.contextmanager
-    def once(self, unconfirmed: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
+    def once(
+        self, unconfirmed: list[BaseException] | None = None, *, autocommit: bool = False
+    ) -> Iterator[sa.Connection]:
         """Begin a transaction. The end of the block leaves it open; an exception rolls it back."""
-        del unconfirmed, alone  # they are about commits
+        del unconfirmed, autocommit  # they are about commits
         with shielded(), self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = self._gone_by = None
@@ -142,9 +144,10 @@ class OpenTransaction(Connector):
 class BatchTransaction:
     """What the jobs of one batch write: a savepoint for each job, made as soon as the connection is used.
 
-    Before them there are two for the whole batch. The outer one is for undoing all of it. The inner one is released
-    before the settle writes. If the server has rolled the transaction back, as after a deadlock, that fails: no lock
-    protects the handler's later writes, and the settle would wait for whoever has claimed the jobs since.
+    Two more savepoints are made before those. The outer one undoes the whole batch. The inner one shows whether the
+    transaction is intact: it is released before the settle writes, and the release fails if the server has rolled the
+    transaction back, as after a deadlock. Then no lock protects the handler's later writes, and a settle would wait for
+    the next owner of the jobs.
     """
 
     def __init__(self, transaction: OpenTransaction, claimed: ClaimResult) -> None:

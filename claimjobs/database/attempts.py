@@ -35,13 +35,13 @@ class Attempts:
         unless: Control | None,
         unconfirmed: list[BaseException] | None,
         *,
-        alone: bool,
+        autocommit: bool,
     ) -> None:
         self._connector = connector
         self._patience = patience
         self._unless = unless
         self._unconfirmed = unconfirmed
-        self._alone = alone
+        self._autocommit = autocommit
         self._succeeded = False
         self._deadline: float | None = None
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0)
@@ -52,7 +52,7 @@ class Attempts:
 
     def __enter__(self) -> sa.Connection:
         while True:
-            self._once = self._connector.once(self._unconfirmed, alone=self._alone)
+            self._once = self._connector.once(self._unconfirmed, autocommit=self._autocommit)
             try:
                 return self._once.__enter__()
             except Exception as error:

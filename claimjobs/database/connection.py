@@ -74,7 +74,7 @@ class Connector:
         self._report = report
         self._lock = FairLock()
         self._connection: sa.Connection | None = None
-        self._alone = False
+        self._autocommit = False
         self._opened = 0.0
         self._outage: Outage | None = None
         self._giving_up = threading.Event()
@@ -91,12 +91,11 @@ class Connector:
         *,
         unconfirmed: list[BaseException] | None = None,
         unless: Control | None = None,
-        alone: bool = False,
+        autocommit: bool = False,
     ) -> Result:
         """Run `work` in a transaction and commit it. If it fails, run it again for at most `patience` seconds.
 
-        `alone`: the work is a single statement, which is a transaction by itself. It is sent without BEGIN and COMMIT
-        if the session is ours.
+        `autocommit`: the work is a single statement. It is sent without BEGIN and COMMIT if the session is ours.
 
         After a deadlock, lock timeout or serialization failure it runs again. After a lost connection, too many
         connections, or if the server restarts, is full or read-only, it runs again on a new connection. Each error is
@@ -106,7 +105,7 @@ class Connector:
         `unconfirmed` collects the errors after which it is unknown whether an attempt was committed. There is no
         further attempt when `unless` is stopping.
         """
-        attempts = self.attempts(patience, unconfirmed=unconfirmed, unless=unless, alone=alone)
+        attempts = self.attempts(patience, unconfirmed=unconfirmed, unless=unless, autocommit=autocommit)
         for attempt in attempts:
             with attempt as connection:
                 result = work(connection)
@@ -141,14 +140,14 @@ class Connector:
         *,
         unconfirmed: list[BaseException] | None = None,
         unless: Control | None = None,
-        alone: bool = False,
+        autocommit: bool = False,
     ) -> Attempts:
         """The attempts of one transaction, with the parameters of `transaction`:
 
         `for attempt in connector.attempts(): with attempt as connection: ...`
         """
         patience = self._liveness.patience if patience is None else patience
-        return Attempts(self, patience, unless, unconfirmed, alone=alone)
+        return Attempts(self, patience, unless, unconfirmed, autocommit=autocommit)
 
     def raise_in_words(self, error: Exception) -> None:
         """Raise StatementTimedOut or ReadOnly for the last error of all attempts, if it is one of these."""
@@ -182,7 +181,7 @@ class Connector:
         try:
             with shielded(), self._locked():
                 connection = self._open()
-                self._commit_by_itself(connection, False)
+                self._set_autocommit(connection, False)
                 with (
                     contextlib.closing(self._dialect.waking.listener(connection)) as listener,
                     self._lock.releasable_by(listener.end),
@@ -207,13 +206,15 @@ class Connector:
     # --- a single attempt --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def once(self, unconfirmed: list[BaseException] | None = None, *, alone: bool = False) -> Iterator[sa.Connection]:
+    def once(
+        self, unconfirmed: list[BaseException] | None = None, *, autocommit: bool = False
+    ) -> Iterator[sa.Connection]:
         """A single attempt: a transaction that the end of the block commits, and an exception rolls back."""
         with shielded(), self._locked():
             connection = self._open()
-            self._commit_by_itself(connection, alone and not self.pooled)
+            self._set_autocommit(connection, autocommit and not self.pooled)
             try:
-                with _Autocommit(connection) if self._alone else connection.begin():
+                with _Autocommit(connection) if self._autocommit else connection.begin():
                     yield connection
             except sa.exc.DBAPIError as error:
                 self._drop_if_broken(error, unconfirmed)
@@ -221,13 +222,13 @@ class Connector:
             finally:
                 self._clear_up()
 
-    def _commit_by_itself(self, connection: sa.Connection, alone: bool) -> None:
-        if alone != self._alone:
+    def _set_autocommit(self, connection: sa.Connection, autocommit: bool) -> None:
+        if autocommit != self._autocommit:
             # Each call of `execution_options` would add a callback that stays until the connection is closed.
-            level: Any = "AUTOCOMMIT" if alone else self._dialect.isolation
+            level: Any = "AUTOCOMMIT" if autocommit else self._dialect.isolation
             driver_connection: Any = connection.connection.dbapi_connection
             connection.dialect.set_isolation_level(driver_connection, level)
-            self._alone = alone
+            self._autocommit = autocommit
 
     @contextlib.contextmanager
     def _breaking(self, unconfirmed: list[BaseException] | None = None) -> Iterator[None]:
@@ -286,7 +287,7 @@ class Connector:
         if self._connection is None:
             connection = open_connection(self._engine)
             self._connection = connection.execution_options(isolation_level=self._dialect.isolation)
-            self._alone = False
+            self._autocommit = False
             self._opened = time.monotonic()
             try:
                 self._set_up(self._connection)

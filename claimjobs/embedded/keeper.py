@@ -70,7 +70,7 @@ class Keeper:
         Raises Problem.
         """
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o755 if self._account else 0o700)
-        with self._alone():
+        with self._exclusively():
             self._users = (self.folder / "users").open("w")
             fcntl.flock(self._users, fcntl.LOCK_SH)
             return self._ready() or self._start()
@@ -79,12 +79,12 @@ class Keeper:
         """Release the shared lock; the last user stops the server. Raises Problem if it cannot be stopped."""
         if self._users is None:
             return
-        with self._alone(), self._users, contextlib.suppress(BlockingIOError):
+        with self._exclusively(), self._users, contextlib.suppress(BlockingIOError):
             fcntl.flock(self._users, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._stop()
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _exclusively(self) -> Iterator[None]:
         """Exclude other keepers that start or stop the server."""
         with (self.folder / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -115,7 +115,7 @@ class LeaseHold(Hold):
         for _ in range(OWNER_IDS):
             tried = self.owner.id
             try:
-                for attempt in self._connector.attempts(unless=self._control, alone=strategy.needs_no_transaction):
+                for attempt in self._connector.attempts(unless=self._control, autocommit=strategy.needs_no_transaction):
                     with attempt as connection:
                         tried = self.owner.id  # a new connection may have registered under a new id
                         claimed = strategy.claim(connection, tried, request)
@@ -172,11 +172,11 @@ class LeaseHold(Hold):
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
         owner, unconfirmed = claimed.owner, list[BaseException]()
-        with self._settling(outcomes):
+        with self._one_settle(outcomes):
             unsettled = self._refusals.settle(owner, outcomes, unconfirmed)
             if not outcomes.all_done:
                 self.restart_from_head()
-            return self._settled(outcomes, owner, unsettled, unconfirmed)
+            return self._record_settle(outcomes, owner, unsettled, unconfirmed)
 
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
@@ -184,12 +184,12 @@ class LeaseHold(Hold):
         """Settle, and claim the next `size` jobs in the same transaction. If the claim fails, only settle."""
         owner, unconfirmed = claimed.owner, list[BaseException]()
         way = plan.settle_and_claim(self._settler)
-        with self._settling(outcomes):
+        with self._one_settle(outcomes):
             if not outcomes.all_done:
                 self.restart_from_head()
-            request, alone = self._window.next_request(size, plan.strategy), way.needs_no_transaction(outcomes)
+            request, autocommit = self._window.next_request(size, plan.strategy), way.needs_no_transaction(outcomes)
             try:
-                for attempt in self._connector.attempts(unconfirmed=unconfirmed, alone=alone):
+                for attempt in self._connector.attempts(unconfirmed=unconfirmed, autocommit=autocommit):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
                         lost, following = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
@@ -203,7 +203,7 @@ class LeaseHold(Hold):
                 unsettled, following = self._followed(
                     outcomes, owner, lost, following=following, unconfirmed=unconfirmed
                 )
-            lost = self._settled(outcomes, owner, unsettled, unconfirmed)
+            lost = self._record_settle(outcomes, owner, unsettled, unconfirmed)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too
         if following.jobs:
@@ -233,7 +233,7 @@ class LeaseHold(Hold):
         return self._ahead.take(claimed)
 
     @contextlib.contextmanager
-    def _settling(self, outcomes: Outcomes) -> Iterator[None]:
+    def _one_settle(self, outcomes: Outcomes) -> Iterator[None]:
         """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
@@ -250,7 +250,7 @@ class LeaseHold(Hold):
                     self._connector.close()
         self.progress()
 
-    def _settled(
+    def _record_settle(
         self, outcomes: Outcomes, owner: int, unsettled: Unsettled, unconfirmed: list[BaseException]
     ) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused."""

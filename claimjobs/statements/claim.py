@@ -49,8 +49,8 @@ def claim(
     If the first job is a suspect, only suspects of a group of the same size are claimed, and at most half as many as
     that group. The other rows stay locked until the statement ends. If `me` was declared dead, nothing is claimed.
 
-    `settled` settles the batch before, of `meant` jobs, and returns their keys. The statement forces it to run first.
-    If the planner chooses, it runs last, and consumers wait for each other.
+    `settled` is the DELETE or UPDATE that settles the previous batch; `meant` is how many jobs that has. The statement
+    forces it to run before the claim. If the planner may choose, it runs last, and consumers wait for each other.
 
     What is read twice, and what locks, is MATERIALIZED. Without that a planner may run it twice, and the second run
     locks other rows. The size of the group is read from the first locked row: a query of its own reads a page more.

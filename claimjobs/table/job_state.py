@@ -19,8 +19,8 @@ Column = sa.Column[Any]
 class State:
     """A column with a value for each state, an owner that is NULL or not, or both.
 
-    If one value stands for two states, the owner distinguishes them: only a claimed job has one. Without a column,
-    every row without an owner is unclaimed.
+    If one value stands for two states, the owner column tells them apart: only a claimed job has an owner. Without a
+    column for the state, a row whose owner is NULL is unclaimed.
     """
 
     column: Column | None
