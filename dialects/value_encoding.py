@@ -1,6 +1,6 @@
 """How values are read: some drivers take long for some types, and some values exist in the database but not in Python.
 
-The encodings are optimisations (decision 0025).
+The encodings are optimisations (docs/decisions/0025).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import SplitRefused
+from claimjobs.batch.refusals import WriteInHalves
 from claimjobs.batch.settle import keys_for
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -101,9 +101,9 @@ class DeadJobs:
         """The predicate about the user's table, also where dead jobs are rows of a side-car."""
         backend = self._backend
         found = predicates_of(where, backend.source, backend.dialect.lexis)
-        if backend.apart is None or not found:
+        if backend.user_table is None or not found:
             return found
-        return (of_jobs(SideCarJoin(backend.apart, backend.roles, backend.dialect, self._now), found),)
+        return (of_jobs(SideCarJoin(backend.user_table, backend.roles, backend.dialect, self._now), found),)
 
     def _write(self, statement: Any, keys: Iterable[Key] | None, where: Where, limit: int | None, *, what: str) -> int:
         narrower = self._narrower(where)
@@ -112,7 +112,7 @@ class DeadJobs:
         done = 0
         with self._connect() as connector:
             for chunk in self._found(connector, where, limit) if keys is None else _chunks(keys, limit):
-                parts = SplitRefused(chunk, self._backend.dialect, refused)
+                parts = WriteInHalves(chunk, self._backend.dialect, refused)
                 for some in parts:
                     try:
                         done += self._write_keys(connector, statement, lock, some)

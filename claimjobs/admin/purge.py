@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import SplitRefused
+from claimjobs.batch.refusals import WriteInHalves
 from claimjobs.batch.settle import keys_for
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
@@ -57,7 +57,7 @@ class Purge:
         deleted, after = 0, None
         while True:
             found = self._page((*old, *narrower), after)
-            parts = SplitRefused([roles.key_in(row._mapping) for row in found], dialect, refused)
+            parts = WriteInHalves([roles.key_in(row._mapping) for row in found], dialect, refused)
             for keys in parts:
                 try:
                     deleted += self._delete_keys(delete, lock, keys)

@@ -92,8 +92,8 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     """The stats of a queue's table, by three statements or a few more."""
     roles = backend.roles
     known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
-    if backend.apart is not None:  # most of its unclaimed jobs have no row there; and some rows have no job any more
-        pair = SideCarJoin(backend.apart, roles, backend.dialect, now)
+    if backend.user_table is not None:  # most unclaimed jobs have no row in it, and some of its rows have no job
+        pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = _held(connection, backend) if backend.by_lease else {}

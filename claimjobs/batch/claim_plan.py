@@ -42,7 +42,7 @@ class ClaimPlan:
     def work(self) -> sa.ColumnElement[Any]:
         """A scalar that is NULL when there is nothing to claim."""
         backend, selection = self.backend, self.selection
-        if backend.apart is None:
+        if backend.user_table is None:
             return work(backend.source, selection)
-        pair = SideCarJoin(backend.apart, backend.roles, backend.dialect, self.now)
+        pair = SideCarJoin(backend.user_table, backend.roles, backend.dialect, self.now)
         return work(backend.source, replace(selection, ready=sa.and_(selection.ready, pair.group_size >= 0)))

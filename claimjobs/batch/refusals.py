@@ -55,7 +55,7 @@ class Refusals:
         try:
             unwritten = self._settler.settle(self._connector, owner, outcomes, unconfirmed)
         except (sa.exc.DBAPIError, WriteSwallowed) as error:
-            parts = SplitRefused((), self._dialect, refused)
+            parts = WriteInHalves((), self._dialect, refused)
             parts.refuse(outcomes.keys(), error)
             unwritten = self._settle_parts(parts, owner, outcomes, unconfirmed)
         return self.follow(owner, outcomes, unwritten, refused=refused, unconfirmed=unconfirmed)
@@ -81,7 +81,7 @@ class Refusals:
         return Unsettled(unwritten - set(swallowed), stuck)
 
     def _settle_parts(
-        self, parts: SplitRefused, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]
+        self, parts: WriteInHalves, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]
     ) -> set[Key]:
         """Settle part by part. Returns the keys of the rows that were not written."""
         unwritten: set[Key] = set()
@@ -115,7 +115,7 @@ class Refusals:
         """
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
-        parts = SplitRefused(failed.keys(), self._dialect, again)
+        parts = WriteInHalves(failed.keys(), self._dialect, again)
         unwritten = self._settle_parts(parts, owner, failed, unconfirmed)
         again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
         written = failed.only(set(failed.errors) - set(again))
@@ -201,7 +201,7 @@ def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
     return isinstance(error, WriteSwallowed) or dialect.errors.refuses_row(error)
 
 
-class SplitRefused:
+class WriteInHalves:
     """Keys to be written: all at once, and what the database refuses in halves, until the bad row is alone.
 
     `for keys in parts:` write them, and call `refuse` where the database refuses that.

@@ -166,7 +166,7 @@ class Settler:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
 
         These are jobs that `me` no longer held, and jobs whose write was swallowed (see `batch.refusals`). To write
-        outcomes twice does no harm. `unconfirmed` as for `Connector.transaction`.
+        outcomes twice does no harm. `unconfirmed` collects the errors after which the commit may have happened, or not.
         """
         try:
             for attempt in connector.attempts(unconfirmed=unconfirmed):
@@ -205,7 +205,9 @@ class Settler:
 
     @property
     def _locks_first(self) -> bool:
-        """Whether jobs must be locked first: because a write has effects outside, or returns no keys to compare."""
+        """Whether jobs must be locked before the writes: if a function of the user's is called with them, or if the
+        owner is stored in another row, so that the write cannot be guarded by it.
+        """
         return (
             callable(self._on_done)
             or self._on_done == LEAVE

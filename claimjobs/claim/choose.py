@@ -36,7 +36,7 @@ def strategy_for(
         from claimjobs.claim.advisory_locks import advisory_strategy  # noqa: PLC0415
 
         return advisory_strategy(backend, selection, now, hold, session_lock=session_lock, careful=careful)
-    if backend.apart is not None:
+    if backend.user_table is not None:
         from claimjobs.claim.side_car import side_car_strategy  # noqa: PLC0415
 
         return side_car_strategy(backend, selection, now, hold)

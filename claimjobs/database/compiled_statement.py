@@ -1,7 +1,7 @@
 """A statement of a claim or a settle, sent to the driver as the text that SQLAlchemy compiled.
 
 A consumer sends a few statements again and again. For each, SQLAlchemy looks up the compiled text, describes the result
-and calls listeners: nearly a third of a consumer's computing for a batch (decision 0025). So SQLAlchemy sends a
+and calls listeners: nearly a third of a consumer's computing for a batch (docs/decisions/0025). So SQLAlchemy sends a
 statement the first time. After that it does so only if the engine has listeners, logs, or changes statements.
 """
 

@@ -71,7 +71,7 @@ class LeaseHold(Hold):
         self._process = os.getpid()
         self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
         """By the id under which they were claimed."""
-        self._ahead = ClaimsAhead()
+        self._unrequested = UnrequestedClaims()
         self._stuck: set[Key] = set()
         """Jobs whose outcome and whose failure the database refuses. They stay claimed while this owner lives."""
         self._losses_seen = 0
@@ -79,7 +79,7 @@ class LeaseHold(Hold):
         self._closed = False
         self._lease = liveness.lease
         self._one_at_a_time = threading.Lock()
-        """Locked by a claim or a settle. Between its commit and the update of `_held_keys` no other may read these."""
+        """Locked during a claim and a settle, until `_held_keys` is up to date: no other thread may read it before."""
         self.owner = Owner(self._connector, backend, liveness)
         self._refusals = Refusals(self._connector, backend, settler, retry)
         reaper = Reaper(self._connector, backend, settler, retry)
@@ -149,8 +149,8 @@ class LeaseHold(Hold):
     def _release_unconfirmed(self) -> None:
         """Release the jobs of an unconfirmed claim: this owner holds them in the database, and does not know of them.
 
-        The commit of a claim may have happened although the connection broke. This is checked for a lease: without a
-        session lock the old session may still be alive, and may commit late.
+        The commit of a claim may have happened although the connection broke. This is checked until a lease has passed:
+        without a session lock the old session may still be alive, and may commit late.
         """
         now = time.monotonic()
         if self._losses_seen != self._connector.lost:
@@ -207,7 +207,7 @@ class LeaseHold(Hold):
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too
         if following.jobs:
-            self._ahead.add(following)
+            self._unrequested.add(following)
         return lost, following
 
     def _followed(
@@ -228,9 +228,9 @@ class LeaseHold(Hold):
             following = NOTHING
         return unsettled, following
 
-    def take_ahead(self, claimed: ClaimResult) -> bool:
+    def take_unrequested(self, claimed: ClaimResult) -> bool:
         """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
-        return self._ahead.take(claimed)
+        return self._unrequested.take(claimed)
 
     @contextlib.contextmanager
     def _one_settle(self, outcomes: Outcomes) -> Iterator[None]:
@@ -299,7 +299,7 @@ class LeaseHold(Hold):
         """Release the early claims that no loop asked for within half a lease."""
         if self._one_at_a_time.locked():  # the heartbeat must not wait for a long claim or settle
             return
-        for claimed in self._ahead.forgotten(self._lease / 2):
+        for claimed in self._unrequested.forgotten(self._lease / 2):
             self.settle(claimed, Outcomes(released=keys_of(claimed)))
 
     def give_up(self) -> None:
@@ -329,7 +329,7 @@ class LeaseHold(Hold):
             self._connector.close()
 
     def _release_all(self) -> None:
-        self._ahead.clear()
+        self._unrequested.clear()
         me = self.owner.id
         keys = self._held_by(me, patience=1)
         if keys:
@@ -341,7 +341,7 @@ def keys_of(claimed: ClaimResult) -> list[Key]:
     return [job.key for job in claimed.jobs]
 
 
-class ClaimsAhead:
+class UnrequestedClaims:
     """Claims that were made with a settle, and that no loop has asked for yet."""
 
     def __init__(self) -> None:

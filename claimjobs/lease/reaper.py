@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.batch.refusals import SWALLOWED, SplitRefused
+from claimjobs.batch.refusals import SWALLOWED, WriteInHalves
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.database.connection import Connector
 from claimjobs.database.savepoint import savepoint
@@ -161,6 +161,7 @@ class Reaper:
         if not self._may_declare(connection, owner, last_beat):
             return 0, False
         is_first_time = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
+        # `held`: all its jobs. `rows`: those of them that no other session has locked; only these are written now.
         rows = connection.execute(self._left_behind, me).all()
         held = connection.execute(self._held, me).all()
         stuck = 0
@@ -179,7 +180,7 @@ class Reaper:
         refused: dict[Key, str] = {}
         short: set[Key] = set()
         keys = outcomes.keys()
-        parts = SplitRefused(keys, self._backend.dialect, refused)
+        parts = WriteInHalves(keys, self._backend.dialect, refused)
         for some in parts:
             try:
                 with savepoint(connection):

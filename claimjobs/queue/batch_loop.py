@@ -145,14 +145,14 @@ class BatchSource:
         self.where = where
         self._control = control
         self._closed = False
-        self._ahead: tuple[Hold, ClaimResult] | None = None
+        self._next: tuple[Hold, ClaimResult] | None = None
 
     def next_batch(self) -> Batch:
         """The batch that was claimed with the last settle, or else a new claim. It may be empty."""
-        early, self._ahead = self._ahead, None
-        if early is not None:
-            hold, claimed = early
-            if hold.take_ahead(claimed):
+        following, self._next = self._next, None
+        if following is not None:
+            hold, claimed = following
+            if hold.take_unrequested(claimed):
                 return self._parts.batch(hold, claimed, self)
         return self._parts.claim(self._size, self.where, self)
 
@@ -166,7 +166,7 @@ class BatchSource:
             return hold.settle(claimed, outcomes)
         lost, following = hold.settle_and_claim(claimed, outcomes, self._size, plan)
         if following.jobs:
-            self._ahead = hold, following
+            self._next = hold, following
         return lost
 
     @property
@@ -176,10 +176,10 @@ class BatchSource:
     def close(self) -> None:
         """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""
         self._closed = True
-        early, self._ahead = self._ahead, None
-        if early is not None:
-            hold, claimed = early
-            if hold.take_ahead(claimed):
+        following, self._next = self._next, None
+        if following is not None:
+            hold, claimed = following
+            if hold.take_unrequested(claimed):
                 hold.settle(claimed, Outcomes(released=[job.key for job in claimed.jobs]))
 
 

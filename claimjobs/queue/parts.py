@@ -166,7 +166,7 @@ class QueueParts:
     def _default_finish(self) -> Finish | None:
         """What happens to done jobs without a setting. The database is asked once."""
         backend = self.backend
-        if backend.apart is not None:
+        if backend.user_table is not None:
             return "keep"
         if self._finish is None:
             with connected(self._engine) as connection:
@@ -176,7 +176,7 @@ class QueueParts:
     @property
     def done_jobs(self) -> str:
         """What happens to done jobs, as a sentence. Raises DoneUndecided."""
-        return sentence(self.backend.source, self.on_done, beside=self.backend.apart is not None)
+        return sentence(self.backend.source, self.on_done, beside=self.backend.user_table is not None)
 
     def settler(self) -> Settler:
         """Writes outcomes. Raises UnfitTable if the table cannot store done jobs that are kept."""
@@ -197,7 +197,7 @@ class QueueParts:
             left=self._left if leaves else None,
             ready=self.selector.selection(None).ready if leaves else None,
             locked=not chosen.by_lease,
-            user_table=backend.apart,
+            user_table=backend.user_table,
         )
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -310,8 +310,8 @@ class QueueParts:
         backend, now = self.backend, self._settings.now
         with self.selector.understood(where), connected(self._engine) as connection:
             mine: Sequence[sa.ColumnElement[bool]] = self.selector.predicates(where)
-            if backend.apart is not None:
-                mine = [of_jobs(SideCarJoin(backend.apart, backend.roles, backend.dialect, now), mine)]
+            if backend.user_table is not None:
+                mine = [of_jobs(SideCarJoin(backend.user_table, backend.roles, backend.dialect, now), mine)]
             return read_retries(connection, backend.roles, now, mine)
 
     def restart_from_head(self) -> None:

@@ -1,6 +1,6 @@
 """The columns of a job as a claim returns them: plain, or encoded so that the driver reads them faster.
 
-The encoding is an optimisation (decision 0025). Without `FAST_PATH` it is off: every column is returned as it is.
+The encoding is an optimisation (docs/decisions/0025). Without `FAST_PATH` it is off: every column is returned as it is.
 `claimjobs.claim.row_reader` reads both forms.
 """
 

@@ -30,7 +30,7 @@ class Backend:
     owners: sa.Table
     by_lease: bool = True
     """Whether claims are held by lease: committed with the id of an owner."""
-    apart: Roles | None = None
+    user_table: Roles | None = None
     """The user's table, if `roles` are those of its side-car."""
     lock_source: bool = True
     """With a side-car: whether a claim locks the rows of the user's table."""
@@ -40,12 +40,12 @@ class Backend:
     @property
     def source(self) -> Roles:
         """The user's table: `where` and the order are about it, and jobs are enqueued into it."""
-        return self.apart or self.roles
+        return self.user_table or self.roles
 
     @property
     def tables_in_use(self) -> TablesInUse:
         """The tables of this queue."""
-        side_car = None if self.apart is None else (self.roles.table, self.apart.name)
+        side_car = None if self.user_table is None else (self.roles.table, self.user_table.name)
         return TablesInUse(self.dialect, (self.source.table, self.owners), side_car)
 
 

@@ -21,7 +21,7 @@ _INFINITE: Final = {2**63 - 1: "infinity", -(2**63): "-infinity"}
 class PostgresEncoding(ValueEncoding):
     def encoded(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # For each value psycopg looks up the time zone: as much work as the other columns of a job together. As text,
-        # the server would do as much (decision 0024). The binary form of the server is a number.
+        # the server would do as much (docs/decisions/0024). The binary form of the server is a number.
         is_instant = isinstance(column.type, Instant)
         return sa.func.timestamptz_send(column, type_=sa.LargeBinary) if is_instant else column
 
