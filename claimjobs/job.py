@@ -14,7 +14,7 @@ Places = Mapping[str, tuple[int, Convert]]
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadableValue:
     """In place of a value that its driver could not read."""
 
     text: str
@@ -22,7 +22,7 @@ class Unread:
 
 
 class PartlyRead(tuple[Any, ...]):
-    """A row with some values that are `Unread`."""
+    """A row with some values that are `UnreadableValue`."""
 
     __slots__ = ()
 

@@ -118,7 +118,7 @@ def statements(family: str) -> dict[str, str]:
 def _built(family: str) -> dict[str, Any]:
     jobs, now = article_table(), database_now()
     roles, dialect = roles_of(jobs), _dialect(family)
-    selection, target = Selection(roles.due(now), roles.default_order), settle.SettleTarget(roles, dialect, roles.mine)
+    selection, target = Selection(roles.due(now), roles.default_order), settle.SettleGuard(roles, dialect, roles.mine)
     return {
         **_claims(roles, dialect, selection, now),
         "done": settle.delete(target),
@@ -202,7 +202,7 @@ def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> d
     counts = {"count": how_many(roles, selection), "count after": how_many(roles, after)}
     if dialect.claims_in_one_statement:
         one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
-        done = settle.delete(settle.SettleTarget(roles, dialect, roles.mine)).cte("claimjobs_settled")
+        done = settle.delete(settle.SettleGuard(roles, dialect, roles.mine)).cte("claimjobs_settled")
         return {
             "claim": one(selection),
             "claim after": one(after),

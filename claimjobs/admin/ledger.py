@@ -24,7 +24,7 @@ from claimjobs.job import Job
 from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.statements import ledger as statements
-from claimjobs.table.create import CreatedTables, make
+from claimjobs.table.create import MakeResult, make
 from claimjobs.table.definitions import LEDGER_TABLE, LONGEST_NAME, ledger_table
 
 AT_ONCE: Final = 1_000
@@ -58,7 +58,7 @@ class Ledger:
         self._table = ledger_table()
 
     @staticmethod
-    def make(bind: str | sa.URL | sa.Engine) -> CreatedTables:
+    def make(bind: str | sa.URL | sa.Engine) -> MakeResult:
         """Make the table in a destination, if it is missing. Raises ConnectionFailed or ServerTooOld."""
         return make(engine_of(bind), [ledger_table()])
 

@@ -54,10 +54,10 @@ class Hold(ABC):
     ) -> tuple[set[Key], ClaimResult]:
         """Settle, and claim the next `size` jobs in the same transaction. If the claim fails, only settle.
 
-        The claimed jobs wait for `take_unrequested`. They are released after half a lease.
+        The claimed jobs wait for `take_following`. They are released after half a lease.
         """
 
-    def take_unrequested(self, claimed: ClaimResult) -> bool:
+    def take_following(self, claimed: ClaimResult) -> bool:
         """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
         del claimed
         return False

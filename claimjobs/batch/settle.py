@@ -144,7 +144,7 @@ class Settler:
             roles.need_state(DONE, "keeping done jobs")
         self._locked = locked
         self._name = (user_table or roles).name
-        self._target = target = statements.SettleTarget(roles, dialect, sa.true() if locked else roles.mine)
+        self._target = target = statements.SettleGuard(roles, dialect, sa.true() if locked else roles.mine)
         self._now = now
         self._on_done = on_done
         self._otherwise = otherwise

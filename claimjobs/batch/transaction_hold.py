@@ -18,7 +18,7 @@ from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import IsolatingSettle
 from claimjobs.batch.settle import Outcomes, Settler
-from claimjobs.claim.candidate_window import CandidateWindow
+from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -269,7 +269,7 @@ class TransactionHold(Hold):
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._report = report
         self._control = control
-        self._window = CandidateWindow(report)
+        self._range = CandidateRange(report)
         self._process = os.getpid()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
@@ -296,10 +296,10 @@ class TransactionHold(Hold):
 
     def _claim_until_over(self, transaction: OpenTransaction, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
-            request = self._window.next_request(size, plan.strategy)
+            request = self._range.next_request(size, plan.strategy)
             claimed = self._claim_once(transaction, plan, request)
-            self._window.learn(request, claimed)
-            if self._window.is_over(request, claimed):
+            self._range.learn(request, claimed)
+            if self._range.is_over(request, claimed):
                 return claimed
 
     def _claim_once(self, transaction: OpenTransaction, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
@@ -398,7 +398,7 @@ class TransactionHold(Hold):
 
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
-        self._window.restart_from_head()
+        self._range.restart_from_head()
 
     def give_up(self) -> None:
         """Let what cannot be sent now fail, without another try."""

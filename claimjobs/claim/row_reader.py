@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.errors import KeyUnreadable
-from claimjobs.job import Convert, Job, PartlyRead, Places, Unread
+from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
 from claimjobs.statements.column_encoding import decoder, encoded, parts_of
 from claimjobs.table.roles import Roles
 
@@ -65,7 +65,7 @@ class RowReader:
     def _key_of(self, row: Sequence[Any]) -> Any:
         if type(row) is PartlyRead:
             for part in (row[self._places[column.name][0]] for column in self._roles.key):
-                if isinstance(part, Unread):
+                if isinstance(part, UnreadableValue):
                     raise KeyUnreadable(self._roles.name, part.text)
         try:
             key = self._key(row)
@@ -126,11 +126,11 @@ def _with(marked: Mapping[str, Any], places: Places) -> Places:
 
 def _partly(row: Sequence[Any], places: Places) -> Places:
     """The places for a row in which some values cannot be converted."""
-    unread = {name for name, (place, _) in places.items() if isinstance(row[place], Unread) and place >= 0}
+    unread = {name for name, (place, _) in places.items() if isinstance(row[place], UnreadableValue) and place >= 0}
     return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
 
 
-def _refuse(unread: Unread) -> Any:
+def _refuse(unread: UnreadableValue) -> Any:
     raise ValueError(unread.text)
 
 

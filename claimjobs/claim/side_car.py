@@ -23,7 +23,7 @@ from claimjobs.options import HoldKind
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import alive
-from claimjobs.statements.settle import SettleTarget, release
+from claimjobs.statements.settle import SettleGuard, release
 from claimjobs.statements.side_car import SideCarJoin
 from claimjobs.table.backend import Backend
 
@@ -86,7 +86,7 @@ class SideCarStrategy(ClaimStrategy):
         recheck = replace(selection, ready=sa.true()) if self._locks else selection
         self._claim = statements.claim_keys(pair, backend.owners)
         self._claimed = CompiledStatement(statements.claimed(pair, recheck, self._phases.reader.columns))
-        self._release = release(SettleTarget(pair.claims, pair.dialect, pair.claims.mine))
+        self._release = release(SettleGuard(pair.claims, pair.dialect, pair.claims.mine))
         self._alive = sa.select(alive(backend.owners))
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:

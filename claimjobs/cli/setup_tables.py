@@ -155,12 +155,12 @@ def _confirm(engine: sa.Engine, drop_plan: setup.DropPlan | None, yes: bool) -> 
         click.confirm(question, abort=True, err=True)
 
 
-def _tell(made: setup.CreatedTables) -> None:
+def _tell(made: setup.MakeResult) -> None:
     for line in _lines(made):
         click.echo(line)
 
 
-def _lines(made: setup.CreatedTables) -> list[str]:
+def _lines(made: setup.MakeResult) -> list[str]:
     """One line for each table and each index."""
     return [
         *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),

@@ -17,7 +17,7 @@ from claimjobs.enqueue.copy_insert import CopyInsert
 from claimjobs.enqueue.insert import Insert, InsertTarget, OnBad, PlainInsert, Undo
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.enqueue.replay import Replay, ReportOnce
-from claimjobs.enqueue.unique_insert import UniqueInsert, UniqueKeys
+from claimjobs.enqueue.unique_insert import CheckedUniqueColumns, UniqueInsert
 from claimjobs.report import Report
 from claimjobs.table.backend import Backend
 
@@ -41,7 +41,7 @@ class Enqueuer:
         self._notifier = notifier
         self._patience = patience
         self._report = report
-        self._unique_keys = UniqueKeys()
+        self._unique_keys = CheckedUniqueColumns()
 
     def insert_into(
         self, transaction_of: sa.Connection | Session, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]

@@ -22,7 +22,7 @@ KeyValues = tuple[Hashable, ...]
 # --- which columns -------------------------------------------------------------------------------------------
 
 
-class UniqueKeys:
+class CheckedUniqueColumns:
     """The unique keys by which rows are enqueued. The database is asked once for each of them."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from claimjobs.database.fair_lock import AGAIN
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.reaper import Reaper
-from claimjobs.lease.sleeper import Sleeper
+from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
@@ -68,7 +68,7 @@ class Heartbeat:
         self._try_to_lead = sa.select(backend.dialect.sessions.try_named_lock(f"reaper of {name}"))
         self._leads = False
         self._led_through = -1
-        self.sleeper = Sleeper(
+        self.sleeper = IdleSleeper(
             connector, backend, liveness, owner=owner, leads=self._is_leader, hold=hold, control=control
         )
         """It waits between two heartbeats."""

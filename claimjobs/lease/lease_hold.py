@@ -16,7 +16,7 @@ from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import Refusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
-from claimjobs.claim.candidate_window import CandidateWindow
+from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
 from claimjobs.control import Control
 from claimjobs.database.error_translation import reason
@@ -33,9 +33,9 @@ from claimjobs.errors import (
 )
 from claimjobs.job import key_of
 from claimjobs.lease.heartbeat import Heartbeat
-from claimjobs.lease.owner import Owner, OwnerConnection
+from claimjobs.lease.owner import Owner, OwnerConnector
 from claimjobs.lease.reaper import Reaper
-from claimjobs.lease.sleeper import Sleeper
+from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.statements import owners
@@ -65,13 +65,13 @@ class LeaseHold(Hold):
         self._backend = backend
         self._settler = settler
         self._report = report
-        self._connector = OwnerConnection(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
+        self._connector = OwnerConnector(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
         self._control = control
-        self._window = CandidateWindow(report)
+        self._range = CandidateRange(report)
         self._process = os.getpid()
         self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
         """By the id under which they were claimed."""
-        self._unrequested = UnrequestedClaims()
+        self._following = FollowingClaims()
         self._stuck: set[Key] = set()
         """Jobs whose outcome and whose failure the database refuses. They stay claimed while this owner lives."""
         self._losses_seen = 0
@@ -104,10 +104,10 @@ class LeaseHold(Hold):
 
     def _claim_until_over(self, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
-            request = self._window.next_request(size, plan.strategy)
+            request = self._range.next_request(size, plan.strategy)
             claimed = self._claim_once(plan, request)
-            self._window.learn(request, claimed)
-            if self._window.is_over(request, claimed):
+            self._range.learn(request, claimed)
+            if self._range.is_over(request, claimed):
                 return claimed
 
     def _claim_once(self, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
@@ -187,7 +187,7 @@ class LeaseHold(Hold):
         with self._one_settle(outcomes):
             if not outcomes.all_done:
                 self.restart_from_head()
-            request, autocommit = self._window.next_request(size, plan.strategy), way.needs_no_transaction(outcomes)
+            request, autocommit = self._range.next_request(size, plan.strategy), way.needs_no_transaction(outcomes)
             try:
                 for attempt in self._connector.attempts(unconfirmed=unconfirmed, autocommit=autocommit):
                     with attempt as connection:
@@ -199,7 +199,7 @@ class LeaseHold(Hold):
                 # If the claim was refused, the next call of `claim` raises the error.
                 unsettled, following = self._refusals.settle(owner, outcomes, unconfirmed), NOTHING
             else:
-                self._window.learn(request, following)
+                self._range.learn(request, following)
                 unsettled, following = self._followed(
                     outcomes, owner, lost, following=following, unconfirmed=unconfirmed
                 )
@@ -207,7 +207,7 @@ class LeaseHold(Hold):
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too
         if following.jobs:
-            self._unrequested.add(following)
+            self._following.add(following)
         return lost, following
 
     def _followed(
@@ -228,9 +228,9 @@ class LeaseHold(Hold):
             following = NOTHING
         return unsettled, following
 
-    def take_unrequested(self, claimed: ClaimResult) -> bool:
+    def take_following(self, claimed: ClaimResult) -> bool:
         """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
-        return self._unrequested.take(claimed)
+        return self._following.take(claimed)
 
     @contextlib.contextmanager
     def _one_settle(self, outcomes: Outcomes) -> Iterator[None]:
@@ -276,7 +276,7 @@ class LeaseHold(Hold):
         return self.owner.id == owner
 
     @property
-    def sleeper(self) -> Sleeper:
+    def sleeper(self) -> IdleSleeper:
         """Waits for a wake while there is no work."""
         return self.heartbeat.sleeper
 
@@ -293,13 +293,13 @@ class LeaseHold(Hold):
 
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
-        self._window.restart_from_head()
+        self._range.restart_from_head()
 
     def release_forgotten(self) -> None:
         """Release the early claims that no loop asked for within half a lease."""
         if self._one_at_a_time.locked():  # the heartbeat must not wait for a long claim or settle
             return
-        for claimed in self._unrequested.forgotten(self._lease / 2):
+        for claimed in self._following.forgotten(self._lease / 2):
             self.settle(claimed, Outcomes(released=keys_of(claimed)))
 
     def give_up(self) -> None:
@@ -329,7 +329,7 @@ class LeaseHold(Hold):
             self._connector.close()
 
     def _release_all(self) -> None:
-        self._unrequested.clear()
+        self._following.clear()
         me = self.owner.id
         keys = self._held_by(me, patience=1)
         if keys:
@@ -341,7 +341,7 @@ def keys_of(claimed: ClaimResult) -> list[Key]:
     return [job.key for job in claimed.jobs]
 
 
-class UnrequestedClaims:
+class FollowingClaims:
     """Claims that were made with a settle, and that no loop has asked for yet."""
 
     def __init__(self) -> None:

@@ -23,7 +23,7 @@ END_OF_SESSION: Final = 2.0
 log = logging.getLogger("claimjobs.owner")
 
 
-class OwnerConnection(Connector):
+class OwnerConnector(Connector):
     """The connection of an owner. The owner registers on each new one, because its session lock ends with a session."""
 
     owner: Owner
@@ -40,7 +40,7 @@ class Owner:
     the time of the database. An owner that was declared dead registers again: its `id` changes.
     """
 
-    def __init__(self, connector: OwnerConnection, backend: Backend, liveness: Liveness) -> None:
+    def __init__(self, connector: OwnerConnector, backend: Backend, liveness: Liveness) -> None:
         self._connector = connector
         self._dialect = backend.dialect
         self._liveness = liveness

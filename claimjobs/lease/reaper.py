@@ -22,7 +22,7 @@ from claimjobs.lease.owner import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, read_owners
 from claimjobs.options import Retry
 from claimjobs.statements import owners as statements
-from claimjobs.statements.settle import SettleTarget, release
+from claimjobs.statements.settle import SettleGuard, release
 from claimjobs.table.backend import Backend
 
 AT_ONCE: Final = 1_000
@@ -94,7 +94,7 @@ class Reaper:
         roles, limit = self._backend.roles, {"claimjobs_limit": AT_ONCE}
         keys = [key_of(row) for row in connection.execute(statements.ownerless(roles), limit)]
         if keys:
-            target = SettleTarget(roles, self._backend.dialect, statements.claimed_by_nobody(roles))
+            target = SettleGuard(roles, self._backend.dialect, statements.claimed_by_nobody(roles))
             connection.execute(release(target), {"claimjobs_keys": keys})
         return len(keys)
 

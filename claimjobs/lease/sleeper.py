@@ -1,4 +1,4 @@
-"""Sleeper: how an idle owner waits between two heartbeats, until a producer wakes it.
+"""IdleSleeper: how an idle owner waits between two heartbeats, until a producer wakes it.
 
 The heartbeat's thread waits, on the owner's only connection. A thread that needs the connection ends the wait.
 """
@@ -39,7 +39,7 @@ class SearchingHold(Protocol):
         """Begin the next claim at the head of the order."""
 
 
-class Sleeper:
+class IdleSleeper:
     """Waits between two heartbeats. It sleeps if all loops of this owner are idle."""
 
     def __init__(
@@ -230,7 +230,7 @@ class IdleWait:
         """When it last waited or checked."""
         self._beaten = self._owner_dead_at = 0.0
 
-    def wait(self, idle: IdleConnection, condition: WakeCondition, sleeper: Sleeper) -> WakeReason:
+    def wait(self, idle: IdleConnection, condition: WakeCondition, sleeper: IdleSleeper) -> WakeReason:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
         fresh, times = not self._owner.asleep, CheckSchedule(condition)
         why = self._begin(idle.connection)

@@ -19,7 +19,7 @@ from claimjobs.control import Control
 from claimjobs.dialects import Key
 from claimjobs.errors import BatchNotSettled, ReadOnly, ServerUnreachable
 from claimjobs.lease.idle_checks import WakeCondition
-from claimjobs.lease.sleeper import Sleeper
+from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.queue.idle_backoff import IdleBackoff
 from claimjobs.queue.parts import QueueParts
 from claimjobs.table.predicates import Where
@@ -120,7 +120,7 @@ class BatchLoop:
         pause = idleness.pause()
         return WakeCondition(None, pause, pause)
 
-    def _wait_to_be_woken(self, sleeper: Sleeper, idleness: IdleBackoff) -> None:
+    def _wait_to_be_woken(self, sleeper: IdleSleeper, idleness: IdleBackoff) -> None:
         while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
             if idleness.left <= 0 or not sleeper.is_active:
                 return
@@ -152,7 +152,7 @@ class BatchSource:
         following, self._next = self._next, None
         if following is not None:
             hold, claimed = following
-            if hold.take_unrequested(claimed):
+            if hold.take_following(claimed):
                 return self._parts.batch(hold, claimed, self)
         return self._parts.claim(self._size, self.where, self)
 
@@ -179,7 +179,7 @@ class BatchSource:
         following, self._next = self._next, None
         if following is not None:
             hold, claimed = following
-            if hold.take_unrequested(claimed):
+            if hold.take_following(claimed):
                 hold.settle(claimed, Outcomes(released=[job.key for job in claimed.jobs]))
 
 

@@ -17,7 +17,7 @@ Write = TypeVar("Write", sa.Update, sa.Delete)
 
 
 @dataclass(frozen=True)
-class SettleTarget:
+class SettleGuard:
     """Which jobs a settle may write: those that the owner still holds."""
 
     roles: Roles
@@ -31,12 +31,12 @@ class SettleTarget:
         return self.guard if isinstance(self.guard, sa.True_) else self.dialect.as_filter(self.guard)
 
 
-def delete(target: SettleTarget) -> sa.Delete:
+def delete(target: SettleGuard) -> sa.Delete:
     """Done: delete the jobs."""
     return _guarded(target.dialect.delete(target.roles.table), target)
 
 
-def keep(target: SettleTarget, now: sa.ColumnElement[Any]) -> sa.Update:
+def keep(target: SettleGuard, now: sa.ColumnElement[Any]) -> sa.Update:
     """Done: keep the jobs as done, with their owner and the time.
 
     In the transaction that holds the jobs the handler may have written a status of its own: that stays.
@@ -49,13 +49,13 @@ def keep(target: SettleTarget, now: sa.ColumnElement[Any]) -> sa.Update:
     return _guarded(sa.update(roles.table).values(values), target)
 
 
-def release(target: SettleTarget) -> sa.Update:
+def release(target: SettleGuard) -> sa.Update:
     """Release the jobs as they were."""
     return _guarded(sa.update(target.roles.table).values(_disowned(target.roles, UNCLAIMED)), target)
 
 
 def retry(
-    target: SettleTarget,
+    target: SettleGuard,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -74,7 +74,7 @@ def retry(
 
 
 def suspect(
-    target: SettleTarget,
+    target: SettleGuard,
     now: sa.ColumnElement[Any],
     *,
     errors: Mapping[Key, str],
@@ -94,7 +94,7 @@ def suspect(
     return _guarded(sa.update(roles.table).values(values), target)
 
 
-def mark_dead(target: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
+def mark_dead(target: SettleGuard, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
     """Failed for the last time: the jobs are dead from now on, and kept until a person decides."""
     roles = target.roles
     roles.need_state(DEAD, "keeping a job that failed for the last time")
@@ -104,7 +104,7 @@ def mark_dead(target: SettleTarget, now: sa.ColumnElement[Any], errors: Mapping[
     return _guarded(sa.update(roles.table).values(values), target)
 
 
-def still_mine(target: SettleTarget) -> sa.Select[Any]:
+def still_mine(target: SettleGuard) -> sa.Select[Any]:
     """Lock those of the jobs `keys` that `me` still holds, until the settle is committed: their keys."""
     roles = target.roles
     held = sa.select(*roles.key).where(target.filter).order_by(*roles.key)
@@ -116,7 +116,7 @@ def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
     return dialect.restrict_to_keys(sa.select(*source.key), source.key, source.key_index)
 
 
-def _guarded(write: Write, target: SettleTarget) -> Write:
+def _guarded(write: Write, target: SettleGuard) -> Write:
     roles, dialect = target.roles, target.dialect
     write = dialect.restrict_to_keys(write.where(target.filter), roles.key, roles.key_index)
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write

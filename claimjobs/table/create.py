@@ -26,7 +26,7 @@ _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class CreatedTables:
+class MakeResult:
     """What `make` found, and what it did."""
 
     created: tuple[str, ...]
@@ -63,7 +63,7 @@ def tables_for(table: TableLike) -> list[sa.Table]:
 # --- making them ---------------------------------------------------------------------------------------------
 
 
-def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> CreatedTables:
+def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> MakeResult:
     """Make the tables that are missing; with `recreate` drop the jobs first, with all rows.
 
     The table of owners is never dropped: all queues of the database share it, and no id may be used twice, because a
@@ -103,7 +103,7 @@ def _must_be_nameable(dialect: Dialect, tables: list[sa.Table]) -> None:
                 raise _bad_name([table], ValueError(f"{part.name!r}: {flaw}"))
 
 
-def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> CreatedTables:
+def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
     with connected(engine) as connection, connection.begin():
         there = [table for table in tables if exists(connection, table)]
         _must_be_nameable(dialect, [table for table in tables if recreate or table not in there])
@@ -122,7 +122,7 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
             table.create(connection)
             connection.execute(table_comment(table))
             check_table(connection, dialect, table)  # a server may choose another engine than the description
-    return CreatedTables(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
+    return MakeResult(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
 
 
 def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa.Table]) -> sa.Table:

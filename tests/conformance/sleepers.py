@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from claimjobs import Queue
-from claimjobs.lease.sleeper import Sleeper
+from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.options import Liveness
 from tests.backends import Backend, wait_for
 from tests.conformance.owners import hold_of, session_of
@@ -63,7 +63,7 @@ class Consumer:
         return not self._thread.is_alive()
 
     @property
-    def sleeper(self) -> Sleeper:
+    def sleeper(self) -> IdleSleeper:
         return hold_of(self.queue).sleeper
 
     def is_asleep(self) -> bool:

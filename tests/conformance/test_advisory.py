@@ -228,7 +228,7 @@ def test_others_are_tried_in_place_of_what_the_recheck_refused(backend: Backend,
 def find_more(queue: Queue, hold: str) -> None:
     """As if the last claims had met others on their way."""
     hand: Any = queue._parts.hold
-    hand._window._overfetch.factor = 4.0
+    hand._range._overfetch.factor = 4.0
 
 
 def test_jobs_that_another_consumer_has_claimed_by_row_locks_are_left_alone(backend: Backend) -> None:

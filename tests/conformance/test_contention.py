@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim.candidate_window import TRIES, Overfetch
+from claimjobs.claim.candidate_range import TRIES, Overfetch
 from claimjobs.claim.find_and_lock import FindThenLock
 from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.dialects import Key
@@ -326,7 +326,7 @@ def test_over_fetch_grows_where_claims_collide_and_goes_back_where_they_do_not(b
     backend.requires("count of collisions")
     queue = backend.queue()
     queue.enqueue(jobs(300))
-    overfetch: Overfetch = hold_of(queue)._window._overfetch
+    overfetch: Overfetch = hold_of(queue)._range._overfetch
     with lock_held(backend, *(f"{n:04}" for n in range(30))):
         queue.claim(4).settle()
         assert overfetch.factor > 4

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.claim.candidate_window import LONGEST, SHARE, Cursor
+from claimjobs.claim.candidate_range import LONGEST, SHARE, Cursor
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.statements.find import Selection, keyset_order_of
 from tests.backends import Backend
@@ -20,7 +20,7 @@ from tests.conformance.owners import JOBS, hold_of, still
 def begins(queue: Queue) -> list[bool]:
     """Whether each claim from now on begins at the head."""
     seen: list[bool] = []
-    search = hold_of(queue)._window
+    search = hold_of(queue)._range
     next_request = search.next_request
 
     def watched(size: int, strategy: ClaimStrategy) -> ClaimRequest:
@@ -34,8 +34,8 @@ def begins(queue: Queue) -> list[bool]:
 
 def never_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the last look from the head had taken for ever."""
-    monkeypatch.setattr("claimjobs.claim.candidate_window.SHARE", 1e9)
-    monkeypatch.setattr("claimjobs.claim.candidate_window.LONGEST", 1e9)
+    monkeypatch.setattr("claimjobs.claim.candidate_range.SHARE", 1e9)
+    monkeypatch.setattr("claimjobs.claim.candidate_range.LONGEST", 1e9)
 
 
 def taken(queue: Queue, size: int) -> list[str]:

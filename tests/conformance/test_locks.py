@@ -100,8 +100,8 @@ def statement(kind: str, roles: Roles, backend: Backend, keys: list[Any]) -> Any
     return write(reach(roles, backend))
 
 
-def reach(roles: Roles, backend: Backend) -> settle.SettleTarget:
-    return settle.SettleTarget(roles, backend.dialect, roles.mine)
+def reach(roles: Roles, backend: Backend) -> settle.SettleGuard:
+    return settle.SettleGuard(roles, backend.dialect, roles.mine)
 
 
 @pytest.mark.parametrize("kind", SETTLES)

@@ -767,7 +767,7 @@ def test_a_settle_finds_claims_by_their_keys_though_nothing_is_known_of_the_tabl
     queue = orders(backend, 300)
     batch = queue.claim(300)
     pair = pair_of(queue)
-    reach = settle.SettleTarget(pair.claims, pair.dialect, pair.claims.mine)
+    reach = settle.SettleGuard(pair.claims, pair.dialect, pair.claims.mine)
     statement = settle.keep(reach, pair.now) if outcome == "keep" else getattr(settle, outcome)(reach)
     plan = plan_of(backend, queue, statement, {"claimjobs_keys": keys(batch), "claimjobs_me": queue.owner_id})
     assert "orders_claims_state" not in plan.indexes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from claimjobs.claim.candidate_window import Overfetch
+from claimjobs.claim.candidate_range import Overfetch
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.job import Job
 

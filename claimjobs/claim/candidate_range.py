@@ -1,4 +1,4 @@
-"""CandidateWindow: where the claims of one consumer begin in the order, and how many candidates they read."""
+"""CandidateRange: where the claims of one consumer begin in the order, and how many candidates they read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TRIES: Final = 5
 """How often a claim from the head is tried while others have locked all its candidates. Each try reads more of them."""
 
 
-class CandidateWindow:
+class CandidateRange:
     """Which candidates the next claim of a consumer reads: it learns that from each claim.
 
     A hold repeats these calls until a claim is final: `next_request`, `ClaimStrategy.claim`, `learn`, `is_over`.
