@@ -8,15 +8,25 @@ from docs import make_ways
 from tests.backends import Servers
 
 INDIRECT = ("__call__", "<lambda>", "<locals>", "partial")
+TRIES = 5
+"""On a busy machine a thread that waits may send one more check, which a list would show."""
 
 
-def test_the_lists_are_those_of_today_and_name_nothing_indirect(servers: Servers) -> None:
+def traced(servers: Servers) -> dict[str, dict[str, str]]:
     parts = {}
     for family in make_ways.FAMILIES:
         backend = servers.lend(family)
         parts[family] = make_ways.lists(backend)
         backend.close()
+    return parts
+
+
+def test_the_lists_are_those_of_today_and_name_nothing_indirect(servers: Servers) -> None:
     page = make_ways.PAGE.read_text(encoding="utf-8")
+    for _ in range(TRIES):
+        parts = traced(servers)
+        if page == make_ways.filled(page, parts):
+            break
     assert page == make_ways.filled(page, parts), "run `python -m docs.make_ways`"
     names = re.findall(r"\w+\.py: (\S+)", make_ways.made(parts))
     assert names
