@@ -42,7 +42,7 @@ class Profile:
     layers: Counter[str] = field(default_factory=Counter)
     """Samples of its CPU."""
     functions: Counter[str] = field(default_factory=Counter)
-    """The same, by the innermost function."""
+    """Samples of its CPU, by the innermost function."""
 
     def take(self, _number: int, frame: FrameType | None) -> None:
         """A sample: the handler of the timer's signal."""

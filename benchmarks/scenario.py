@@ -142,7 +142,7 @@ def sizes_of(scenario: Scenario, *, small: bool = False, full: bool = False) -> 
 
 
 def for_server(sizes: Mapping[str, Any], backend: str) -> argparse.Namespace:
-    """The same, with what depends on the kind of server decided."""
+    """The sizes for one kind of server."""
     return argparse.Namespace(**{name: _chosen(size, backend) for name, size in sizes.items()})
 
 

@@ -25,4 +25,22 @@ def dialect_of(connection: sa.Connection) -> Dialect:
     return DIALECTS[name](found.driver)
 
 
-__all__ = ["DIALECTS", "Dialect", "Key", "Lexis", "Listener", "Lock", "PortablePostgres", "dialect_of"]
+def dialect_named_by(bind: sa.Engine | sa.Connection) -> Dialect:
+    """The dialect that the URL names, without a look at the server: a MariaDB behind a `mysql` URL counts as MySQL.
+
+    Raises KeyError for a database that is not in `DIALECTS`.
+    """
+    return DIALECTS[bind.dialect.name]()
+
+
+__all__ = [
+    "DIALECTS",
+    "Dialect",
+    "Key",
+    "Lexis",
+    "Listener",
+    "Lock",
+    "PortablePostgres",
+    "dialect_named_by",
+    "dialect_of",
+]

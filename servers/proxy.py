@@ -32,7 +32,7 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """The same database, through this proxy."""
+        """The URL of the database through this proxy."""
         host, port = self._listening.getsockname()
         return self._target.set(host=host, port=port).render_as_string(hide_password=False)
 

@@ -189,7 +189,7 @@ class Backend:
     def bare_queue(
         self, table: str | sa.Table | type[Any] = "jobs", *, bind: sa.Engine | None = None, **options: Any
     ) -> Queue:
-        """The same without making any table."""
+        """A Queue on tables that are there. Closed at teardown."""
         options = {"dialect": self._override, **options}
         queue = Queue(bind or self.engine, table, **options)
         self._queues.append(queue)
@@ -210,7 +210,7 @@ class Backend:
         return self.new_engine_to(self.url, **{"max_overflow": 50, **options})
 
     def new_engine_to(self, url: str, **options: Any) -> sa.Engine:
-        """The same for another way to it: through a proxy, as another user."""
+        """An engine for another URL of this database: through a proxy, as another user. Disposed of at teardown."""
         engine = sa.create_engine(url, **options)
         self._engines.append(engine)
         return engine

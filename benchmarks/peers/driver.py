@@ -40,7 +40,7 @@ def did(d: str) -> None:
 
 
 def note(d: str) -> None:
-    """The same, for a handler that runs in a child of the worker."""
+    """What a handler calls that runs in a child of the worker."""
     os.write(_notes(), f"{d}\n".encode())
 
 
@@ -85,7 +85,7 @@ class Order:
                 yield d, e
 
     def chunks(self, size: int = 1_000) -> Iterator[list[tuple[str, str]]]:
-        """The same, some at a time."""
+        """The jobs, `size` at a time."""
         rows = self.read()
         while chunk := list(islice(rows, size)):
             yield chunk

@@ -16,6 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from claimjobs.database.connect import commits_by_itself
+
 FAST_PATH: Final = not os.environ.get("CLAIMJOBS_NO_FAST_PATH")
 """If it is off, SQLAlchemy sends every statement, and no column is encoded (see `statements.column_encoding`). The
 environment variable CLAIMJOBS_NO_FAST_PATH turns it off, for tests and to find a fault. Only speed depends on it."""
@@ -130,16 +132,9 @@ def _is_straight(connection: sa.Connection) -> bool:
     translated = "schema_translate_map" in connection.get_execution_options()
     if translated or connection.get_nested_transaction() is not None:
         return False
-    return connection.in_transaction() or (connection.get_transaction() is None and _commits_by_itself(connection))
-
-
-def _commits_by_itself(connection: sa.Connection) -> bool:
-    """Whether each statement is a transaction now. The connection's options say only how it began."""
-    driver_connection = connection.connection.dbapi_connection
-    try:
-        return driver_connection is not None and bool(connection.dialect.detect_autocommit_setting(driver_connection))
-    except NotImplementedError:
-        return False
+    if connection.in_transaction():
+        return True
+    return connection.get_transaction() is None and commits_by_itself(connection, unknown=False)
 
 
 def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[Any], Taken]) -> Taken:

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.database.error_translation import reason
 from claimjobs.database.masking import is_secret, masked
 from claimjobs.database.ping import ask_before_use
-from claimjobs.dialects import DIALECTS, Dialect, dialect_of
+from claimjobs.dialects import DIALECTS, Dialect, dialect_named_by, dialect_of
 from claimjobs.errors import (
     AccessDenied,
     ClaimjobsError,
@@ -148,7 +148,7 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
     try:
         yield connection
     except sa.exc.DBAPIError as error:
-        if found := DIALECTS[engine.dialect.name]().errors.unfit_setting(error):
+        if found := dialect_named_by(engine).errors.unfit_setting(error):
             raise SettingUnfit(*found) from error
         raise
     finally:
@@ -166,7 +166,7 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     try:
         connection = engine.connect()
     except sa.exc.InvalidRequestError as error:
-        if not DIALECTS[engine.dialect.name]().errors.is_other_product(error):
+        if not dialect_named_by(engine).errors.is_other_product(error):
             raise
         cause = f"{shown(engine.url)} leads to another database ({error})"
         raise UnknownDatabase(f"{cause}: give a URL such as {EXAMPLES}") from error
@@ -174,7 +174,7 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
         raise _explained(engine, error) from error
     except UNUSABLE as error:
         raise UnknownDatabase(_unusable(engine.url, error)) from error
-    dialect = DIALECTS[engine.dialect.name]()
+    dialect = dialect_named_by(engine)
     if dialect.needs_database and not connection.dialect.default_schema_name:
         connection.close()
         raise UnknownDatabase(f"{shown(engine.url)} names no database: give a URL such as {EXAMPLES}")
@@ -190,18 +190,23 @@ def isolation_of(connection: sa.Connection) -> str | None:
     return chosen or connection.default_isolation_level
 
 
-def commits_by_itself(connection: sa.Connection) -> bool:
-    """Whether each statement of a connection commits itself, or may do so. Not every driver knows."""
+def commits_by_itself(connection: sa.Connection, *, unknown: bool) -> bool:
+    """Whether each statement of a connection is a transaction now. `unknown`: the answer if the driver does not know.
+
+    The connection's options say only how it began.
+    """
     driver_connection = connection.connection.dbapi_connection
+    if driver_connection is None:
+        return unknown
     try:
-        return driver_connection is None or bool(connection.dialect.detect_autocommit_setting(driver_connection))
+        return bool(connection.dialect.detect_autocommit_setting(driver_connection))
     except NotImplementedError:
-        return True
+        return unknown
 
 
 def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
     where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
-    dialect = DIALECTS[engine.dialect.name]()
+    dialect = dialect_named_by(engine)
     if dialect.errors.forbids_transactions(error):
         return PoolerUnfit(where, why)
     if dialect.errors.timed_out(error):  # a statement that the driver sends on a new connection

@@ -84,29 +84,9 @@ class Connector:
         """Whether the connection was not lost lately. An outage may have ended the connections of other owners, too."""
         return not self.lost or time.monotonic() - self._opened > CALM
 
-    def transaction(
-        self,
-        work: Callable[[sa.Connection], Result],
-        patience: float | None = None,
-        *,
-        unconfirmed: list[BaseException] | None = None,
-        unless: Control | None = None,
-        autocommit: bool = False,
-    ) -> Result:
-        """Run `work` in a transaction and commit it. If it fails, run it again for at most `patience` seconds.
-
-        `autocommit`: the work is a single statement. It is sent without BEGIN and COMMIT if the session is ours.
-
-        After a deadlock, lock timeout or serialization failure it runs again. After a lost connection, too many
-        connections, or if the server restarts, is full or read-only, it runs again on a new connection. Each error is
-        counted, and the first of an outage is logged. When the time is over, the error is raised as SQLAlchemy raises
-        it, or as ServerUnreachable, ReadOnly or StatementTimedOut.
-
-        `unconfirmed` collects the errors after which it is unknown whether an attempt was committed. There is no
-        further attempt when `unless` is stopping.
-        """
-        attempts = self.attempts(patience, unconfirmed=unconfirmed, unless=unless, autocommit=autocommit)
-        for attempt in attempts:
+    def transaction(self, work: Callable[[sa.Connection], Result], patience: float | None = None) -> Result:
+        """Run `work` in a transaction and commit it. Tried again, and raises, as `attempts`."""
+        for attempt in self.attempts(patience):
             with attempt as connection:
                 result = work(connection)
         return result
@@ -142,9 +122,17 @@ class Connector:
         unless: Control | None = None,
         autocommit: bool = False,
     ) -> Attempts:
-        """The attempts of one transaction, with the parameters of `transaction`:
+        """The attempts of one transaction: `for attempt in connector.attempts(): with attempt as connection: ...`
 
-        `for attempt in connector.attempts(): with attempt as connection: ...`
+        If one fails, another follows, for at most `patience` seconds: in the same session after a deadlock, a lock
+        timeout or a serialization failure; on a new connection after a lost one, or if the server restarts, is full,
+        read-only or has too many connections. Each error is counted, and the first of an outage is logged. When the
+        time is over, the error is raised as SQLAlchemy raises it, or as ServerUnreachable, ReadOnly or
+        StatementTimedOut.
+
+        `unconfirmed` collects the errors after which it is unknown whether an attempt was committed. There is no
+        further attempt when `unless` is stopping. `autocommit`: the work is a single statement. It is sent without
+        BEGIN and COMMIT if the session is ours.
         """
         patience = self._liveness.patience if patience is None else patience
         return Attempts(self, patience, unless, unconfirmed, autocommit=autocommit)

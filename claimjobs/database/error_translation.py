@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from claimjobs.dialects import DIALECTS, Dialect
+from claimjobs.dialects import Dialect, dialect_named_by
 from claimjobs.errors import (
     BadOrder,
     BadPredicate,
@@ -46,7 +46,7 @@ def predicate_errors(dialect: Dialect, is_order: Callable[[], bool] = lambda: Fa
 
 def passes(error: BaseException, engine: sa.Engine) -> bool:
     """Whether another attempt may succeed after this error: a deadlock, a lost connection and so on."""
-    dialect = DIALECTS[engine.dialect.name]()
+    dialect = dialect_named_by(engine)
     return (dialect.errors.transient_kind(error) or dialect.errors.broken_kind(error)) is not None
 
 
@@ -54,7 +54,7 @@ def lasting(error: BaseException, engine: sa.Engine) -> str | None:
     """A text that identifies an error which every further attempt would meet again; None: it may pass."""
     if isinstance(error, LASTING):
         return str(error).partition(" DETAIL:")[0]  # the values of the row differ each time
-    dialect = DIALECTS[engine.dialect.name]()
+    dialect = dialect_named_by(engine)
     code = dialect.errors.code(error)
     refused = code in dialect.errors.bad_row | dialect.errors.bad_predicate | dialect.errors.missing_table
     # Drivers disagree on the class: for a constraint of MySQL it is OperationalError.

@@ -105,7 +105,7 @@ class Enqueuer:
             return AUTOCOMMIT if found == isolation and _is_single(rows) else isolation
         unfit = found is None or found in self._dialect.reads_that_lock
         # In AUTOCOMMIT, which may be the engine's default, nothing could be rolled back.
-        return isolation if unfit or commits_by_itself(own) else None
+        return isolation if unfit or commits_by_itself(own, unknown=True) else None
 
 
 def _is_single(rows: Rows) -> bool:

@@ -296,7 +296,7 @@ class LeaseHold(Hold):
         self._range.restart_from_head()
 
     def release_forgotten(self) -> None:
-        """Release the early claims that no loop asked for within half a lease."""
+        """Release the claims of a settle that no loop asked for within half a lease."""
         if self._one_at_a_time.locked():  # the heartbeat must not wait for a long claim or settle
             return
         for claimed in self._following.forgotten(self._lease / 2):

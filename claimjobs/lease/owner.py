@@ -58,7 +58,7 @@ class Owner:
         connector.transaction(lambda connection: None)
 
     def beat(self, patience: float | None = 0) -> None:
-        """Write a heartbeat. Registers again if this owner was declared dead. Raises as `Connector.transaction`."""
+        """Write a heartbeat. Registers again if this owner was declared dead. Raises as `Connector.attempts`."""
         for attempt in self._connector.attempts(patience):
             with attempt as connection:
                 self._live_on(connection)

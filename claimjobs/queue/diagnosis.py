@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
-from claimjobs.dialects import DIALECTS
+from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, UnfitTable
 from claimjobs.options import SideCar
 from claimjobs.queue.config import Shape
@@ -136,7 +136,7 @@ def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
 
 def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
     """Advice for the index that claims read, if the table has none with all columns of phase 1."""
-    index = claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
+    index = claim_index(roles, order_of(shape.order_by, roles, dialect_named_by(engine).lexis))
     with connected(engine) as connection:
         found = indexes_of(connection, roles.table)
     if index is None or holds(found, index.columns.keys()):
@@ -176,7 +176,7 @@ def _wanted_index(engine: sa.Engine, shape: Shape, there: sa.Table, new: list[sa
     for column in new:
         there.append_column(column)
     roles = roles_of(there, shape.map or Columns())
-    return claim_index(roles, order_of(shape.order_by, roles, DIALECTS[engine.dialect.name].lexis))
+    return claim_index(roles, order_of(shape.order_by, roles, dialect_named_by(engine).lexis))
 
 
 def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:

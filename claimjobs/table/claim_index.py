@@ -8,7 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 from sqlalchemy.sql import operators
 
-from claimjobs.dialects import DIALECTS
+from claimjobs.dialects import dialect_named_by
 from claimjobs.table.roles import Roles
 
 LONGEST: Final = 57
@@ -53,7 +53,7 @@ def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any
     inspector = sa.inspect(connection)
     found = inspector.get_indexes(table.name, schema=table.schema)
     key: list[str] = []
-    if DIALECTS[connection.dialect.name].indexes_end_in_the_key:
+    if dialect_named_by(connection).indexes_end_in_the_key:
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
     return [{**index, "column_names": list(dict.fromkeys((*index["column_names"], *key)))} for index in found]
 

@@ -62,7 +62,7 @@ class Formation:
     settings: Settings = Settings()
 
     def but(self, **settings: object) -> Formation:
-        """The same groups with other settings."""
+        """A formation with these groups and other settings."""
         return replace(self, settings=replace(self.settings, **settings))  # type: ignore[arg-type]
 
 

@@ -42,7 +42,7 @@ def cells(verdict: Verdict) -> list[str]:
 
 
 def line(verdict: Verdict) -> str:
-    """The same for the log of a run, with what is wrong."""
+    """A line of the log: each cell with its heading, then the broken promises."""
     named = ", ".join(f"{name} {cell}" for name, cell in zip(HEADINGS[2:], cells(verdict)[2:], strict=True))
     return "\n    ! ".join([f"  {verdict.database}: {verdict.fault}: {named}", *verdict.broken])
 

@@ -43,7 +43,7 @@ class Verdict:
 
     @property
     def median(self) -> float | None:
-        """The same, in the middle."""
+        """Seconds until work went on, the median of all."""
         return statistics.median(self.delays) if self.delays else None
 
 

@@ -27,6 +27,6 @@ def note_return(job: Job, connection: sa.Connection) -> None:
 
 
 def forget_return(job: Job, connection: sa.Connection) -> None:
-    """The same for all but the first row."""
+    """Make the queue's predicate false, for all rows but the first."""
     if job.key != 1:
         note_return(job, connection)

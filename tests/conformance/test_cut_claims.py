@@ -85,7 +85,7 @@ def _nothing(connection: sa.Connection) -> object:
 
 
 def test_what_was_in_hand_under_an_id_that_is_dead_does_not_hide_a_stray(backend: Backend) -> None:
-    """The same job again: in hand under the old id, and left behind under the new one by a claim that was cut."""
+    """A job is held under the old id; a claim that was cut marks it again under the new id."""
     engine = backend.new_engine()
     queue, other = still(backend.queue(bind=engine)), still(backend.queue())
     queue.enqueue(jobs(3))

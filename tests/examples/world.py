@@ -33,7 +33,7 @@ FOR_POSTGRES = {
     r"UNIQUE INDEX": "UNIQUE",
     r",\s+INDEX \(\w+\)": "",
 }
-"""The same tables in Postgres's words, without the indexes that only searches would need."""
+"""The tables of `world` in SQL of Postgres, without the indexes that only searches would need."""
 
 
 def fetch() -> Path:

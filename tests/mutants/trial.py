@@ -86,7 +86,7 @@ class Laboratory:
         return next(filter(None, (self._of(step) for step in steps if step)), None)
 
     def _on_mysql(self, tests: Timed) -> Timed:
-        """The same tests on the other database: they were seen on the quicker one alone."""
+        """These tests on MySQL: they were seen on Postgres, the quicker one, alone."""
         same = [(test.replace("[postgres", "[mysql"), seconds) for test, seconds in tests if "[postgres" in test]
         return [one for one in same if one[0] in self._on_both]
 

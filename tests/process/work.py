@@ -91,7 +91,7 @@ def hold_on(batch: Batch) -> None:
 
 
 def hold_on_as_an_orphan(batch: Batch) -> None:
-    """The same, in a process that is given little time once its supervisor is gone."""
+    """Hold on, in a process that is given little time once its supervisor is gone."""
     supervisor_pipe.GRACE = supervisor_pipe.LAST_GRACE = 0.2  # type: ignore[misc]
     hold_on(batch)
 
@@ -118,7 +118,7 @@ def write_effect(job: Job, connection: sa.Connection) -> None:
 
 
 def write_effects_and_wait(batch: Batch) -> None:
-    """The same for a whole batch, which waits until the file named by GATE is there."""
+    """Write the effects of a whole batch, then wait until the file named by GATE is there."""
     batch.connection.execute(sa.insert(EFFECTS), [{"job": job.key, "pid": os.getpid()} for job in batch.jobs])
     if not os.path.exists(os.environ["GATE"]):
         _note("begun", *batch.jobs)
@@ -145,13 +145,13 @@ def commit_it(batch: Batch) -> None:
 
 
 def rollback_it(job: Job, connection: sa.Connection) -> None:
-    """The same by a rollback."""
+    """Roll back the batch's transaction, which is not the handler's to end."""
     del job
     connection.rollback()
 
 
 def close_it(batch: Batch) -> None:
-    """The same by closing its connection."""
+    """Close the batch's connection, which is not the handler's to close."""
     batch.connection.close()
     batch.done()
 
@@ -213,7 +213,7 @@ def exit_at_once(batch: Batch) -> None:
 
 
 def exit_where_one_is_bad(batch: Batch) -> None:
-    """The same for a batch of which one is bad."""
+    """End the process if one job of the batch is bad."""
     if any(job.d == "bad" for job in batch.jobs):
         os._exit(3)
     note_batch(batch)

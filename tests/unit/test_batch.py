@@ -214,7 +214,7 @@ WORD = st.one_of(
 
 
 def expected(words: list[tuple[str, list[int]]]) -> dict[int, str]:
-    """The same by the plainest model: a dictionary from each job to the last word said of it."""
+    """The outcomes by the plainest model: a dictionary from each job to the last word said of it."""
     said: dict[int, str] = {}
     for word, jobs in words:
         if word == "loop":

@@ -25,7 +25,7 @@ def restart(arena: Arena) -> None:
 
 
 def restart_late(arena: Arena) -> None:
-    """The same, with the server away for longer than the lease."""
+    """kill -9 of the server, which starts again only after the lease has ended."""
     arena.server.kill()
     arena.pause(arena.formation.settings.lease, arena.formation.settings.lease + 2)
     arena.server.restart()
