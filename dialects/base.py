@@ -158,7 +158,6 @@ class Dialect:
 
         Portable: an IN list, sorted again. A LIMIT around it must limit the locks as well.
         """
-        del index
         return jobs.where(self.among(key, "claimjobs_candidates")).order_by(*order)
 
     def lock_in_order(self, wanted: sa.Select[Any], join: sa.Join, limit: Any, index: str | None) -> sa.Select[Any]:
@@ -174,12 +173,10 @@ class Dialect:
 
         The statement finds them through this index, whose first columns are the key's; None: the primary key.
         """
-        del index
         return statement.where(self.among(key, "claimjobs_keys"))
 
     def by_key(self, statement: Write, index: str | None) -> Write:
         """Make a statement find its rows through this index; None: the primary key."""
-        del index
         return statement
 
     def through(self, rows: sa.Select[Any], column: sa.Column[Any], index: str | None) -> sa.Select[Any]:
@@ -189,7 +186,6 @@ class Dialect:
         Portable: ordered by the column, because only the index gives that order without a sort. A planner that expects
         many such rows would otherwise read the table from its beginning, where after a while there are none.
         """
-        del index
         return rows.order_by(column)
 
     # --- writing -----------------------------------------------------------------------------------------

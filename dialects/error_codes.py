@@ -45,7 +45,6 @@ class ErrorCodes:
 
     def refusing_index(self, error: BaseException) -> str | None:
         """The unique index that an error of `duplicate` is about; None if the error does not name it."""
-        del error
         return None
 
     def missing_name(self, error: BaseException) -> str | None:
@@ -61,12 +60,10 @@ class ErrorCodes:
 
     def timed_out(self, error: BaseException) -> bool:
         """Whether the server ended a statement that exceeded a time limit of the server."""
-        del error
         return False
 
     def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:
         """The setting of the session because of which a statement was refused, and the SQL that changes it."""
-        del error
         return None
 
     def broken_kind(self, error: BaseException) -> str | None:
@@ -88,10 +85,8 @@ class ErrorCodes:
 
     def is_other_product(self, error: BaseException) -> bool:
         """Whether SQLAlchemy refused a connection because the server is another product than the URL says."""
-        del error
         return False
 
     def forbids_transactions(self, error: BaseException) -> bool:
         """Whether a connection failed because a pooler runs each statement in another session."""
-        del error
         return False

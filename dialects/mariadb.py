@@ -6,24 +6,19 @@ phase 2 has no rows that could be locked.
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from claimjobs.dialects.error_codes import ErrorCodes
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.mysql.errors import MariaDBErrors
 from claimjobs.dialects.mysql.sessions import MariaDBSessions
 from claimjobs.dialects.mysql.table_rules import MariaDBTableRules
-from claimjobs.dialects.sessions import Sessions
-from claimjobs.dialects.table_rules import TableRules
 
 
 class MariaDB(MySQL):
-    errors: ClassVar[ErrorCodes] = MariaDBErrors()
-    sessions: ClassVar[Sessions] = MariaDBSessions()
-    table_rules: ClassVar[TableRules] = MariaDBTableRules()
+    errors = MariaDBErrors()
+    sessions = MariaDBSessions()
+    table_rules = MariaDBTableRules()
 
-    title: ClassVar[str] = "MariaDB"
+    title = "MariaDB"
     # SKIP LOCKED and JSON_TABLE both came with 10.6.
-    oldest: ClassVar[tuple[int, ...]] = (10, 6)
+    oldest = (10, 6)
     # Without FOR UPDATE OF, a locking read also locks the rows that its subqueries read.
-    finds_and_locks_at_once: ClassVar[bool] = False
+    finds_and_locks_at_once = False

@@ -23,7 +23,6 @@ class Sessions:
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         """The arguments that limit an attempt to connect to so many seconds."""
-        del driver
         return {"connect_timeout": seconds}
 
     def on_connect(self, driver_connection: Any) -> None:
@@ -67,7 +66,6 @@ class Sessions:
 
         For a session of the user's, which claimjobs does not set up.
         """
-        del connection
         return None
 
     def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:

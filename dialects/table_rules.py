@@ -34,7 +34,6 @@ class TableRules:
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A table with keys of its own whose rows are read together with those of this one; None if there is none."""
-        del connection, table
         return None
 
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
@@ -43,5 +42,4 @@ class TableRules:
 
     def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The collations of the table's texts, if the database refuses to compare texts of different collations."""
-        del connection, table
         return {}

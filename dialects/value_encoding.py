@@ -20,12 +20,10 @@ class ValueEncoding:
 
     def decoder(self, column: sa.Column[Any]) -> Callable[[Any], Any] | None:
         """Makes the value that the driver would have returned from an encoded one. None: the column is not encoded."""
-        del column
         return None
 
     def joins_columns(self, column: sa.Column[Any]) -> bool:
         """Whether the driver reads several columns of this type faster as one text."""
-        del column
         return False
 
     def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
@@ -38,7 +36,6 @@ class ValueEncoding:
 
     def readable(self, key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[bool]]:
         """The predicates of a row whose key Python can hold; none if it can hold all values of these types."""
-        del key
         return ()
 
     def fetched(self, cursor: Any) -> Sequence[Any]:

@@ -34,7 +34,6 @@ class Waking:
 
     def listen(self, owner: int) -> sa.Executable | None:
         """The statement that a session sends once so that it is woken with this owner; None: it needs none."""
-        del owner
         return None
 
     def wake(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:

@@ -59,7 +59,6 @@ class Hold(ABC):
 
     def take_following(self, claimed: ClaimResult) -> bool:
         """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
-        del claimed
         return False
 
     @abstractmethod
@@ -76,22 +75,18 @@ class Hold(ABC):
         """A session on that connection. Raises as `connection`."""
         raise NoOpenTransaction("is held by lease and has no open transaction")
 
-    def begin_job(self, claimed: ClaimResult) -> None:
+    def begin_job(self, claimed: ClaimResult) -> None:  # noqa: B027
         """Begin a job."""
-        del claimed
 
     def keep_job(self, claimed: ClaimResult) -> bool:
         """End a job that is done: its writes stay. Returns whether it may have written something."""
-        del claimed
         return False
 
-    def undo_job(self, claimed: ClaimResult) -> None:
+    def undo_job(self, claimed: ClaimResult) -> None:  # noqa: B027
         """Undo the writes of the current job."""
-        del claimed
 
     def undo_all(self, claimed: ClaimResult) -> bool:
         """Undo all writes since the claim; the jobs stay held. Returns whether there may have been any."""
-        del claimed
         return False
 
     # --- the whole hold --------------------------------------------------------------------------------

@@ -41,7 +41,6 @@ class SettleThenClaim:
         self.strategy = strategy
 
     def needs_no_transaction(self, outcomes: Outcomes) -> bool:
-        del outcomes
         return False
 
     def settle_and_claim(

@@ -337,7 +337,6 @@ class TransactionHold(Hold):
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
         """Settle. Nothing is claimed, because the transaction ends with its batch."""
-        del size, plan
         return self.settle(claimed, outcomes), NOTHING
 
     def progress(self) -> None:

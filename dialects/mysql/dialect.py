@@ -9,8 +9,6 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from claimjobs.dialects.base import Dialect, Write
-from claimjobs.dialects.error_codes import ErrorCodes
-from claimjobs.dialects.key_locks import KeyLocks
 from claimjobs.dialects.lexis import STANDARD_QUOTES, Lexis
 from claimjobs.dialects.mysql.encoding import MySQLEncoding
 from claimjobs.dialects.mysql.errors import MySQLErrors
@@ -19,43 +17,39 @@ from claimjobs.dialects.mysql.keys import StraightDelete, force, joined, keys_ta
 from claimjobs.dialects.mysql.sessions import MySQLSessions
 from claimjobs.dialects.mysql.table_rules import MySQLTableRules
 from claimjobs.dialects.mysql.waking import MySQLWaking
-from claimjobs.dialects.sessions import Sessions
-from claimjobs.dialects.table_rules import TableRules
-from claimjobs.dialects.value_encoding import ValueEncoding
-from claimjobs.dialects.waking import Waking
 
 
 class MySQL(Dialect):
-    errors: ClassVar[ErrorCodes] = MySQLErrors()
-    sessions: ClassVar[Sessions] = MySQLSessions()
-    key_locks: ClassVar[KeyLocks] = MySQLKeyLocks()
-    table_rules: ClassVar[TableRules] = MySQLTableRules()
-    encoding: ClassVar[ValueEncoding] = MySQLEncoding()
-    waking: ClassVar[Waking] = MySQLWaking()
+    errors = MySQLErrors()
+    sessions = MySQLSessions()
+    key_locks = MySQLKeyLocks()
+    table_rules = MySQLTableRules()
+    encoding = MySQLEncoding()
+    waking = MySQLWaking()
 
-    title: ClassVar[str] = "MySQL"
-    drivers: ClassVar[tuple[str, ...]] = ("pymysql", "mysqldb")
+    title = "MySQL"
+    drivers = ("pymysql", "mysqldb")
     # SKIP LOCKED came with 8.0.1, expression defaults with 8.0.13.
     oldest: ClassVar[tuple[int, ...]] = (8, 0, 13)
 
-    finds_and_locks_at_once: ClassVar[bool] = True
+    finds_and_locks_at_once = True
     # PyMySQL's executemany also sends one statement, but formats each row by itself, which takes half as long again in
     # the client. This limit is below every max_allowed_packet in use.
-    joins_rows: ClassVar[int] = 1_000_000
-    needs_database: ClassVar[bool] = True
+    joins_rows = 1_000_000
+    needs_database = True
     # InnoDB's secondary indexes refer to a row by its primary key.
-    indexes_end_in_the_key: ClassVar[bool] = True
-    primary: ClassVar[str | None] = "PRIMARY"
-    wakes: ClassVar[bool] = True
-    interrupts: ClassVar[bool] = True
-    reads_that_lock: ClassVar[frozenset[str]] = frozenset({"SERIALIZABLE"})
+    indexes_end_in_the_key = True
+    primary = "PRIMARY"
+    wakes = True
+    interrupts = True
+    reads_that_lock = frozenset({"SERIALIZABLE"})
 
     # `skips_duplicates` is false: INSERT IGNORE and ON DUPLICATE KEY UPDATE name no key. They would take any other
     # error of the row, or another unique key, for the duplicate.
 
     # A backslash escapes a quote unless sql_mode contains NO_BACKSLASH_ESCAPES: a text must be whole either way. `#`
     # begins a comment, `--` only before a space, comments do not nest, and one that begins with `!` is executed.
-    lexis: ClassVar[Lexis] = Lexis(
+    lexis = Lexis(
         quoted=r"""'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+"|`(?:[^`]|``)*+`""",
         opening="['\"`]",
         comment=r"(?:\#|--(?=[\x00-\x20\x7f]))[^\n]*+(?P<end>\n)?",

@@ -30,9 +30,9 @@ class MySQLErrors(ErrorCodes):
         **dict.fromkeys((1040, 1203, 1226), "too many connections"),
         **dict.fromkeys((1290, 1792, 1836), READ_ONLY),
     }
-    missing_table: ClassVar[frozenset[Any]] = frozenset({1146})
+    missing_table = frozenset({1146})
     # fmt: off
-    bad_predicate: ClassVar[frozenset[Any]] = frozenset(
+    bad_predicate = frozenset(
         {
             1052, 1054, 1064, 1093, 1109, 1111, 1139, 1140, 1146, 1210, 1221, 1235, 1241, 1242, 1247, 1248, 1267, 1270,
             1271, 1273, 1292, 1305, 1318, 1365, 1411, 1525, 1582, 1583, 1584, 1630, 1690, 4078,
@@ -42,14 +42,14 @@ class MySQLErrors(ErrorCodes):
     )
     # fmt: on
     # 1109 is a table that information_schema does not have; 1300 (MariaDB) and 3854 are characters of no name.
-    bad_name: ClassVar[frozenset[Any]] = frozenset({1049, 1050, 1059, 1061, 1102, 1103, 1109, 1300, 3854})
-    bad_row: ClassVar[frozenset[Any]] = frozenset(
+    bad_name = frozenset({1049, 1050, 1059, 1061, 1102, 1103, 1109, 1300, 3854})
+    bad_row = frozenset(
         # 1216, 1217, 1451 and 1452 are foreign keys, 1365 a division by zero, 1369 a view's check, 1644 SIGNAL,
         # 1690 a number out of range.
         {1048, 1062, 1216, 1217, 1264, 1265, 1292, 1364, 1365, 1366, 1369, 1406, 1411, 1451, 1452, 1644, 1690, 3140}
         | {3819, 4025}
     )
-    duplicate: ClassVar[frozenset[Any]] = frozenset({1062})
+    duplicate = frozenset({1062})
 
     def code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -17,10 +17,10 @@ _NO_LIMIT: Final = 2**64 - 1
 
 
 class MySQLSessions(Sessions):
-    refuses_joined_deletes: ClassVar[bool] = False
+    refuses_joined_deletes = False
     """With `sql_safe_updates` a session refuses a DELETE of joined rows, unless it uses an index of each table."""
 
-    read_only_transactions: ClassVar[str] = "transaction_read_only"
+    read_only_transactions = "transaction_read_only"
     """The variable of SET TRANSACTION READ ONLY."""
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
@@ -89,9 +89,9 @@ class MySQLSessions(Sessions):
 
 class MariaDBSessions(MySQLSessions):
     # MariaDB also demands an index for the keys, which are a table of JSON; MySQL only one for the written table.
-    refuses_joined_deletes: ClassVar[bool] = True
+    refuses_joined_deletes = True
     # It has MySQL's name since 11.1, and keeps its own beside that.
-    read_only_transactions: ClassVar[str] = "tx_read_only"
+    read_only_transactions = "tx_read_only"
 
 
 def _lock_name(lock: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, ClassVar, Final
+from typing import Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -31,12 +31,8 @@ _COLLATIONS: Final = sa.text(
 
 class MySQLTableRules(TableRules):
     # A driver reads a TIME as a duration, which SQLAlchemy turns into a time of day, and a SET in any order.
-    exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
-        *(*TableRules.exact_types, mysql.YEAR, mysql.BIT),
-    )
-    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
-        *(*TableRules.inexact_types, sa.Time, mysql.SET),
-    )
+    exact_types = (*TableRules.exact_types, mysql.YEAR, mysql.BIT)
+    inexact_types = (*TableRules.inexact_types, sa.Time, mysql.SET)
 
     def unnameable(self, name: str) -> str | None:
         # The server replaces a character beyond U+FFFF by a question mark.
@@ -71,9 +67,7 @@ class MySQLTableRules(TableRules):
 
 class MariaDBTableRules(MySQLTableRules):
     # Its JSON_TABLE has no ENUM, and changes the bits of a BIT; a text would not find a row through the index.
-    inexact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
-        *(*MySQLTableRules.inexact_types, sa.Enum, mysql.BIT),
-    )
+    inexact_types = (*MySQLTableRules.inexact_types, sa.Enum, mysql.BIT)
 
 
 def _mentions(expression: str, column: str) -> bool:

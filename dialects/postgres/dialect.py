@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from claimjobs.dialects.base import Dialect
-from claimjobs.dialects.error_codes import ErrorCodes
-from claimjobs.dialects.key_locks import KeyLocks
 from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
 from claimjobs.dialects.postgres.encoding import PostgresEncoding
 from claimjobs.dialects.postgres.errors import PostgresErrors
@@ -19,38 +17,34 @@ from claimjobs.dialects.postgres.names import PREPARER
 from claimjobs.dialects.postgres.sessions import PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
 from claimjobs.dialects.postgres.waking import PostgresWaking
-from claimjobs.dialects.sessions import Sessions
-from claimjobs.dialects.table_rules import TableRules
-from claimjobs.dialects.value_encoding import ValueEncoding
-from claimjobs.dialects.waking import Waking
 
 _HERE: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
 
 
 class Postgres(Dialect):
-    errors: ClassVar[ErrorCodes] = PostgresErrors()
-    sessions: ClassVar[Sessions] = PostgresSessions()
-    key_locks: ClassVar[KeyLocks] = PostgresKeyLocks()
-    table_rules: ClassVar[TableRules] = PostgresTableRules()
-    encoding: ClassVar[ValueEncoding] = PostgresEncoding()
-    waking: ClassVar[Waking] = PostgresWaking()
+    errors = PostgresErrors()
+    sessions = PostgresSessions()
+    key_locks = PostgresKeyLocks()
+    table_rules = PostgresTableRules()
+    encoding = PostgresEncoding()
+    waking = PostgresWaking()
 
-    title: ClassVar[str] = "Postgres"
-    drivers: ClassVar[tuple[str, ...]] = ("psycopg",)
+    title = "Postgres"
+    drivers = ("psycopg",)
     # SKIP LOCKED came with 9.5, MATERIALIZED with 12; 13 is the oldest version that is tested.
-    oldest: ClassVar[tuple[int, ...]] = (13,)
+    oldest = (13,)
 
-    claims_in_one_statement: ClassVar[bool] = True
+    claims_in_one_statement = True
     # The sort runs below the locking, and the limit ends both.
-    locks_in_order: ClassVar[bool] = True
-    returns_what_it_writes: ClassVar[bool] = True
-    skips_duplicates: ClassVar[bool] = True
-    copies: ClassVar[bool] = True
-    wakes: ClassVar[bool] = True
-    switches_autocommit_freely: ClassVar[bool] = True
+    locks_in_order = True
+    returns_what_it_writes = True
+    skips_duplicates = True
+    copies = True
+    wakes = True
+    switches_autocommit_freely = True
 
     # Texts with escapes, E'\'', and in dollars, $tag$ ... $tag$.
-    lexis: ClassVar[Lexis] = Lexis(
+    lexis = Lexis(
         quoted=rf"""[eE]'(?:[^'\\]|\\.|'')*+'|{STANDARD_QUOTES}|\$(?P<tag>[{LETTER}][{LETTER}0-9]*+)?\$.*?\$(?(tag)(?P=tag))\$""",
         opening=rf"[eE]?'|\"|\$(?:[{LETTER}][{LETTER}0-9]*+)?\$",
     )
@@ -140,11 +134,11 @@ class PortablePostgres(Postgres):
     The conformance suite runs it, so that the portable base is proven on more than one family of databases.
     """
 
-    claims_in_one_statement: ClassVar[bool] = False
-    locks_in_order: ClassVar[bool] = False
-    returns_what_it_writes: ClassVar[bool] = False
-    skips_duplicates: ClassVar[bool] = False
-    copies: ClassVar[bool] = False
+    claims_in_one_statement = False
+    locks_in_order = False
+    returns_what_it_writes = False
+    skips_duplicates = False
+    copies = False
     among = Dialect.among
 
 
@@ -165,7 +159,6 @@ class _WholeNumbers(sa.types.UserDefinedType[Sequence[int]]):
         return sa.ARRAY(self.type_).compile(dialect=_HERE)
 
     def bind_processor(self, dialect: sa.Dialect) -> Callable[[Sequence[int] | None], str | None]:
-        del dialect
         return _array_text
 
 

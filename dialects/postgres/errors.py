@@ -29,10 +29,10 @@ class PostgresErrors(ErrorCodes):
         "53300": "too many connections",
         "25006": READ_ONLY,
     }
-    missing_table: ClassVar[frozenset[Any]] = frozenset({"42P01"})
+    missing_table = frozenset({"42P01"})
     # fmt: off
     # Class 42 is "syntax error or access rule violation"; 22 and 0A are an invalid operand and a missing feature.
-    bad_predicate: ClassVar[frozenset[Any]] = frozenset(
+    bad_predicate = frozenset(
         {
             "42601", "42703", "42702", "42883", "42804", "42P01", "42803", "42846", "42704", "42725", "42809",
             "42830", "42P02", "42P08", "42P09", "42P10", "42P18", "42P20", "42P21", "42P22", "42622", "428C9",
@@ -43,16 +43,16 @@ class PostgresErrors(ErrorCodes):
         }
     )
     # 22P02 is a default that its type does not have: an ENUM of that name exists with other values.
-    bad_name: ClassVar[frozenset[Any]] = frozenset({"42P07", "42602", "42710", "42622", "3F000", "22P02"})
+    bad_name = frozenset({"42P07", "42602", "42710", "42622", "3F000", "22P02"})
     # Class 22 is "data exception", 23 "integrity constraint violation".
-    bad_row: ClassVar[frozenset[Any]] = frozenset(
+    bad_row = frozenset(
         {
             "22001", "22003", "22007", "22008", "22021", "22P02", "22P05", "23502", "23503", "23505", "23514", "23P01",
             "42804",
         }
     )
     # fmt: on
-    duplicate: ClassVar[frozenset[Any]] = frozenset({"23505"})
+    duplicate = frozenset({"23505"})
 
     def code(self, error: BaseException) -> Any:
         original = getattr(error, "orig", None) or error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -30,7 +30,7 @@ _PARTITIONED_BY: Final = sa.text(
 
 
 class PostgresTableRules(TableRules):
-    exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
+    exact_types = (
         *TableRules.exact_types,
         *(postgresql.INET, postgresql.CIDR, postgresql.MACADDR, postgresql.MACADDR8),
         *(postgresql.OID, postgresql.BIT, postgresql.ranges.AbstractRange),
