@@ -18,6 +18,8 @@ INPUT: Final = 5
 """A row, a predicate, a map, a handler or an id that was given does not fit."""
 GAVE_UP: Final = 6
 """`start-processing` ended before its work was done: every try ended by the same error."""
+UNHEALTHY: Final = 7
+"""`status --check` found a limit exceeded."""
 INTERRUPTED: Final = 130
 """Ctrl-C ended a command before its work was done; no transaction is half done."""
 CANCELLED: Final = 130
@@ -31,6 +33,7 @@ MEANINGS: Final = {
     TABLE: "a table is missing, or was dropped meanwhile, or is no queue: see `claimjobs setup-tables`",
     INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",
     GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or no job was done or failed",
+    UNHEALTHY: "status --check: the queue exceeds a limit, which the output names",
     INTERRUPTED: "Ctrl-C ended the command before its work was done (start-processing: a second one)",
 }
 """For `claimjobs --help`."""

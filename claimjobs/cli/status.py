@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from datetime import timedelta
 
 import click
 from rich import box
@@ -11,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from claimjobs.admin.stats import OwnerStats, Stats
+from claimjobs.cli import exits
 from claimjobs.cli.console import age, on_terminal
+from claimjobs.cli.limits import Limits, limit_options
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue.config import Shape
@@ -26,9 +29,22 @@ LOCKS = {"held": "lock held", "free": "lock free", "none": "lease only"}
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
+@click.option("--check", is_flag=True, help="Print one line, and exit with code 7 if a limit is exceeded.")
+@limit_options
 @url_option
 @shape_options
-def status(as_json: bool, url: str | None, shape: Shape) -> None:
+@click.pass_context
+def status(
+    context: click.Context,
+    as_json: bool,
+    check: bool,
+    max_age: timedelta | None,
+    max_dead: int | None,
+    max_waiting: int | None,
+    min_owners: int | None,
+    url: str | None,
+    shape: Shape,
+) -> None:
     """Count the jobs by status, show how long the oldest has been due, and list the owners.
 
     An owner is a consumer that runs, or that was killed. It is dead when it has been silent for longer than its lease.
@@ -53,20 +69,40 @@ def status(as_json: bool, url: str | None, shape: Shape) -> None:
     it fell asleep; null: it is awake) and "jobs" (that it holds); "where_not_counted", the predicate of the queue, or
     null.
 
+    --check is for cron and for monitoring such as Nagios. It needs at least one of --max-age, --max-dead, --max-waiting
+    and --min-owners. It prints one line that names each limit that is exceeded, or "ok". With --json it adds the same
+    to the object, as a list: "exceeded".
+
     \b
     Examples:
       claimjobs status
       claimjobs status --json
+      claimjobs status --check --max-age 5m --max-dead 0
       claimjobs status --table emails
     """
+    limits = Limits(max_age, max_dead, max_waiting, min_owners)
+    _must_fit(limits, check, shape)
     with queue_for(url, shape) as queue:
         name, stats = queue.table.fullname, queue.stats()
+    exceeded = list(limits.exceeded(stats))
     if as_json:
-        click.echo(json.dumps({**_object(name, stats), "where_not_counted": shape.where}, default=str))
+        checked = {"exceeded": exceeded} if check else {}
+        click.echo(json.dumps({**_object(name, stats), "where_not_counted": shape.where, **checked}, default=str))
+    elif check:
+        click.echo(f"{name}: {'; '.join(exceeded) or 'ok'}")
     elif on_terminal():
         Console().print(*_tables(name, stats), *_whole(shape), sep="\n")
     else:
         click.echo("\n".join([*_lines(name, stats), *(f"{name}: {line}" for line in _whole(shape))]))
+    context.exit(exits.UNHEALTHY if exceeded else exits.OK)
+
+
+def _must_fit(limits: Limits, check: bool, shape: Shape) -> None:
+    """Refuse limits that nothing would check."""
+    if check != limits.given:
+        raise click.UsageError("--check needs a limit, and a limit needs --check: --check --max-age 5m --max-dead 0")
+    if limits.min_owners is not None and shape.hold == "transaction":
+        raise click.UsageError("--min-owners: with --hold transaction there are no owners")
 
 
 def _whole(shape: Shape) -> list[str]:

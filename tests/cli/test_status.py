@@ -173,3 +173,46 @@ def test_without_tables_the_next_step_is_told(anywhere: Backend) -> None:
     ended = claimjobs("status", "--url", anywhere.url)
     assert (ended.code, ended.out) == (exits.TABLE, "")
     assert "claimjobs setup-tables" in ended.err
+
+
+def test_a_check_of_a_healthy_queue_prints_ok(database: Backend) -> None:
+    database.queue().enqueue({"d": "", "e": ""})
+    limits = ("--max-age", "1h", "--max-dead", "0", "--max-waiting", "1", "--min-owners", "0")
+    ended = claimjobs("status", "--check", *limits, "--url", database.url)
+    assert (ended.code, ended.out, ended.err) == (exits.OK, "jobs: ok\n", "")
+
+
+def test_a_check_names_each_limit_that_is_exceeded(database: Backend) -> None:
+    queue = database.queue()
+    queue.enqueue([{"d": "", "e": ""}] * 3)
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "no", retry=False)
+    database.run("UPDATE jobs SET run_at = '2020-01-01'")
+    limits = ("--max-age", "5m", "--max-dead", "0", "--max-waiting", "1", "--min-owners", "2")
+    ended = claimjobs("status", "--check", *limits, "--url", database.url)
+    age, *others = ended.out.rstrip().split("; ")
+    assert (ended.code, ended.err, ended.out.count("\n")) == (exits.UNHEALTHY, "", 1)
+    assert age.startswith("jobs: the oldest job has been due for ")
+    assert age.endswith(" d (--max-age 5 min)") or " h (--max-age" in age
+    assert others == [
+        "1 dead job (--max-dead 0)",
+        "2 unclaimed jobs (--max-waiting 1)",
+        "1 living owner (--min-owners 2)",
+    ]
+    as_json = claimjobs("status", "--check", "--json", *limits, "--url", database.url)
+    assert as_json.code == exits.UNHEALTHY
+    assert json.loads(as_json.out)["exceeded"][1:] == others
+
+
+def test_a_check_that_cannot_tell_an_age_is_not_ok(anywhere: Backend) -> None:
+    anywhere.run("CREATE TABLE mails (id INT PRIMARY KEY, status TEXT)")
+    anywhere.run("INSERT INTO mails VALUES (1, 'unclaimed')")
+    words = ("--table", "mails", "--hold", "transaction", "--url", anywhere.url)
+    ended = claimjobs("status", "--check", "--max-age", "5m", *words)
+    assert ended.code == exits.UNHEALTHY
+    assert "name it with --column run_at=NAME" in ended.out
+
+
+def test_a_check_without_a_limit_and_a_limit_without_a_check_are_refused() -> None:
+    for words in (["--check"], ["--max-dead", "0"], ["--check", "--min-owners", "1", "--hold", "transaction"]):
+        assert claimjobs("status", *words).code == exits.USAGE

@@ -13,7 +13,8 @@ README = ROOT / "README.md"
 GUIDE = ROOT / "docs" / "guide.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 DBA = ROOT / "docs" / "dba.md"
-MANUAL = (README, GUIDE, COMMANDS, DBA)
+MONITORING = ROOT / "docs" / "monitoring.md"
+MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING)
 """What users read, in this order."""
 
 MADE = r"<!-- (options|bench): [\w -]+ -->\n.*?<!-- \1: end -->"
