@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.orm_instances import instances
 from claimjobs.batch.settle import Outcomes
+from claimjobs.batch.transaction_hold import BatchTransaction
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchSettled, NotInBatch, OutcomeRefused, TooLate, Unreadable
+from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch, OutcomeRefused, TooLate, Unreadable
 from claimjobs.job import Job, claim_of
 from claimjobs.options import Retry, bounded
 from claimjobs.table.columns import DEAD
@@ -39,10 +40,10 @@ class Batch:
         roles: Roles,
         retry: Retry,
         *,
-        source: SettlesBatch | None = None,
+        settled_by: SettlesBatch | None = None,
         entity: type[Any] | None = None,
     ) -> None:
-        """`source`: what settles the batch when its block is left without an exception, in place of the hold."""
+        """`settled_by` settles the batch when its block is left without an exception, in place of the hold."""
         self._claimed = claimed
         self._jobs = {job.key: job for job in claimed.jobs}
         self._order = tuple(claimed.jobs)
@@ -50,7 +51,8 @@ class Batch:
         self._outcomes = Outcomes(jobs=self._jobs)
         self._roles = roles
         self._hold = hold
-        self._source = source
+        self._transaction = hold.open_transaction(claimed)
+        self._settled_by = settled_by
         self._retry = retry
         self._entity = entity
         self._current: Job | None = None
@@ -95,7 +97,7 @@ class Batch:
         If a job fails or is released, its writes are undone, and those of the other jobs are committed. Raises
         NoOpenTransaction unless the Queue was made with `hold="transaction"`.
         """
-        return self._hold.connection(self._claimed)
+        return self._open_transaction().connection
 
     def session(self, **options: Any) -> Session:
         """A Session on `connection`. It is flushed when a job is done, and rolled back when a job is undone.
@@ -103,7 +105,12 @@ class Batch:
         A session that you make yourself is not: what it has not flushed when a job fails would be written for the next
         job. Use it for a single job, and commit it there. `options` are those of Session.
         """
-        return self._hold.session(self._claimed, **options)
+        return self._open_transaction().session(**options)
+
+    def _open_transaction(self) -> BatchTransaction:
+        if self._transaction is None:
+            raise NoOpenTransaction("is empty or held by lease, and has no open transaction")
+        return self._transaction
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -210,16 +217,16 @@ class Batch:
     def _begin(self, job: Job) -> None:
         self._finish()
         self._current = job
-        self._hold.begin_job(self._claimed)
+        if self._transaction is not None:
+            self._transaction.begin_job()
 
     def _finish(self) -> None:
         """End the current job. Its writes stay if it is done, and are undone if it has no outcome."""
-        if self._current is None:
-            return
-        if self._current.key in self._undecided:
-            self._hold.undo_job(self._claimed)
-        elif self._hold.keep_job(self._claimed):
-            self._kept.add(self._current.key)
+        if self._current is not None and self._transaction is not None:
+            if self._current.key in self._undecided:
+                self._transaction.undo_job()
+            elif self._transaction.keep_job():
+                self._kept.add(self._current.key)
         self._current = None
 
     def _undo(self, jobs: Sequence[Job]) -> None:
@@ -229,7 +236,8 @@ class Batch:
             if key in self._kept:
                 raise TooLate(key)
         if self._current is not None and self._current.key in keys:
-            self._hold.undo_job(self._claimed)
+            if self._transaction is not None:
+                self._transaction.undo_job()
             self._current = None
 
     # --- settling --------------------------------------------------------------------------------------
@@ -247,11 +255,11 @@ class Batch:
             self.blame(error)
         elif error is not None:
             self._undo_what_raised()
-        self._settle(self._source if error is None else None)
+        self._settle(self._settled_by if error is None else None)
 
     def _undo_what_raised(self) -> None:
         """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""
-        if self._current is None and self._hold.undo_all(self._claimed):
+        if self._current is None and self._transaction is not None and self._transaction.undo_all():
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)
             self._kept.clear()
@@ -268,20 +276,20 @@ class Batch:
         """
         self._settle(None)
 
-    def _settle(self, source: SettlesBatch | None) -> None:
+    def _settle(self, settled_by: SettlesBatch | None) -> None:
         self._must_be_open()
         if self._undecided:
             self.release()
         self._finish()
-        if not any((self._outcomes.done, self._outcomes.errors)):
-            self._hold.undo_all(self._claimed)  # all jobs are released: none of their writes may be committed
+        if self._transaction is not None and not any((self._outcomes.done, self._outcomes.errors)):
+            self._transaction.undo_all()  # all jobs are released: none of their writes may be committed
         try:
             if not self._order:
                 lost: set[Key] = set()
-            elif source is None:
+            elif settled_by is None:
                 lost = self._hold.settle(self._claimed, self._outcomes)
             else:
-                lost = source.settle(self._hold, self._claimed, self._outcomes)
+                lost = settled_by.settle(self._hold, self._claimed, self._outcomes)
         except BaseException as error:
             if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # the other outcomes were written
                 self._mark_settled()

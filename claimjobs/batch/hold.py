@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Protocol
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Protocol
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.settle import Outcomes
-from claimjobs.claim.strategy import ClaimResult
+from claimjobs.batch.settle import Outcomes, Settler
+from claimjobs.claim.candidate_range import CandidateRange
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult
+from claimjobs.control import Control
+from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
-from claimjobs.errors import NoOpenTransaction
+from claimjobs.report import Report
+from claimjobs.table.backend import Backend
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+    from claimjobs.batch.transaction_hold import BatchTransaction
 
 
 class SettlesBatch(Protocol):
@@ -25,15 +28,17 @@ class SettlesBatch(Protocol):
 
 
 class Hold(ABC):
-    """Claims jobs, keeps other consumers from them, and settles them.
-
-    The writes of a job can be undone only if an open transaction holds it. The methods for that do nothing here.
-    """
+    """Claims jobs, keeps other consumers from them, and settles them."""
 
     settle_is_final: bool
     """Whether a settle that failed cannot be tried again."""
     settles_and_claims: bool
     """Whether the next batch can be claimed in the transaction of a settle."""
+
+    def __init__(self, backend: Backend, settler: Settler, report: Report, control: Control) -> None:
+        self._backend, self._settler, self._report, self._control = backend, settler, report, control
+        self._range = CandidateRange(report)
+        self._process = os.getpid()
 
     @property
     @abstractmethod
@@ -43,6 +48,18 @@ class Hold(ABC):
     @abstractmethod
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs. After `stop` a claim is not tried again."""
+
+    def _claim_until_over(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimResult:
+        while True:
+            request = self._range.next_request(size, plan.strategy)
+            claimed = self._claim_once(connector, request, plan)
+            self._range.learn(request, claimed)
+            if self._range.is_over(request, claimed):
+                return claimed
+
+    @abstractmethod
+    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
+        """Claim in a transaction of this connector."""
 
     @abstractmethod
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
@@ -61,39 +78,17 @@ class Hold(ABC):
         """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
         return False
 
+    def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
+        """The open transaction that holds these jobs. None: a lease holds them, or there are none."""
+        return None
+
     @abstractmethod
     def progress(self) -> None:
         """The handler makes progress: a job was decided, or a batch was claimed or settled."""
 
-    # --- what jobs write in the transaction that holds them ------------------------------------------------
-
-    def connection(self, claimed: ClaimResult) -> sa.Connection:
-        """The open transaction that holds the jobs. Raises NoOpenTransaction if a lease holds them."""
-        raise NoOpenTransaction("is held by lease and has no open transaction")
-
-    def session(self, claimed: ClaimResult, **options: Any) -> Session:
-        """A session on that connection. Raises as `connection`."""
-        raise NoOpenTransaction("is held by lease and has no open transaction")
-
-    def begin_job(self, claimed: ClaimResult) -> None:  # noqa: B027
-        """Begin a job."""
-
-    def keep_job(self, claimed: ClaimResult) -> bool:
-        """End a job that is done: its writes stay. Returns whether it may have written something."""
-        return False
-
-    def undo_job(self, claimed: ClaimResult) -> None:  # noqa: B027
-        """Undo the writes of the current job."""
-
-    def undo_all(self, claimed: ClaimResult) -> bool:
-        """Undo all writes since the claim; the jobs stay held. Returns whether there may have been any."""
-        return False
-
-    # --- the whole hold --------------------------------------------------------------------------------
-
-    @abstractmethod
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
+        self._range.restart_from_head()
 
     @abstractmethod
     def give_up(self) -> None:

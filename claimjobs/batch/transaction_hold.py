@@ -18,7 +18,6 @@ from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import IsolatingSettle
 from claimjobs.batch.settle import Outcomes, Settler
-from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -263,14 +262,10 @@ class TransactionHold(Hold):
         report: Report,
         control: Control,
     ) -> None:
-        self._engine, self._liveness = engine, liveness
-        self._backend, self._settler, self._retry = backend, settler, retry
+        super().__init__(backend, settler, report, control)
+        self._engine, self._liveness, self._retry = engine, liveness, retry
         self._is_careful = False
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
-        self._report = report
-        self._control = control
-        self._range = CandidateRange(report)
-        self._process = os.getpid()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
 
@@ -278,7 +273,9 @@ class TransactionHold(Hold):
 
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs, locked by a transaction that stays open."""
-        transaction = self._idle.pop() if self._idle else self._new_transaction()
+        if not self._idle:
+            self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
+        transaction = self._idle.pop()
         self._busy.append(transaction)
         try:
             claimed = self._claim_until_over(transaction, size, plan)
@@ -291,20 +288,9 @@ class TransactionHold(Hold):
             self._end(transaction)
         return claimed
 
-    def _new_transaction(self) -> OpenTransaction:
-        return OpenTransaction(self._engine, self._backend, self._liveness, self._report)
-
-    def _claim_until_over(self, transaction: OpenTransaction, size: int, plan: ClaimPlan) -> ClaimResult:
-        while True:
-            request = self._range.next_request(size, plan.strategy)
-            claimed = self._claim_once(transaction, plan, request)
-            self._range.learn(request, claimed)
-            if self._range.is_over(request, claimed):
-                return claimed
-
-    def _claim_once(self, transaction: OpenTransaction, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
-        transaction.close()  # the last try claimed nothing
-        for attempt in transaction.attempts(unless=self._control):
+    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
+        connector.close()  # the last try claimed nothing
+        for attempt in connector.attempts(unless=self._control):
             with attempt as connection:
                 claimed = plan.strategy.claim(connection, NOBODY, request)
         return claimed
@@ -313,7 +299,11 @@ class TransactionHold(Hold):
 
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes and commit. Raises BatchRolledBack, NoOpenTransaction, CrossedFork. No job is lost."""
-        batch = self._open_batch_of(claimed)
+        if self._process != os.getpid():
+            raise CrossedFork
+        batch = self.open_transaction(claimed)
+        if batch is None:
+            raise NoOpenTransaction("has no open transaction any more")
         settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
         settled = False
         try:
@@ -339,6 +329,10 @@ class TransactionHold(Hold):
         """Settle. Nothing is claimed, because the transaction ends with its batch."""
         return self.settle(claimed, outcomes), NOTHING
 
+    def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
+        batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
+        return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
+
     def progress(self) -> None:
         """Do nothing: the locks last as long as the transaction is open."""
 
@@ -348,64 +342,11 @@ class TransactionHold(Hold):
             self._busy.remove(transaction)
             self._idle.append(transaction)
 
-    # --- what jobs write -------------------------------------------------------------------------------
-
-    def connection(self, claimed: ClaimResult) -> sa.Connection:
-        """The open transaction that holds the jobs. Raises BatchRolledBack, NoOpenTransaction or CrossedFork."""
-        return self._open_batch_of(claimed).connection
-
-    def session(self, claimed: ClaimResult, **options: Any) -> Session:
-        """A session on that connection. Raises as `connection`."""
-        return self._open_batch_of(claimed).session(**options)
-
-    def begin_job(self, claimed: ClaimResult) -> None:
-        """Begin a job: its writes get a savepoint."""
-        if batch := self._batch_of(claimed):
-            batch.begin_job()
-
-    def keep_job(self, claimed: ClaimResult) -> bool:
-        """End a job that is done: its writes stay. Returns whether it may have written something."""
-        batch = self._batch_of(claimed)
-        return batch is not None and batch.keep_job()
-
-    def undo_job(self, claimed: ClaimResult) -> None:
-        """Undo the writes of the current job."""
-        if batch := self._batch_of(claimed):
-            batch.undo_job()
-
-    def undo_all(self, claimed: ClaimResult) -> bool:
-        """Undo all writes since the claim; the jobs stay locked. Returns whether there may have been any."""
-        batch = self._batch_of(claimed)
-        return batch is not None and batch.undo_all()
-
-    def _batch_of(self, claimed: ClaimResult) -> BatchTransaction | None:
-        for transactions in (self._busy, self._idle):
-            for transaction in transactions:
-                if transaction.batch is not None and transaction.batch.claimed is claimed:
-                    return transaction.batch
-        return None
-
-    def _open_batch_of(self, claimed: ClaimResult) -> BatchTransaction:
-        if self._process != os.getpid():
-            raise CrossedFork
-        batch = self._batch_of(claimed)
-        if batch is None:
-            raise NoOpenTransaction("has no open transaction any more")
-        return batch
-
-    # --- the whole hold --------------------------------------------------------------------------------
-
-    def restart_from_head(self) -> None:
-        """Begin the next claim at the head of the order: jobs may be before the cursor."""
-        self._range.restart_from_head()
-
     def give_up(self) -> None:
-        """Let what cannot be sent now fail, without another try."""
         for transaction in (*self._busy, *self._idle):
             transaction.give_up()
 
     def close(self) -> None:
-        """Roll back open transactions, and close all connections. Does nothing in a forked child."""
         if self._process == os.getpid():
             for transaction in (*self._busy, *self._idle):
                 transaction.disconnect()

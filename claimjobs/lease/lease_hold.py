@@ -16,9 +16,9 @@ from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import Refusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
-from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
 from claimjobs.control import Control
+from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import (
@@ -62,13 +62,8 @@ class LeaseHold(Hold):
         report: Report,
         control: Control,
     ) -> None:
-        self._backend = backend
-        self._settler = settler
-        self._report = report
+        super().__init__(backend, settler, report, control)
         self._connector = OwnerConnector(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
-        self._control = control
-        self._range = CandidateRange(report)
-        self._process = os.getpid()
         self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
         """By the id under which they were claimed."""
         self._following = FollowingClaims()
@@ -93,7 +88,7 @@ class LeaseHold(Hold):
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs for this owner, and commit."""
         with self._one_at_a_time:
-            claimed = self._claim_until_over(size, plan)
+            claimed = self._claim_until_over(self._connector, size, plan)
             self._add_held(claimed)
         self.progress()
         return claimed
@@ -102,20 +97,12 @@ class LeaseHold(Hold):
         self._held_keys[claimed.owner].update(keys_of(claimed))
         self._release_unconfirmed()
 
-    def _claim_until_over(self, size: int, plan: ClaimPlan) -> ClaimResult:
-        while True:
-            request = self._range.next_request(size, plan.strategy)
-            claimed = self._claim_once(plan, request)
-            self._range.learn(request, claimed)
-            if self._range.is_over(request, claimed):
-                return claimed
-
-    def _claim_once(self, plan: ClaimPlan, request: ClaimRequest) -> ClaimResult:
+    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         strategy = plan.strategy
         for _ in range(OWNER_IDS):
             tried = self.owner.id
             try:
-                for attempt in self._connector.attempts(unless=self._control, autocommit=strategy.needs_no_transaction):
+                for attempt in connector.attempts(unless=self._control, autocommit=strategy.needs_no_transaction):
                     with attempt as connection:
                         tried = self.owner.id  # a new connection may have registered under a new id
                         claimed = strategy.claim(connection, tried, request)
@@ -181,7 +168,6 @@ class LeaseHold(Hold):
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
-        """Settle, and claim the next `size` jobs in the same transaction. If the claim fails, only settle."""
         owner, unconfirmed = claimed.owner, list[BaseException]()
         way = plan.settle_and_claim(self._settler)
         with self._one_settle(outcomes):
@@ -229,7 +215,6 @@ class LeaseHold(Hold):
         return unsettled, following
 
     def take_following(self, claimed: ClaimResult) -> bool:
-        """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
         return self._following.take(claimed)
 
     @contextlib.contextmanager
@@ -282,18 +267,12 @@ class LeaseHold(Hold):
 
     @property
     def owner_id(self) -> int:
-        """The id under which jobs are claimed now."""
         return self.owner.id
 
     # --- the whole hold --------------------------------------------------------------------------------
 
     def progress(self) -> None:
-        """The handler makes progress: a job was decided, or a batch was claimed or settled."""
         self.heartbeat.note_progress(any(self._held_keys.values()))
-
-    def restart_from_head(self) -> None:
-        """Begin the next claim at the head of the order: jobs may be before the cursor."""
-        self._range.restart_from_head()
 
     def release_forgotten(self) -> None:
         """Release the claims of a settle that no loop asked for within half a lease."""
@@ -303,11 +282,9 @@ class LeaseHold(Hold):
             self.settle(claimed, Outcomes(released=keys_of(claimed)))
 
     def give_up(self) -> None:
-        """Let what cannot be sent now fail, without another try: this hold is about to be closed."""
         self._connector.give_up()
 
     def close(self) -> None:
-        """Release all jobs, remove the owner, close the connection. Does nothing in a forked child."""
         if self._process != os.getpid():
             return
         if self.heartbeat.is_here:

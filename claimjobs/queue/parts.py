@@ -202,8 +202,8 @@ class QueueParts:
 
     # --- claiming --------------------------------------------------------------------------------------
 
-    def claim(self, size: int, where: Where, source: SettlesBatch | None = None) -> Batch:
-        """Claim a batch; it may be empty. `source` settles it in place of the hold.
+    def claim(self, size: int, where: Where, settled_by: SettlesBatch | None = None) -> Batch:
+        """Claim a batch; it may be empty. `settled_by` settles it in place of the hold.
 
         Raises BadPredicate; KeyUnequal or WriteSwallowed if no claim can ever succeed.
         """
@@ -217,7 +217,7 @@ class QueueParts:
                 claimed = self._claim_carefully(hold, size, where)
             elif not claimed.found:
                 self._report_unreadable_keys()
-        return self.batch(hold, claimed, source)
+        return self.batch(hold, claimed, settled_by)
 
     def _report_unreadable_keys(self) -> None:
         """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""
@@ -253,10 +253,10 @@ class QueueParts:
             connector.transaction(Probe(backend, plan.selection).run)
         return hold.claim(size, replace(plan, strategy=self._strategy(plan.selection, careful=True)))
 
-    def batch(self, hold: Hold, claimed: ClaimResult, source: SettlesBatch | None = None) -> Batch:
+    def batch(self, hold: Hold, claimed: ClaimResult, settled_by: SettlesBatch | None = None) -> Batch:
         """The Batch of a claim."""
         chosen = self._settings
-        batch = Batch(claimed, hold, self.backend.roles, chosen.retry, source=source, entity=chosen.entity)
+        batch = Batch(claimed, hold, self.backend.roles, chosen.retry, settled_by=settled_by, entity=chosen.entity)
         batch.contended = bool(claimed.found) and not claimed.jobs
         batch.kept_alive = self if claimed.jobs else None
         return batch

@@ -47,6 +47,7 @@ class Settled(Hold):
         raise NotImplementedError
 
     settle_and_claim: Any = claim
+    _claim_once: Any = claim
 
     def progress(self) -> None:
         """Nobody is told."""
