@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks.article import Connection, connected, is_postgres
 from claimjobs import Queue, make
 from claimjobs.database.connect import engine_of
-from claimjobs.table.definitions import owner_table
+from claimjobs.table.definitions import shared_tables
 
 HERE = Path(__file__).parent
 AT_ONCE = 1_000
@@ -26,14 +26,14 @@ class WrongResult(Exception):
 def fresh(url: str, example: str, tables: Sequence[str]) -> None:
     """Make the article's tables, after dropping those of an earlier run."""
     with connected(url) as db:
-        drop(db, [*tables, *(f"{table}_claims" for table in tables), "claimjobs_owners"])
+        drop(db, [*tables, *(f"{table}_claims" for table in tables), "claimjobs_owners", "claimjobs_queues"])
         script(db, (HERE / example / schema(url)).read_text())
 
 
 def make_owners(url: str) -> None:
-    """Make the table of owners: claimjobs adds only this to a database, if a lease holds the claims."""
+    """Make the tables of owners and queues: claimjobs adds only these to a database, if a lease holds the claims."""
     engine = engine_of(url)
-    make(engine, [owner_table()])
+    make(engine, shared_tables())
     engine.dispose()
 
 

@@ -47,7 +47,7 @@ def setup_tables(
     them, and connects to the database only if --add must read the table.
 
     --recreate drops only a table that claimjobs made, which it knows by the table's comment. It never drops the table
-    of owners: all queues of a database share it, and its ids must never be used again.
+    of owners, whose ids must never be used again, nor the table of queues: all queues of a database share them.
 
     --side-car makes the table of claims for a table that must not be altered. Of that table only the key is checked.
 
@@ -124,11 +124,11 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
 def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
     """Make the missing tables. A table with a map, of which only the name is known, cannot be made."""
     if shape.side_car:
-        claims, owners = side_car_tables(engine, shape.load(), columns=shape.columns)
-        return [claims, owners] if shape.hold == "lease" else [claims]
-    jobs, owners = setup.tables_for(shape.load())
+        claims, owners, queues = side_car_tables(engine, shape.load(), columns=shape.columns)
+        return [claims, owners, queues] if shape.hold == "lease" else [claims, queues]
+    jobs, owners, queues = setup.tables_for(shape.load())
     ours = [jobs] if mapped or not _is_mapped_name(shape) else []
-    return [*ours, owners] if shape.hold == "lease" else ours
+    return [*ours, owners, queues] if shape.hold == "lease" else [*ours, queues]
 
 
 def _is_mapped_name(shape: Shape) -> bool:

@@ -33,6 +33,17 @@ class ClaimsMissing(TableMissing):
         )
 
 
+class QueuesMissing(TableMissing):
+    """The table of queues is not in the database, though the table of owners is: an earlier version made that."""
+
+    def __init__(self, name: str) -> None:
+        UnfitTable.__init__(
+            self,
+            f"table {name!r} is not in this database, whose tables were made by an earlier version: "
+            "run `claimjobs upgrade-tables`",
+        )
+
+
 class OwnersOutdated(UnfitTable):
     """The table of owners was made by an earlier version of claimjobs."""
 

@@ -55,7 +55,7 @@ def checked_roles(engine: sa.Engine, shape: Shape) -> Roles:
 
 def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
     """The required columns that the tables lack, each with the statement that adds it."""
-    jobs, owners = tables_for(shape.load())
+    jobs, owners, _queues = tables_for(shape.load())
     needed = [(jobs, column) for column in _required(shape, jobs)]
     if shape.hold == "lease":
         needed += [(owners, _filled(column)) for column in owners.columns]

@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.dialects import Dialect
-from claimjobs.errors import AccessDenied, ClaimsMissing, ColumnMissing, OwnersOutdated, TableMissing
+from claimjobs.errors import AccessDenied, ClaimsMissing, ColumnMissing, OwnersOutdated, QueuesMissing, TableMissing
 from claimjobs.options import SideCar
 from claimjobs.table import acceptance, column_checks
 from claimjobs.table.columns import Columns
-from claimjobs.table.definitions import OWNER_TABLE, claims_table, owner_table
+from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, claims_table, owner_table, queues_table
 from claimjobs.table.reflection import collated, map_of, resolve
 from claimjobs.table.roles import Roles, check_lease, key_index, quote_of, roles_of
 
@@ -118,14 +118,22 @@ def _claims(connection: sa.Connection, dialect: Dialect, source: Roles, *, side_
 def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
     try:
         owners = resolve(connection, owner_table())
+        _check_queues(connection)
     except ColumnMissing as missing:
         raise OwnersOutdated(missing.table, missing.column) from None
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise
         raise AccessDenied(
-            f"this user may not see the table of owners ({reason(error)}): whoever claims jobs needs SELECT, INSERT, "
-            f"UPDATE and DELETE on {OWNER_TABLE}"
+            f"this user may not see the tables of owners and queues ({reason(error)}): whoever claims jobs needs "
+            f"SELECT, INSERT, UPDATE and DELETE on {OWNER_TABLE}, and SELECT on {QUEUES_TABLE}"
         ) from error
     acceptance.check_table(connection, dialect, owners)
     return owners
+
+
+def _check_queues(connection: sa.Connection) -> None:
+    try:
+        resolve(connection, queues_table())
+    except TableMissing:
+        raise QueuesMissing(QUEUES_TABLE) from None

@@ -19,7 +19,14 @@ from claimjobs.table.acceptance import check_table
 from claimjobs.table.backend import TableLike
 from claimjobs.table.claim_index import covers
 from claimjobs.table.ddl import table_comment
-from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE, article_table, owner_table
+from claimjobs.table.definitions import (
+    FIRST_OWNER,
+    OWNER_TABLE,
+    SHARED_TABLES,
+    article_table,
+    owner_table,
+    shared_tables,
+)
 from claimjobs.table.reflection import is_made_by_us
 
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
@@ -49,7 +56,7 @@ class DropPlan:
 
 
 def tables_for(table: TableLike) -> list[sa.Table]:
-    """The tables that a queue needs: its jobs (for a name, with the article's columns) and the owners."""
+    """The tables that a queue needs: its jobs (for a name, with the article's columns), the owners and the queues."""
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
         jobs = article_table(bare, sa.MetaData(schema=schema or None))
@@ -57,7 +64,7 @@ def tables_for(table: TableLike) -> list[sa.Table]:
         jobs = table
     else:
         jobs = sa.inspect(table).local_table
-    return [jobs, owner_table()]
+    return [jobs, *shared_tables()]
 
 
 # --- making them ---------------------------------------------------------------------------------------------
@@ -107,7 +114,7 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
     with connected(engine) as connection, connection.begin():
         there = [table for table in tables if exists(connection, table)]
         _must_be_nameable(dialect, [table for table in tables if recreate or table not in there])
-        dropped = [table for table in there if recreate and table.name != OWNER_TABLE]
+        dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
         for table in dropped:
             _must_be_ours(connection, table)
             table.drop(connection)
@@ -201,7 +208,7 @@ def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
     Raises UnfitTable for a table that claimjobs did not make, and for a name whose table has other columns than the one
     that would replace it.
     """
-    jobs, owners = tables_for(table)
+    jobs, owners, _queues = tables_for(table)
     with connected(engine) as connection:
         if not exists(connection, jobs):
             return None

@@ -7,7 +7,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.table.definitions import MADE_BY, OWNER_TABLE
+from claimjobs.table.definitions import COMMENT, MADE_BY, SHARED_TABLES
 
 
 def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:
@@ -18,7 +18,7 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
     statements: list[str] = []
     printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, engine)))
     for table in tables:
-        if recreate and table.name != OWNER_TABLE:
+        if recreate and table.name not in SHARED_TABLES:
             table.drop(printer, checkfirst=False)
         table.create(printer, checkfirst=False)
         if MADE_BY not in (table.comment or ""):
@@ -27,8 +27,8 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
 
 
 def table_comment(table: sa.Table) -> sa.schema.SetTableComment:
-    """The statement that writes into a table's comment that claimjobs made it."""
-    comment = ", ".join(filter(None, (table.comment, MADE_BY)))
+    """The statement that writes into a table's comment that claimjobs made it, and its schema."""
+    comment = ", ".join(filter(None, (table.comment, COMMENT)))
     ours = comment if MADE_BY not in (table.comment or "") else table.comment
     return sa.schema.SetTableComment(sa.Table(table.name, sa.MetaData(schema=table.schema), comment=ours))
 

@@ -13,12 +13,21 @@ from claimjobs.table.columns import STATES, UNCLAIMED, Columns
 
 DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"
+QUEUES_TABLE: Final = "claimjobs_queues"
 LEDGER_TABLE: Final = "claimjobs_ledger"
+SHARED_TABLES: Final = frozenset({OWNER_TABLE, QUEUES_TABLE})
+"""The tables that all queues of a database share. They are never dropped."""
 LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text, in the ledger."""
 
 MADE_BY: Final = "made by claimjobs"
 """In the comment of each table that claimjobs makes. It drops no other table, and by default deletes no rows there."""
+
+SCHEMA: Final = 2
+"""The version of the tables that are defined here. It grows by one with each change that an existing table needs."""
+
+COMMENT: Final = f"{MADE_BY}, schema {SCHEMA}"
+"""The comment of a table. A comment without a number is that of a table of schema 1, or an older one."""
 
 DEMONSTRATION: Final = "jobs of the demonstration"
 """In the comment of the tables of the demonstration, which deletes their jobs."""
@@ -49,7 +58,7 @@ def job_table(
     key = () if own_key else (sa.Column("id", sa.BigInteger, primary_key=True),)
     ours = _job_columns(name)
     once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
-    comment = ", ".join(filter(None, (options.pop("comment", None), MADE_BY)))
+    comment = ", ".join(filter(None, (options.pop("comment", None), COMMENT)))
     described = {**table_options(), **options, "comment": comment}
     table = sa.Table(name, metadata, *key, *payload, *ours, *once, **described)
     _claim_index(table)
@@ -111,9 +120,29 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         sa.Column("server_since", Instant, comment="the server run it holds its session lock on; NULL: lease only"),
         sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
         sa.Column("asleep", Instant, comment="since when it waits to be called; NULL: it looks for work by itself"),
-        comment=MADE_BY,
+        comment=COMMENT,
         **table_options(auto_increment=first),
     )
+
+
+def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:
+    """The table of queues: one row for each queue that an operator has paused."""
+    return sa.Table(
+        QUEUES_TABLE,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column(
+            "claims", exact_text(LONGEST_NAME), primary_key=True, comment="the table of its jobs, as of an owner"
+        ),
+        sa.Column("paused", Instant, comment="since when nobody claims from it; NULL: it is not paused"),
+        sa.Column("reason", sa.Text, comment="why it is paused"),
+        comment=COMMENT,
+        **table_options(),
+    )
+
+
+def shared_tables() -> list[sa.Table]:
+    """The tables that all queues of a database share: the owners, and the queues."""
+    return [owner_table(), queues_table()]
 
 
 def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:

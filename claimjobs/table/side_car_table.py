@@ -13,7 +13,7 @@ from claimjobs.options import SideCar
 from claimjobs.table import acceptance
 from claimjobs.table.backend import TableLike, source_roles
 from claimjobs.table.columns import Columns
-from claimjobs.table.definitions import claims_table, owner_table
+from claimjobs.table.definitions import claims_table, shared_tables
 from claimjobs.table.reflection import map_of, resolve
 from claimjobs.table.roles import Roles
 
@@ -21,7 +21,7 @@ from claimjobs.table.roles import Roles
 def side_car_tables(
     engine: sa.Engine, table: TableLike, side_car: SideCar | None = None, *, columns: Columns | None = None
 ) -> list[sa.Table]:
-    """The tables that a queue with a side-car needs: the side-car, and the owners.
+    """The tables that a queue with a side-car needs: the side-car, the owners and the queues.
 
     For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
     have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
@@ -34,7 +34,7 @@ def side_car_tables(
         acceptance.check_table(connection, dialect, described)
         source = source_roles(connection, dialect, described, columns=given)
         key = _key(connection, source, dialect)
-    return [claims_table((side_car or SideCar()).name_for(source.name), key), owner_table()]
+    return [claims_table((side_car or SideCar()).name_for(source.name), key), *shared_tables()]
 
 
 def _key(connection: sa.Connection, source: Roles, dialect: Dialect) -> list[sa.Column[Any]]:

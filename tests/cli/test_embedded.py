@@ -94,7 +94,7 @@ def answers(url: str) -> bool:
 
 def test_commands_without_a_url_use_it_and_say_so(data: Path) -> None:
     first = claimjobs("setup-tables")
-    assert (first.code, first.out) == (exits.OK, "jobs: made\nclaimjobs_owners: made\n")
+    assert (first.code, first.out) == (exits.OK, "jobs: made\nclaimjobs_owners: made\nclaimjobs_queues: made\n")
     assert first.err == (
         f"claimjobs: using the embedded Postgres 18, data in {data}/postgres; "
         "give --url or CLAIMJOBS_URL for a server of your own\n"

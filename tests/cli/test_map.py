@@ -171,7 +171,10 @@ def test_a_mapped_class_brings_its_map_along(tickets: Backend, tmp_path: Path, m
     assert "tickets: 3 unclaimed" in ended.out
     assert "tickets: 1 dead" in ended.out
     ended = claimjobs("setup-tables", *words)
-    assert (ended.code, ended.out) == (exits.OK, "tickets: was there\nclaimjobs_owners: was there\n")
+    assert (ended.code, ended.out) == (
+        exits.OK,
+        "tickets: was there\nclaimjobs_owners: was there\nclaimjobs_queues: was there\n",
+    )
     assert "without the column run_at no job can be delayed or retried: ALTER TABLE tickets ADD COLUMN" in ended.err
 
 
@@ -312,7 +315,10 @@ def test_claims_beside_a_table_are_set_up_and_worked_through(
     words = ("--map", path, "--url", database.url)
     assert "CREATE TABLE albums_claims" in claimjobs("setup-tables", "--sql", *words).out
     ended = claimjobs("setup-tables", *words)
-    assert (ended.code, ended.out) == (exits.OK, "albums_claims: made\nclaimjobs_owners: made\n")
+    assert (ended.code, ended.out) == (
+        exits.OK,
+        "albums_claims: made\nclaimjobs_owners: made\nclaimjobs_queues: made\n",
+    )
     assert ended.err == "claimjobs: Done jobs of albums are kept; their keys are marked as done in the side-car.\n"
     assert claimjobs("status", *words).out.startswith("albums: 3 unclaimed\n")
     ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words, "--consumers", "2", "--drain")

@@ -26,7 +26,7 @@ def test_nothing_is_begun_on_a_foreign_table_before_somebody_has_said_it(books: 
         "claimjobs did not make table 'books', and on_done does not say what happens to its done jobs: choose on_done="
     )
     ended = claimjobs("setup-tables", *BOOKS, "--url", books.url)
-    assert (ended.code, ended.out) == (exits.OK, "claimjobs_owners: made\nbooks: was there\n")
+    assert (ended.code, ended.out) == (exits.OK, "claimjobs_owners: made\nclaimjobs_queues: made\nbooks: was there\n")
     assert said in ended.err
     ended = claimjobs("start-processing", f"{HANDLERS}:note_job", *BOOKS, "--drain", "--url", books.url)
     assert ended.code == exits.TABLE

@@ -22,7 +22,7 @@ def articles_table(backend: Backend) -> None:
     lines = "\n".join(line for line in text.splitlines() if not line.startswith("--"))
     for statement in filter(str.strip, lines.split(";")):
         backend.run(statement)
-    make(backend.engine, [tables_for("jobs")[1]])
+    make(backend.engine, tables_for("jobs")[1:])
 
 
 def advised(backend: Backend) -> list[str]:

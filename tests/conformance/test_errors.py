@@ -23,6 +23,7 @@ from claimjobs.errors import (
     NoPrimaryKey,
     NotExclusive,
     NotUnique,
+    QueuesMissing,
     ServerTooOld,
     ServerUnreachable,
     TableMissing,
@@ -30,7 +31,7 @@ from claimjobs.errors import (
 from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
-from claimjobs.table.definitions import OWNER_TABLE, article_table
+from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, article_table
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -138,6 +139,13 @@ def test_the_owners_are_missing(backend: Backend) -> None:
     assert f"table {OWNER_TABLE!r} is not in this database: run `claimjobs setup-tables`" in failure(
         queue.claim, TableMissing
     )
+
+
+def test_the_table_of_queues_is_missing_in_tables_of_an_earlier_version(backend: Backend) -> None:
+    backend.make()
+    backend.run(f"DROP TABLE {QUEUES_TABLE}")
+    for use in every_use(backend.bare_queue()):
+        assert failure(use, QueuesMissing).endswith("run `claimjobs upgrade-tables`")
 
 
 def test_a_table_that_is_made_after_the_complaint_is_found(backend: Backend) -> None:

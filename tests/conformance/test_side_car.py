@@ -381,7 +381,7 @@ def reader(backend: Backend) -> Iterator[sa.Engine]:
     postgres = backend.family == "postgres"
     who = "reader" if postgres else "reader@'%'"
     backend.run(f"CREATE ROLE {who} LOGIN PASSWORD 'r'" if postgres else f"CREATE USER {who} IDENTIFIED BY 'r'")
-    for rights in ("SELECT ON orders", "ALL ON orders_claims", "ALL ON claimjobs_owners"):
+    for rights in ("SELECT ON orders", "ALL ON orders_claims", "ALL ON claimjobs_owners", "SELECT ON claimjobs_queues"):
         backend.run(f"GRANT {rights} TO {who}")
     if postgres:
         backend.run(f"GRANT USAGE ON SCHEMA public TO {who}")
@@ -642,7 +642,7 @@ def test_nothing_is_written_into_the_table_and_nothing_of_it_changes(backend: Ba
 def test_what_is_made_are_the_claims_and_the_owners(backend: Backend) -> None:
     ORDERS.create(backend.engine)
     tables = side_car_tables(backend.engine, "orders")
-    assert make(backend.engine, tables).created == ("orders_claims", "claimjobs_owners")
+    assert make(backend.engine, tables).created == ("orders_claims", "claimjobs_owners", "claimjobs_queues")
     text = ddl(backend.engine, tables)
     assert "CREATE TABLE orders_claims" in text
     assert "CREATE TABLE orders " not in text

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.options import Liveness
-from claimjobs.table.definitions import OWNER_TABLE
+from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE
 from claimjobs.workers.process_main import HUNG
 from tests.backends import Backend
 from tests.conformance.owners import end_session, still, stranger_holds
@@ -175,6 +175,7 @@ def an_account(backend: Backend) -> Iterator[sa.Engine]:
     postgres = backend.family == "postgres"
     where = "" if postgres else f"{database}."
     grants = [f"GRANT SELECT, INSERT, UPDATE, DELETE ON {where}{table} TO {name}" for table in ("jobs", OWNER_TABLE)]
+    grants.append(f"GRANT SELECT ON {where}{QUEUES_TABLE} TO {name}")
     usage = [f"GRANT USAGE ON {what} TO {name}" for what in ("SCHEMA public", "SEQUENCE jobs_id_seq")]
     with backend.new_engine(isolation_level="AUTOCOMMIT").connect() as admin:
         try:

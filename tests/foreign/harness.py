@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, make
 from claimjobs.dialects import Dialect
-from claimjobs.table.definitions import owner_table
+from claimjobs.table.definitions import shared_tables
 from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import FLAVOURS, Backend, Family, Servers
 from tests.foreign.cases import QUEUE, Case, Way
@@ -40,7 +40,7 @@ class Places:
         """The database on this server."""
         if family not in self._lent:
             self._lent[family] = self._servers.lend(family)
-            make(self._lent[family].engine, [owner_table()])
+            make(self._lent[family].engine, shared_tables())
         return self._lent[family]
 
     def engine(self, family: Family, settings: Sequence[str]) -> sa.Engine:

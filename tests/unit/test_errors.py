@@ -15,6 +15,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "TableMissing": ("emails",),
     "ClaimsMissing": ("emails_claims", "emails"),
     "ColumnMissing": ("emails", "run_at", "retrying"),
+    "QueuesMissing": ("claimjobs_queues",),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),
     "NotInTable": ("emails", "colour", "status"),
