@@ -14,7 +14,8 @@ GUIDE = ROOT / "docs" / "guide.md"
 COMMANDS = ROOT / "docs" / "commands.md"
 DBA = ROOT / "docs" / "dba.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
-MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING)
+OPERATING = ROOT / "docs" / "operating.md"
+MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING, OPERATING)
 """What users read, in this order."""
 
 MADE = r"<!-- (options|bench): [\w -]+ -->\n.*?<!-- \1: end -->"
