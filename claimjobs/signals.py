@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Protocol
 
+from claimjobs.log_events import THREAD_LEFT
+
 CANCEL_SIGNAL: Final = signal.SIGUSR1
 """The signal by which another thread raises `Cancelled` in the main thread of its process."""
 
@@ -84,7 +86,8 @@ def after(seconds: float, act: Callable[[int], object], code: int) -> threading.
 
 
 def _end(code: int) -> None:
-    log.warning("a thread that the handler started was still running %g s after the work: ended", THREADS_GRACE)
+    words = "a thread that the handler started was still running %g s after the work: ended"
+    log.warning(words, THREADS_GRACE, extra={"event": THREAD_LEFT, "seconds": THREADS_GRACE})
     os._exit(code)
 
 

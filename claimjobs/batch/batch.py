@@ -8,13 +8,22 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.orm_instances import instances
 from claimjobs.batch.settle import Outcomes
 from claimjobs.batch.transaction_hold import BatchTransaction
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchSettled, NoOpenTransaction, NotInBatch, OutcomeRefused, TooLate, Unreadable
+from claimjobs.errors import (
+    BatchRolledBack,
+    BatchSettled,
+    NoOpenTransaction,
+    NotInBatch,
+    OutcomeRefused,
+    TooLate,
+    Unreadable,
+)
 from claimjobs.job import Job, claim_of
 from claimjobs.options import Retry, bounded
 from claimjobs.table.columns import DEAD
@@ -42,8 +51,12 @@ class Batch:
         *,
         settled_by: SettlesBatch | None = None,
         entity: type[Any] | None = None,
+        failures: Failures | None = None,
     ) -> None:
-        """`settled_by` settles the batch when its block is left without an exception, in place of the hold."""
+        """`settled_by` settles the batch when its block is left without an exception, in place of the hold.
+
+        `failures` reports the failed jobs after the settle.
+        """
         self._claimed = claimed
         self._jobs = {job.key: job for job in claimed.jobs}
         self._order = tuple(claimed.jobs)
@@ -55,6 +68,7 @@ class Batch:
         self._settled_by = settled_by
         self._retry = retry
         self._entity = entity
+        self._failures = failures
         self._current: Job | None = None
         self._kept: set[Key] = set()
         self.kept_alive: object = None
@@ -158,6 +172,8 @@ class Batch:
         [key] = self._decide([job])
         wait = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
         self._outcomes.fail(key, self._roles.kept_of(_text_of(error)), None if is_last else wait)
+        if isinstance(error, BaseException):
+            self._outcomes.raised[key] = error
 
     def _check_failure(self, is_last: bool) -> None:
         if is_last:
@@ -266,7 +282,7 @@ class Batch:
 
     @property
     def outcomes(self) -> Outcomes:
-        """The outcomes until now."""
+        """The outcomes until now; after the settle, those that were written."""
         return self._outcomes
 
     def settle(self) -> None:
@@ -293,9 +309,17 @@ class Batch:
         except BaseException as error:
             if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # the other outcomes were written
                 self._mark_settled()
+            if _wrote_others(error):
+                self._report_failures()
             raise
         self._mark_settled()
         self.lost = tuple(job for job in self._order if job.key in lost)
+        self._report_failures()
+
+    def _report_failures(self) -> None:
+        if self._failures is not None and self._outcomes.errors:
+            self._failures.report(self._outcomes)
+        self._outcomes.raised.clear()  # a traceback refers to frames, and their variables to this batch
 
     def _mark_settled(self) -> None:
         self.settled = True
@@ -319,6 +343,11 @@ class Batch:
     def __repr__(self) -> str:
         state = "settled" if self.settled else f"{len(self._undecided)} undecided"
         return f"<Batch of {len(self)} jobs, {state}>"
+
+
+def _wrote_others(error: BaseException) -> bool:
+    """Whether a settle that raised this has written outcomes all the same."""
+    return isinstance(error, OutcomeRefused) or (isinstance(error, BatchRolledBack) and error.isolates)
 
 
 def _text_of(error: BaseException | str) -> str:

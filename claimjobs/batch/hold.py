@@ -63,7 +63,10 @@ class Hold(ABC):
 
     @abstractmethod
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
-        """Write the outcomes of claimed jobs; return the keys of the jobs that this consumer held no longer."""
+        """Write the outcomes of claimed jobs; return the keys of the jobs that this consumer held no longer.
+
+        Afterwards `outcomes` are those that were written.
+        """
 
     @abstractmethod
     def settle_and_claim(

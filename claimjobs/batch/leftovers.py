@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import StillDue
+from claimjobs.log_events import JOBS_LEFT
 from claimjobs.report import Report
 from claimjobs.table.roles import Roles
 
@@ -62,6 +63,7 @@ class Leftovers:
             self._roles.name,
             shown,
             more,
+            extra={"event": JOBS_LEFT, "queue": self._roles.name, "keys": keys},
         )
 
     def check(self) -> None:

@@ -6,7 +6,6 @@ trigger or a rule can also swallow a write without an error: then this owner sti
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -26,8 +25,6 @@ from claimjobs.table.roles import Roles
 SWALLOWED: Final = (
     "the database wrote nothing into its row: a trigger or a rule swallows the write, or its key is unequal"
 )
-
-log = logging.getLogger("claimjobs.settle")
 
 
 class Unsettled(NamedTuple):
@@ -121,8 +118,6 @@ class Refusals:
         written = failed.only(set(failed.errors) - set(again))
         for key in refused:
             outcomes.forget(key)
-        for key, error in written.errors.items():
-            log.error("the database refuses the outcome of job %r of %s: it failed (%s)", key, self._roles.name, error)
         outcomes.add_failures(written)
         return {key: why for key, why in refused.items() if key not in written.errors}
 
@@ -171,12 +166,6 @@ class IsolatingSettle:
         else:
             if savepoint is not None:
                 savepoint.commit()
-
-    def log_refusal(self) -> None:
-        """Log the job that is refused, if it was alone."""
-        for key, error in self.written.errors.items():
-            if self.refused is not None and key not in self.written.suspects:
-                log.error("the database refuses the outcome of job %r of %s: %s", key, self._roles.name, error)
 
 
 def isolating(outcomes: Outcomes, why: str, roles: Roles, retry: Retry) -> Outcomes | None:

@@ -53,6 +53,8 @@ class Outcomes:
     """Jobs of `retried` and `dead` that failed only because they were alone when an error named no job."""
     errors: dict[Key, str] = field(default_factory=dict)
     """The error of each job of `retried`, `dead` and `suspects`."""
+    raised: dict[Key, BaseException] = field(default_factory=dict)
+    """The exception behind an error of `retried` and `dead`, where there is one."""
     jobs: Mapping[Key, Job] = field(default_factory=dict)
     """The jobs as they were claimed, where they are known."""
 
@@ -79,6 +81,7 @@ class Outcomes:
         self.suspects.pop(key, None)
         self.isolated.discard(key)
         self.errors.pop(key, None)
+        self.raised.pop(key, None)
         for decided in (self.done, self.released, self.dead):
             if key in decided:
                 decided.remove(key)
@@ -90,6 +93,10 @@ class Outcomes:
             self.dead.append(key)
         else:
             self.retried[key] = wait
+
+    def become(self, written: Outcomes) -> None:
+        """Replace these outcomes by those that were written."""
+        vars(self).update(vars(written))
 
     def add_failures(self, others: Outcomes) -> None:
         """Add the failed and dead jobs of other outcomes."""
@@ -108,6 +115,7 @@ class Outcomes:
             group_size=self.group_size or len(self.suspects),
             isolated=self.isolated & held,
             errors={key: error for key, error in self.errors.items() if key in held},
+            raised={key: error for key, error in self.raised.items() if key in held},
             jobs=self.jobs,
         )
 

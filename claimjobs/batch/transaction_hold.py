@@ -317,9 +317,9 @@ class TransactionHold(Hold):
             self._end(batch.transaction)
             if not (settled and settling.written.all_done):  # some jobs are unclaimed again
                 self.restart_from_head()
-        settling.written.count(self._report)
+        outcomes.become(settling.written)
+        outcomes.count(self._report)
         if settling.refused is not None:
-            settling.log_refusal()
             raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
         return set()
 

@@ -21,6 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from claimjobs.cli.console import age, number
+from claimjobs.cli.log_format import LogFormat, log_to_stderr
+from claimjobs.log_events import PROGRESS
 from claimjobs.report import Report
 from claimjobs.workers.progress import Line, Snapshot, Summary
 
@@ -29,6 +31,9 @@ EVERY = 2.0
 
 WIDTH = 92
 """The width of the picture in characters."""
+
+
+log = logging.getLogger("claimjobs.screen")
 
 
 class Screen(Protocol):
@@ -62,11 +67,12 @@ class LiveTable:
 class TextLines:
     """One line every few seconds, for a log."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_format: LogFormat = "text") -> None:
+        self._log_format = log_format
         self._next = 0.0
 
     def __enter__(self) -> Self:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s: %(message)s", force=True)
+        log_to_stderr(self._log_format)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -75,16 +81,24 @@ class TextLines:
     def __call__(self, snapshot: Snapshot) -> None:
         if snapshot.elapsed >= self._next or snapshot.phase == "ended":
             self._next = snapshot.elapsed + EVERY
-            click.echo(_line(snapshot), err=True)
+            self._show(snapshot)
+
+    def _show(self, snapshot: Snapshot) -> None:
+        click.echo(_line(snapshot), err=True)
+
+
+class LogLines(TextLines):
+    """A log record every few seconds, so that all of standard error is in the format of the log."""
+
+    def _show(self, snapshot: Snapshot) -> None:
+        log.info("%s", _line(snapshot), extra={"event": PROGRESS, **_plain(snapshot)})
 
 
 class JsonLines(TextLines):
     """One JSON object a line on standard output."""
 
-    def __call__(self, snapshot: Snapshot) -> None:
-        if snapshot.elapsed >= self._next or snapshot.phase == "ended":
-            self._next = snapshot.elapsed + EVERY
-            click.echo(json.dumps({"event": "progress", **_plain(snapshot)}))
+    def _show(self, snapshot: Snapshot) -> None:
+        click.echo(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
 
 
 class Remembered:
@@ -107,10 +121,12 @@ class Remembered:
             self.last = snapshot
 
 
-def screen_for(as_json: bool) -> Screen:
+def screen_for(as_json: bool, log_format: LogFormat) -> Screen:
     """JSON lines if asked for; else a live table if standard error is a terminal, otherwise lines."""
     if as_json:
-        return JsonLines()
+        return JsonLines(log_format)
+    if log_format == "json":
+        return LogLines(log_format)
     console = Console(stderr=True)
     return LiveTable(console) if console.is_terminal else TextLines()
 

@@ -11,6 +11,7 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import write_nowhere
+from claimjobs.cli.log_format import LogFormat
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
 from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
@@ -110,6 +111,13 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
 )
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="The log on standard error: as text, or as one JSON object a line.",
+)
+@click.option(
     "--picture",
     "file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -138,6 +146,7 @@ def start_processing(
     max_batch_time: float,
     attempts: int,
     as_json: bool,
+    log_format: LogFormat,
     file: Path | None,
     url: str | None,
     shape: Shape,
@@ -194,7 +203,7 @@ def start_processing(
             verbose=verbose,
         )
         log_details(plan.verbose)
-        screen = Remembered(screen_for(as_json))
+        screen = Remembered(screen_for(as_json, log_format))
         supervisor, threads = Supervisor(plan, run, screen), threading.enumerate()
         summary = _supervised(supervisor, screen)
     _print(summary_json(summary) if as_json else summary_text(summary), supervisor.display_error)

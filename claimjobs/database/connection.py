@@ -20,6 +20,7 @@ from claimjobs.database.fair_lock import FairLock, Ticket
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import ReadOnly, ServerUnreachable, SessionReadOnly, SettingUnfit, StatementTimedOut
+from claimjobs.log_events import OUTAGE_OVER, TRYING_AGAIN
 from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.signals import shielded
@@ -344,14 +345,18 @@ class Connector:
             self._outage.attempts += 1
         elif kind not in self._dialect.errors.transient.values():
             self._outage = Outage(kind)
-            log.warning("%s (%s): trying again", kind, reason(error))
+            fields = {"event": TRYING_AGAIN, "kind": kind, "error": reason(error)}
+            log.warning("%s (%s): trying again", kind, fields["error"], extra=fields)
 
     def recovered(self) -> None:
         """An attempt succeeded: log the end of an outage."""
         outage, self._outage = self._outage, None
         if outage is not None:
             seconds = time.monotonic() - outage.since
-            log.warning("%s: over after %.1f s and %d more attempts", outage.kind, seconds, outage.attempts)
+            fields = {"event": OUTAGE_OVER, "kind": outage.kind, "seconds": round(seconds, 1)}
+            log.warning(
+                "%s: over after %.1f s and %d more attempts", outage.kind, seconds, outage.attempts, extra=fields
+            )
 
     def pause(self, seconds: float) -> bool:
         """Wait before another attempt; whether `give_up` was called, so that there must be none."""

@@ -15,6 +15,7 @@ from claimjobs.database.connect import connected, isolation_of
 from claimjobs.database.error_translation import reason
 from claimjobs.database.savepoint import savepoint
 from claimjobs.errors import ClaimjobsError
+from claimjobs.log_events import WAKE_FAILED
 from claimjobs.statements.idle import wake
 from claimjobs.table.backend import Backend
 
@@ -71,7 +72,8 @@ class Notifier:
         lost = not isinstance(error, sa.exc.DBAPIError) or error.connection_invalidated
         if lost or self._dialect.errors.transient_kind(error):
             return
-        log.info("consumers cannot be woken, and find jobs when they poll: %s", reason(error))
+        fields = {"event": WAKE_FAILED, "error": reason(error)}
+        log.info("consumers cannot be woken, and find jobs when they poll: %s", fields["error"], extra=fields)
         self._may = False
 
     # --- for rows that a caller commits ----------------------------------------------------------------

@@ -18,6 +18,7 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import IdleSleeper
+from claimjobs.log_events import HANDLER_HANGS, HEARTBEAT_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
@@ -124,7 +125,7 @@ class Heartbeat:
                 self._reclaim_dead()
                 self._hold.release_forgotten()
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.debug("no heartbeat: %s", error)
+            log.debug("no heartbeat: %s", error, extra={"event": HEARTBEAT_FAILED, "error": str(error)})
             self._leads = False
             return True
         return False
@@ -136,7 +137,9 @@ class Heartbeat:
             return False
         if not self._hung:
             self._hung = True
-            log.error("no progress for %.0f s: the handler hangs, others get its jobs", time.monotonic() - since)
+            seconds = time.monotonic() - since
+            fields = {"event": HANDLER_HANGS, "owner": self._owner.id, "seconds": round(seconds, 1)}
+            log.error("no progress for %.0f s: the handler hangs, others get its jobs", seconds, extra=fields)
             self._control.batch_hangs()
         return True
 

@@ -242,7 +242,9 @@ class LeaseHold(Hold):
         lost = set() if unsettled.lost and unconfirmed and self._is_still(owner) else unsettled.lost
         keys = outcomes.keys()
         self._held_keys[owner].difference_update(keys, unsettled.stuck)
-        (outcomes.only(set(keys) - lost) if lost else outcomes).count(self._report)
+        if lost:
+            outcomes.become(outcomes.only(set(keys) - lost))
+        outcomes.count(self._report)
         self._report.lost += len(lost)
         if unsettled.stuck:
             self._stuck.update(unsettled.stuck)

@@ -12,6 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.database.connection import Connector
+from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
 from claimjobs.statements import idle
 from claimjobs.statements import owners as statements
@@ -88,7 +89,8 @@ class Owner:
 
     def _live_on(self, connection: sa.Connection) -> None:
         if not self._is_alive(connection):
-            log.warning("owner %d was declared dead; going on under a new id", self.id)
+            fields = {"event": OWNER_RENEWED, "owner": self.id}
+            log.warning("owner %d was declared dead; going on under a new id", self.id, extra=fields)
             self._insert(connection)
             since = self._lock_session(connection)
             connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})

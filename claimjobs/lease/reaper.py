@@ -20,6 +20,7 @@ from claimjobs.errors import WriteSwallowed
 from claimjobs.job import key_of
 from claimjobs.lease.owner import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, read_owners
+from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE
 from claimjobs.options import Retry
 from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import SettleGuard, release
@@ -40,6 +41,7 @@ class Reaper:
         self._settler = settler
         self._retry = retry
         roles, owners = backend.roles, backend.owners
+        self._name = backend.source.name
         self._unknown = statements.unknown(roles, owners)
         self._left_behind = statements.left_behind(roles)
         self._held = statements.held(roles)
@@ -125,7 +127,8 @@ class Reaper:
             with attempt as connection:
                 jobs, removed = self._declare_dead(connection, owner, last_beat)
         if jobs or removed:
-            log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs")
+            fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
+            log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
         return jobs
 
     def _is_ours(self, owner: int) -> bool:
@@ -133,7 +136,8 @@ class Reaper:
         claims = self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1)
         if claims in (None, self._backend.roles.name):
             return True
-        log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims)
+        fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
+        log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
         return False
 
     def _wait_for_the_end(self, owner: int) -> int | None:
@@ -192,7 +196,9 @@ class Reaper:
         stuck = {**refused, **dict.fromkeys(left & set(keys), SWALLOWED)}
         if stuck and owner not in self._reported:
             self._reported.add(owner)
-            log.error("owner %d is dead, and job %r cannot be reclaimed: %s", owner, *next(iter(stuck.items())))
+            key, why = next(iter(stuck.items()))
+            fields = {"event": JOB_STUCK, "queue": self._name, "owner": owner, "key": key, "error": why}
+            log.error("owner %d is dead, and job %r cannot be reclaimed: %s", owner, key, why, extra=fields)
         return len(stuck)
 
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:

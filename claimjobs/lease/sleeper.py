@@ -21,6 +21,7 @@ from claimjobs.database.connection import Connector, IdleConnection
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.idle_checks import CheckSchedule, IdleChecks, WakeCondition
 from claimjobs.lease.owner import Owner
+from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
@@ -185,7 +186,7 @@ class IdleSleeper:
         try:
             yield
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.debug("no sleep: %s", error)
+            log.debug("no sleep: %s", error, extra={"event": SLEEP_FAILED, "error": str(error)})
             now = time.monotonic()
             self._no_sleep_since, self._failed = (now if now - self._failed < NO_SLEEP else self._no_sleep_since), now
 

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -16,6 +17,7 @@ import sqlalchemy as sa
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.leftovers import Leftovers
 from claimjobs.batch.settle import OnDone, Settler
@@ -34,6 +36,7 @@ from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
+from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
 from claimjobs.statements.find import Selection
@@ -231,7 +234,10 @@ class QueueParts:
             count, predicate = connection.scalar(rows), unreadable.compile(connection)
         if count:
             self._empty = REPORTED
-            log.warning("table %s: no claim takes %d rows of %s: %s", source.name, count, predicate, NO_KEY)
+            fields = {"event": JOBS_UNCLAIMABLE, "queue": source.name, "jobs": count, "error": NO_KEY}
+            log.warning(
+                "table %s: no claim takes %d rows of %s: %s", source.name, count, predicate, NO_KEY, extra=fields
+            )
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -256,10 +262,16 @@ class QueueParts:
     def batch(self, hold: Hold, claimed: ClaimResult, settled_by: SettlesBatch | None = None) -> Batch:
         """The Batch of a claim."""
         chosen = self._settings
-        batch = Batch(claimed, hold, self.backend.roles, chosen.retry, settled_by=settled_by, entity=chosen.entity)
+        roles, failures, entity = self.backend.roles, self._failures, chosen.entity
+        batch = Batch(claimed, hold, roles, chosen.retry, settled_by=settled_by, entity=entity, failures=failures)
         batch.contended = bool(claimed.found) and not claimed.jobs
         batch.kept_alive = self if claimed.jobs else None
         return batch
+
+    @cached_property
+    def _failures(self) -> Failures:
+        """Reports the failed jobs of settles."""
+        return Failures(self.backend.source.name, self.backend.roles)
 
     def plan(self, where: Where) -> ClaimPlan:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""

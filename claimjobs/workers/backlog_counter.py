@@ -9,6 +9,7 @@ import time
 import sqlalchemy as sa
 
 from claimjobs.errors import ClaimjobsError
+from claimjobs.log_events import COUNT_FAILED
 from claimjobs.queue.queue import Queue
 
 SHARE = 20
@@ -60,5 +61,6 @@ class BacklogCounter:
         try:
             self.left = self._queue.stats().left
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.debug("the queue could not be counted: %s", error)
+            fields = {"event": COUNT_FAILED, "error": str(error)}
+            log.debug("the queue could not be counted: %s", error, extra=fields)
         return max(self._every, SHARE * (time.monotonic() - began))

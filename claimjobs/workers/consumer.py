@@ -17,6 +17,7 @@ from claimjobs.errors import (
     UnfitTable,
     Unreadable,
 )
+from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
 from claimjobs.table.columns import DEAD
@@ -56,7 +57,7 @@ def consume(
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
     for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
-        failure = _settled(batch, handler)
+        failure = _settled(queue, batch, handler)
         if failure is None:
             backoff.reset()
         else:
@@ -67,17 +68,17 @@ def consume(
             raise NothingDone(fruitless, _why(failure, queue.roles)) from failure
 
 
-def _settled(batch: Batch, handler: Handler) -> BaseException | None:
+def _settled(queue: Queue, batch: Batch, handler: Handler) -> BaseException | None:
     """Handle and settle a batch; return the error after which the next claim may return the same jobs."""
     try:
-        raised = _handled(batch, handler)
+        raised = _handled(queue, batch, handler)
     except (BatchRolledBack, NoOpenTransaction) as error:
-        log.warning("%d jobs: %s", len(batch), error)
+        log.warning("%d jobs: %s", len(batch), error, extra=_fields(BATCH_ROLLED_BACK, queue, batch, error))
         return None if isinstance(error, BatchRolledBack) and error.isolates else error
     except OutcomeRefused as error:
         if not error.others:  # the table may refuse the outcome of every job
             raise
-        log.error("%s", error)  # noqa: TRY400 - the message is complete without a traceback
+        log.error("%s", error, extra=_fields(OUTCOME_REFUSED, queue, batch, error))  # noqa: TRY400 - it says all
         return None
     return raised if batch.outcomes.released else None
 
@@ -109,29 +110,36 @@ def _lacking(roles: Roles) -> Iterator[str]:
         yield str(lack)
 
 
-def _handled(batch: Batch, handler: Handler) -> BaseException | None:
+def _handled(queue: Queue, batch: Batch, handler: Handler) -> BaseException | None:
     """Handle and settle a batch; return what the handler raised."""
     raised: BaseException | None = None
     with batch:
         try:
             handler(batch)
         except (NothingDecided, UnfitTable) as error:  # the handler decided nothing, or the table stores no failure
-            raised = error
-            log.error("%s", error)  # noqa: TRY400 - the message is complete without a traceback
+            raised, fields = error, _fields(HANDLER_FAILED, queue, batch, error)
+            log.error("%s", error, extra=fields, exc_info=error.__context__)  # noqa: TRY400 - what the handler raised
         except (BatchRolledBack, NoOpenTransaction):
             raise
         except Cancelled:
             raise
         except BaseException as error:
-            _log_failure(batch, raised := error)
+            raised, undecided = error, len(batch.undecided)
             batch.blame(error)
+            if error not in batch.outcomes.raised.values():  # otherwise its job is reported after the settle
+                _log_failure(queue, batch, error, undecided)
     if batch.lost:
-        log.warning("%d jobs were lost to another owner; their outcome was not written", len(batch.lost))
+        fields = {"event": JOBS_LOST, "queue": queue.table.fullname, "keys": [job.key for job in batch.lost]}
+        log.warning("%d jobs were lost to another owner; their outcome was not written", len(batch.lost), extra=fields)
     return raised
 
 
-def _log_failure(batch: Batch, error: BaseException) -> None:
-    """One line, and with `--verbose` the traceback."""
+def _log_failure(queue: Queue, batch: Batch, error: BaseException, undecided: int) -> None:
+    fields = _fields(HANDLER_FAILED, queue, batch, error)
+    words = "the handler failed with %d of %d jobs undecided: %s"
+    log.error(words, undecided, len(batch), fields["error"], extra=fields, exc_info=error)
+
+
+def _fields(event: str, queue: Queue, batch: Batch, error: BaseException) -> dict[str, object]:
     cause = f"{type(error).__name__}: {reason(error)}"
-    log.error("the handler failed with %d of %d jobs undecided: %s", len(batch.undecided), len(batch), cause)
-    log.debug("the handler failed here:", exc_info=error)
+    return {"event": event, "queue": queue.table.fullname, "jobs": len(batch), "error": cause}

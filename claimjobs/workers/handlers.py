@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 from claimjobs.batch.batch import Batch
 from claimjobs.callables import deferred, unfinished
-from claimjobs.database.error_translation import reason
 from claimjobs.errors import BadHandler, NothingDecided, UnfinishedHandler
 from claimjobs.job import Job
 from claimjobs.signals import Cancelled
 
 Handler = Callable[[Batch], object]
 Per = Literal["batch", "job"]
-
-log = logging.getLogger("claimjobs.handlers")
 
 
 def handler_of(function: Any, name: str, per: Per | None = None, *, in_transaction: bool = False) -> Handler:
@@ -114,7 +110,6 @@ def _whole(function: Callable[[Batch], object], name: str) -> Handler:
 
 def _each(function: Callable[..., object], name: str, *, connected: bool) -> Handler:
     def handle(batch: Batch) -> None:
-        failed = 0
         for job in batch:
             given = {"connection": batch.connection} if connected else {}
             try:
@@ -122,11 +117,7 @@ def _each(function: Callable[..., object], name: str, *, connected: bool) -> Han
             except Cancelled:
                 raise
             except BaseException as error:
-                failed += 1
-                _log_failure(job, error, is_first=failed == 1)
                 batch.fail(job, error)
-        if failed > 1:
-            log.warning("%d of the %d jobs of this batch failed", failed, len(batch))
 
     return handle
 
@@ -135,10 +126,3 @@ def _check_finished(result: object, name: str) -> None:
     kind = unfinished(result)
     if kind is not None:
         raise UnfinishedHandler(name, kind)
-
-
-def _log_failure(job: Job, error: BaseException, *, is_first: bool) -> None:
-    """Warn of the first failure of a batch; the others mostly have the same cause. `--verbose` shows all of them."""
-    level = logging.WARNING if is_first else logging.DEBUG
-    log.log(level, "job %r failed: %s: %s", job.key, type(error).__name__, reason(error))
-    log.debug("job %r failed here:", job.key, exc_info=error)

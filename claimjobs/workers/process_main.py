@@ -20,6 +20,7 @@ from claimjobs.batch.batch import Batch
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
 from claimjobs.errors import BadTable, ClaimjobsError, NothingDone, TableMissing
+from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
@@ -170,7 +171,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     try:
         yield queue, supervisor
     except Cancelled:
-        log.warning("cancelled: an open batch is released")
+        log.warning("cancelled: an open batch is released", extra={"event": CONSUMER_CANCELLED})
     except Exception as error:
         code = 1
         is_missing = isinstance(error, TableMissing)  # the supervisor logs it, once for all processes
@@ -193,7 +194,8 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
 def _log_end(error: Exception) -> None:
     """Log one line for a known error, and the traceback of an unknown one."""
     known = isinstance(error, (ClaimjobsError, sa.exc.DBAPIError))
-    log.error("ended by %s", _words(error), exc_info=not known)
+    fields = {"event": CONSUMER_FAILED, "error": _words(error)}
+    log.error("ended by %s", fields["error"], extra=fields, exc_info=None if known else error)
 
 
 def _words(error: Exception) -> str:
@@ -208,9 +210,7 @@ def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
     unblock_signals()
     allow_cancel()
     supervisor = SupervisorPipe(pipe, queue)
-    handler = LogToSupervisor(supervisor)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[LogToSupervisor(supervisor)], force=True)
     log_details(plan.verbose)
     return supervisor
 

@@ -14,6 +14,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final
 
 from claimjobs.backoff import Backoff
+from claimjobs.log_events import PROCESS_ENDED
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
 from claimjobs.workers.progress import Line
@@ -167,11 +168,20 @@ class ProcessSlot:
         """What all processes of this slot have done."""
         return self._before + self._now
 
+    def end_fields(self, code: int) -> dict[str, object]:
+        """The fields of the log record about the end of its process."""
+        return {"event": PROCESS_ENDED, "consumer": self.number, "exit_code": code}
+
     def line(self) -> Line:
         """The state of this slot now."""
         pid = self.process.pid if self.process is not None else None
         jobs = self.report.done + self.report.enqueued
         return Line(self.number, pid, self._batch, jobs, self._rate.at(jobs), self.restarts)
+
+
+def how_ended(code: int) -> str:
+    """How a process with this exit code has ended."""
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"
 
 
 class Rate:

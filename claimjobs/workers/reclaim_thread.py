@@ -11,6 +11,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.errors import ClaimjobsError, TableMissing
+from claimjobs.log_events import RECLAIM_FAILED
 from claimjobs.queue.queue import Queue
 
 AGAIN: Final = 1.0
@@ -58,6 +59,7 @@ class ReclaimThread:
         except TableMissing:
             return True  # its jobs are gone with their table
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.warning("the jobs of owner %d could not be reclaimed yet: %s", owner, error)
+            fields = {"event": RECLAIM_FAILED, "owner": owner, "error": str(error)}
+            log.warning("the jobs of owner %d could not be reclaimed yet: %s", owner, error, extra=fields)
             return False
         return True

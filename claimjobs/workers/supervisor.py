@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from multiprocessing.connection import wait
 from typing import Any, Final
 
@@ -17,16 +17,19 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries
 from claimjobs.errors import ClaimjobsError
+from claimjobs.log_events import OUTPUT_FAILED, RUN_GAVE_UP, RUN_IDLE, RUN_PHASE, RUN_STARTED
 from claimjobs.report import Report
 from claimjobs.workers.backlog_counter import BacklogCounter
 from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generator
-from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate
+from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate, how_ended
 from claimjobs.workers.progress import Snapshot, Summary
 from claimjobs.workers.reclaim_thread import ReclaimThread
-from claimjobs.workers.supervisor_pipe import LAST_GRACE, Command, GaveUp, LogLine, Message, Progress
+from claimjobs.workers.supervisor_pipe import LAST_GRACE, Command, GaveUp, LogRecord, Message, Progress
 
 TICK: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
+AT_ONCE: Final = 1_000
+"""Messages of one process that are read in a row: one that logs without end must not keep the supervisor busy."""
 
 PHASES: Final[dict[Command, tuple[str, str]]] = {
     "drain": ("draining", "consumers go on while a job is due"),
@@ -133,7 +136,7 @@ class Supervisor:
             self._queue.engine.dispose()
 
     def _run_to_the_end(self) -> Summary:
-        log.info("%s", self._queue.done_jobs)
+        log.info("%s", self._queue.done_jobs, extra={"event": RUN_STARTED, "queue": self._queue.table.fullname})
         self._began = time.monotonic()
         with BacklogCounter(self._queue) as self._backlog:
             with ReclaimThread(self._queue) as self._reclaim_thread, self._no_process_left():
@@ -172,11 +175,11 @@ class Supervisor:
         ready = wait([*pipes, *(child.process.sentinel for child in living if child.process)], TICK)
         for child in living:
             if child.pipe in ready:
-                yield from _messages_of(child)
+                yield from islice(_messages_of(child), AT_ONCE)
 
     def _note(self, message: Message) -> None:
-        if isinstance(message, LogLine):
-            log.log(message.level, "%s", message.text)
+        if isinstance(message, LogRecord):
+            message.log()
         elif isinstance(message, Progress) and message.batch:
             self._exits.clear()
 
@@ -200,13 +203,15 @@ class Supervisor:
             return
         if child.ending:
             child.finished = True
-            log.warning("a process ended %s while it was stopping", _how(code))
+            log.warning("a process ended %s while it was stopping", how_ended(code), extra=child.end_fields(code))
         elif self._ends_again(child, code):
-            words = f"{STRIKES} consumers in a row ended themselves {_how(code)}: does the handler exit its process?"
+            words = (
+                f"{STRIKES} consumers in a row ended themselves {how_ended(code)}: does the handler exit its process?"
+            )
             self._give_up(child, GaveUp("exit", words))
         else:
             pause = child.replace_later()
-            log.warning("a process ended %s; replaced in %.1f s", _how(code), pause)
+            log.warning("a process ended %s; replaced in %.1f s", how_ended(code), pause, extra=child.end_fields(code))
 
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.
@@ -227,10 +232,11 @@ class Supervisor:
             return
         self._gave_up = word
         if word.table_missing:
-            log.error("%s; the run ends", word.error)
+            log.error("%s; the run ends", word.error, extra={"event": RUN_GAVE_UP, "error": word.error})
             self.stop()
         elif not word.at_once:
-            log.error("%d processes in a row ended by the same error: the run ends", STRIKES)
+            words = "%d processes in a row ended by the same error: the run ends"
+            log.error(words, STRIKES, extra={"event": RUN_GAVE_UP, "error": word.error})
             self.stop()
 
     def _notice_readiness(self) -> None:
@@ -254,7 +260,7 @@ class Supervisor:
         if run.drain and generated:
             self._requested.add("drain retries" if run.drain_retries else "drain")
         if run.idle is not None and "stop" not in self._requested and self._idle_seconds() >= run.idle:
-            log.info("no consumer had a job for %g s", run.idle)
+            log.info("no consumer had a job for %g s", run.idle, extra={"event": RUN_IDLE, "seconds": run.idle})
             self.stop()
 
     def _late(self) -> float:
@@ -285,7 +291,7 @@ class Supervisor:
                 self._sent.add(command)
                 self._phase = phase
                 self._send(self._children(), command)
-                log.info("%s: %s", phase, words)
+                log.info("%s: %s", phase, words, extra={"event": RUN_PHASE, "phase": phase})
         if "cancel" in self._sent:
             self._kill_late()
 
@@ -332,7 +338,8 @@ class Supervisor:
             self._watch(self._snapshot())
         except OSError as error:
             self.display_error = error
-            log.warning("the output cannot be written any more (%s): the run ends", error)
+            fields = {"event": OUTPUT_FAILED, "error": str(error)}
+            log.warning("the output cannot be written any more (%s): the run ends", error, extra=fields)
             self.stop()
 
     def _snapshot(self) -> Snapshot:
@@ -392,7 +399,3 @@ def _messages_of(child: ProcessSlot) -> Iterator[Message]:
     for message in child.messages():
         child.note(message)
         yield message
-
-
-def _how(code: int) -> str:
-    return f"by signal {-code}" if code < 0 else f"with exit code {code}"

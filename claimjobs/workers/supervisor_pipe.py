@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
+from claimjobs.log_records import sendable
 from claimjobs.report import Report
 from claimjobs.signals import after, cancel, shielded
 
@@ -68,14 +69,19 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class LogLine:
-    """A log record that the supervisor shows."""
+class LogRecord:
+    """A log record that the supervisor shows, with its traceback and its fields."""
 
-    level: int
-    text: str
+    attributes: dict[str, Any]
+    """Plain values, see `log_records.sendable`."""
+
+    def log(self) -> None:
+        """Log it here, under its own logger."""
+        record = logging.makeLogRecord(self.attributes)
+        logging.getLogger(record.name).handle(record)
 
 
-Message = Registered | Began | Progress | GaveUp | Ended | LogLine
+Message = Registered | Began | Progress | GaveUp | Ended | LogRecord
 
 
 class SupervisorPipe:
@@ -150,4 +156,7 @@ class LogToSupervisor(logging.Handler):
         self._supervisor = supervisor
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._supervisor.send(LogLine(record.levelno, self.format(record)))
+        try:
+            self._supervisor.send(LogRecord(sendable(record)))
+        except Exception:  # of the record: wrong arguments, or a field without a text
+            self.handleError(record)

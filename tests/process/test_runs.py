@@ -61,16 +61,42 @@ def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path)
 
 
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
-def test_jobs_that_fail_alike_are_told_of_once_a_batch(anywhere: Backend, tmp_path: Path, hold: str) -> None:
+def test_each_failed_job_is_logged_once(anywhere: Backend, tmp_path: Path, hold: str) -> None:
     anywhere.queue().enqueue(rows(12))
     options = (f"{HANDLERS}:fail_in_sql", "--consumers", "1", "--batch-size", "6", "--hold", hold, "--drain")
     with started(anywhere, tmp_path, *options) as command:
         code, _, err = command.end()
     assert code == 0
-    assert err.count("failed: ProgrammingError: column") == 2
+    assert err.count("failed: ProgrammingError: column") == 12
     assert "Traceback" not in err
-    assert err.count("WARNING: 6 of the 6 jobs of this batch failed\n") == 2
-    assert err.count("WARNING: ") == 4
+    assert err.count("WARNING: ") == 12
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_the_log_as_json_has_the_fields_and_the_tracebacks_of_each_failed_job(
+    database: Backend, tmp_path: Path, hold: str
+) -> None:
+    database.make()
+    database.insert("jobs", [*rows(2, d="bad", attempts=4), *rows(1, d="bad"), *rows(3)])
+    options = (f"{HANDLERS}:note_job", "--consumers", "1", "--hold", hold, "--drain", "--log-format", "json")
+    with started(database, tmp_path, *options) as command:
+        code, _, err = command.end()
+    assert code == 0
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert {line["event"] for line in lines} >= {"run_started", "progress", "run_phase"}
+    [retry] = [line for line in lines if line["event"] == "job_retry"]
+    dead = [line for line in lines if line["event"] == "job_dead"]
+    assert [
+        (line["level"], line["logger"], line["queue"], line["attempts"], line["error"]) for line in (retry, *dead)
+    ] == [
+        ("WARNING", "claimjobs.settle", "jobs", 1, "ValueError: bad payload"),
+        ("ERROR", "claimjobs.settle", "jobs", 5, "ValueError: bad payload"),
+        ("ERROR", "claimjobs.settle", "jobs", 5, "ValueError: bad payload"),
+    ]
+    assert retry["key"] not in {line["key"] for line in dead}
+    assert "traceback" not in retry
+    assert all("in note_job\n" in line["traceback"] for line in dead)
+    assert all(line["pid"] != command.process.pid for line in dead)
 
 
 def test_verbose_tells_every_failure_and_where_it_was_raised(anywhere: Backend, tmp_path: Path) -> None:
@@ -149,8 +175,7 @@ def test_a_handler_that_breaks_down_is_told_of_and_loses_nothing(anywhere: Backe
     assert summary(out)["done"] == 30
     assert summary(out)["total"]["suspects"] == 30
     assert "30 of 30 jobs undecided" in err
-    assert "RuntimeError: broken down" in err
-    assert "Traceback" not in err
+    assert err.count("RuntimeError: broken down\nTraceback") == 1
     assert len(noted(anywhere, "begun")) == 60
 
 

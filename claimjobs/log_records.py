@@ -1,0 +1,65 @@
+"""Log records as plain data, and as lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+"""The attributes that `logging` gives to a record. All others were given as `extra`."""
+SENT: Final = ("name", "levelno", "levelname", "created", "msecs", "process", "processName", "thread", "threadName")
+"""The attributes, besides the text, that a record keeps when it is sent to another process."""
+
+_FORMATTER: Final = logging.Formatter()
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """The fields that the caller gave as `extra`, as plain data."""
+    return {name: _plain(value) for name, value in vars(record).items() if name not in STANDARD}
+
+
+def traceback_of(record: logging.LogRecord) -> str | None:
+    """The traceback of the record's exception; None if it has none."""
+    if record.exc_text:
+        return record.exc_text
+    exception = record.exc_info
+    return _FORMATTER.formatException(exception) if exception and exception[0] is not None else None
+
+
+def sendable(record: logging.LogRecord) -> dict[str, Any]:
+    """The record for `logging.makeLogRecord` in another process: no object of a user's class must be made there."""
+    kept = {name: getattr(record, name) for name in SENT}
+    text = {"msg": record.getMessage(), "exc_text": traceback_of(record), "stack_info": record.stack_info}
+    return {**fields_of(record), **kept, **text}
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has; as text if it has not."""
+    if type(value) in (str, int, bool, type(None)) or (type(value) is float and math.isfinite(value)):
+        return value
+    if isinstance(value, (tuple, list)):
+        return [_plain(part) for part in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    return str(value)
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a record, on one line: time, level, logger, pid, event, message, the fields, traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        fields, traceback = fields_of(record), traceback_of(record)
+        found = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "pid": record.process,
+            "event": fields.pop("event", None),
+            "message": record.getMessage(),
+        }
+        return json.dumps({**fields, **found, **({"traceback": traceback} if traceback else {})})
