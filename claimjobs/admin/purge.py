@@ -79,7 +79,7 @@ class Purge:
         deleted = 0
         for attempt in self._connector.attempts():
             with attempt as connection:
-                still = list(keys) if lock is None else keys_for(connection, lock, list(keys))
+                still = list(keys) if lock is None else keys_for(connection, lock, keys)
                 deleted = connection.execute(delete, {"claimjobs_keys": still}).rowcount if still else 0
         return deleted
 

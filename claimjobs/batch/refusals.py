@@ -154,14 +154,14 @@ class IsolatingSettle:
         """Write the outcomes. `whole`: a savepoint from before all writes. `careful`: make one if there is none."""
         savepoint = whole or (connection.begin_nested() if careful else None)
         try:
-            self._settler.write(connection, None, self.written)
+            self._settler.write_locked(connection, None, self.written)
         except sa.exc.DBAPIError as error:
             self.was_refused = self._dialect.errors.refuses_row(error)
             instead = isolating(self.written, reason(error), self._roles, self._retry)
             if not self.was_refused or savepoint is None or instead is None:
                 raise
             savepoint.rollback()
-            self._settler.write(connection, None, instead)
+            self._settler.write_locked(connection, None, instead)
             self.written, self.refused = instead, error
         else:
             if savepoint is not None:

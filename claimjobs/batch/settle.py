@@ -157,10 +157,8 @@ class Settler:
         self._on_done = on_done
         self._otherwise = otherwise
         self._left, self._ready = left, ready
-        self._delete, self._keep = (
-            CompiledStatement(statements.delete(target)),
-            CompiledStatement(statements.keep(target, now)),
-        )
+        self._delete = CompiledStatement(statements.delete(target))
+        self._keep = CompiledStatement(statements.keep(target, now))
         self._release = CompiledStatement(statements.release(target))
         self._still_mine = statements.still_mine(target)
         self._still_there = None if user_table is None else statements.still_there(user_table, dialect)
@@ -222,7 +220,7 @@ class Settler:
             or (self._remove is not None and self._on_done == "delete")
         )
 
-    def write(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
+    def write_locked(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes of jobs that this transaction has locked.
 
         If a statement wrote fewer rows than it was given keys, all its keys are returned: any of them may be unwritten.
@@ -245,11 +243,8 @@ class Settler:
         if statement is self._note or (self._remove is not None and statement is self._delete):
             return True  # the row of the side-car may be there already, or may never have been written
         if statement is self._remove and not self._locked:  # the row may be deleted, but it must not be there still
-            left = self._held_by_key(connection, self._still_there, keys)
-            if left:
-                raise WriteSwallowed(
-                    self._name, "the settle", (len(keys) - len(left), len(keys)), sorted(left, key=str)
-                )
+            if left := sorted(keys_for(connection, self._still_there, keys), key=str):
+                raise WriteSwallowed(self._name, "the settle", (len(keys) - len(left), len(keys)), left)
             return True
         if self._locked:
             raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
@@ -257,16 +252,9 @@ class Settler:
 
     def _lock_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         keys = outcomes.keys()
-        held = self._held_of(connection, me, keys)
-        short = self.write(connection, me, outcomes.only(held))
-        return (set(keys) - held) | (self._held_of(connection, me, short) if short else short)
-
-    def _held_of(self, connection: sa.Connection, me: int | None, keys: Iterable[Key]) -> set[Key]:
-        return self._held_by_key(connection, self._still_mine, keys, claimjobs_me=me)
-
-    def _held_by_key(self, connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> set[Key]:
-        found = (connection.execute(statement, {"claimjobs_keys": some, **by}) for some in _cut(keys, MANY))
-        return {key_of(row) for rows in found for row in rows}
+        held = set(keys_for(connection, self._still_mine, keys, claimjobs_me=me))
+        short = self.write_locked(connection, me, outcomes.only(held))
+        return (set(keys) - held) | set(keys_for(connection, self._still_mine, short, claimjobs_me=me))
 
     # --- the statements --------------------------------------------------------------------------------
 
@@ -331,6 +319,7 @@ def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
         yield some
 
 
-def keys_for(connection: sa.Connection, statement: Any, keys: Sequence[Key]) -> list[Key]:
-    """The keys that a statement returns for these keys."""
-    return [key_of(row) for row in connection.execute(statement, {"claimjobs_keys": keys})]
+def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> list[Key]:
+    """The keys that a statement returns for these keys. `by`: its other parameters."""
+    found = (connection.execute(statement, {"claimjobs_keys": some, **by}) for some in _cut(keys, MANY))
+    return [key_of(row) for rows in found for row in rows]

@@ -220,15 +220,15 @@ class Connector:
             self._autocommit = autocommit
 
     @contextlib.contextmanager
-    def _breaking(self, unconfirmed: list[BaseException] | None = None) -> Iterator[None]:
+    def _breaking(self) -> Iterator[None]:
         """Drop the connection if it breaks."""
         try:
             yield
         except sa.exc.DBAPIError as error:
-            self._drop_if_broken(error, unconfirmed)
+            self._drop_if_broken(error)
             raise
 
-    def _drop_if_broken(self, error: sa.exc.DBAPIError, unconfirmed: list[BaseException] | None) -> None:
+    def _drop_if_broken(self, error: sa.exc.DBAPIError, unconfirmed: list[BaseException] | None = None) -> None:
         """Drop a connection that broke. Raises TableMissing if a table of the queue is missing, and SettingUnfit."""
         if self._dialect.errors.broken_kind(error):
             self.lost += 1

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from math import inf
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import sqlalchemy as sa
 
@@ -22,22 +22,15 @@ from claimjobs.log_events import HANDLER_HANGS, HEARTBEAT_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
+if TYPE_CHECKING:
+    from claimjobs.lease.lease_hold import LeaseHold
+
 SWEEP: Final = 5.0
 """Seconds between two searches for jobs whose owner is in no table."""
 SHARE: Final = 20
 """The search for dead owners takes at most 1/SHARE of the time."""
 
 log = logging.getLogger("claimjobs.heartbeat")
-
-
-class HeartbeatHold(Protocol):
-    """What a heartbeat calls of its owner's hold."""
-
-    def restart_from_head(self) -> None:
-        """Begin the next claim at the head of the order."""
-
-    def release_forgotten(self) -> None:
-        """Release the early claims that no loop asked for."""
 
 
 class Heartbeat:
@@ -55,7 +48,7 @@ class Heartbeat:
         *,
         owner: Owner,
         reaper: Reaper,
-        hold: HeartbeatHold,
+        hold: LeaseHold,
         control: Control,
     ) -> None:
         """`control` wakes the loops after jobs were reclaimed, and reports a batch that hangs."""

@@ -124,9 +124,7 @@ class LeaseHold(Hold):
             raise ClaimRefused(self._backend.roles.name, reason(error)) from error
 
     def _held_by(self, owner: int, patience: float | None = None) -> list[Key]:
-        for attempt in self._connector.attempts(patience):
-            with attempt as connection:
-                rows = connection.execute(owners.held(self._backend.roles), {"claimjobs_me": owner}).all()
+        rows = self._connector.rows(owners.held(self._backend.roles), {"claimjobs_me": owner}, patience)
         return [key_of(row) for row in rows]
 
     def _swallowed(self, dead: OwnerDead) -> WriteSwallowed:

@@ -84,16 +84,14 @@ class Owner:
             return
         if not self.id or not self._is_alive(connection):
             self._insert(connection)
-        since = self._lock_session(connection)
-        connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
+        self._lock_session(connection)
 
     def _live_on(self, connection: sa.Connection) -> None:
         if not self._is_alive(connection):
             fields = {"event": OWNER_RENEWED, "owner": self.id}
             log.warning("owner %d was declared dead; going on under a new id", self.id, extra=fields)
             self._insert(connection)
-            since = self._lock_session(connection)
-            connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
+            self._lock_session(connection)
 
     def _is_alive(self, connection: sa.Connection) -> bool:
         alive = connection.execute(self._beat, {"claimjobs_me": self.id}).rowcount == 1
@@ -110,33 +108,30 @@ class Owner:
         inserted = connection.execute(statements.register(self._table), row)
         self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
 
-    def _lock_session(self, connection: sa.Connection) -> object:
-        """Take the session lock; return the start of the server that gave it, or None where only the lease counts."""
+    def _lock_session(self, connection: sa.Connection) -> None:
+        """Take the session lock, and write the start of the server that gave it; NULL where only the lease counts."""
         self.locked = False
-        if self._connector.pooled:
-            return None
+        self.locked = not self._connector.pooled and self._got_lock(connection)
+        since = self._dialect.sessions.server_since(connection) if self.locked else None
+        connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
+
+    def _got_lock(self, connection: sa.Connection) -> bool:
         lock = sa.literal(self.id, sa.Integer)
-        taken = connection.scalar(sa.select(self._dialect.sessions.try_session_lock(lock))) or self._end_old_session(
-            connection, lock
-        )
-        self.locked = bool(taken)
-        return self._dialect.sessions.server_since(connection) if taken else None
+        take = sa.select(self._dialect.sessions.try_session_lock(lock))
+        return bool(connection.scalar(take)) or self._end_old_session(connection, lock)
 
     def _end_old_session(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
         """End an earlier session of this owner that still has the lock, and take the lock.
 
         When the lock is free, the transaction of that session is committed or rolled back.
         """
-        holder, hold = (
-            sa.select(self._dialect.sessions.lock_holder(lock)),
-            sa.select(self._dialect.sessions.try_session_lock(lock)),
-        )
-        session = connection.scalar(holder)
+        take = sa.select(self._dialect.sessions.try_session_lock(lock))
+        session = connection.scalar(sa.select(self._dialect.sessions.lock_holder(lock)))
         # A session that has just ended, or that is another user's, cannot be ended.
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
             if session is not None:
                 connection.execute(self._dialect.sessions.end_session(session))
         deadline = time.monotonic() + END_OF_SESSION
-        while not (taken := bool(connection.scalar(hold))) and time.monotonic() < deadline:
+        while not (taken := bool(connection.scalar(take))) and time.monotonic() < deadline:
             time.sleep(0.02)
         return taken

@@ -188,7 +188,7 @@ class Reaper:
         for some in parts:
             try:
                 with savepoint(connection):
-                    short |= self._settler.write(connection, owner, outcomes.only(set(some)))
+                    short |= self._settler.write_locked(connection, owner, outcomes.only(set(some)))
             except (sa.exc.DBAPIError, WriteSwallowed) as error:
                 parts.refuse(some, error)
         # Compared in Python: where a key is unequal to itself, SQL finds no row by it.

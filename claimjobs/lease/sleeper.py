@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import Final, Protocol
+from typing import Final
 
 import sqlalchemy as sa
 
+from claimjobs.batch.hold import Hold
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector, IdleConnection
 from claimjobs.errors import ClaimjobsError
@@ -33,13 +34,6 @@ NO_SLEEP: Final = 60.0
 log = logging.getLogger("claimjobs.sleep")
 
 
-class SearchingHold(Protocol):
-    """What a sleeper calls of its owner's hold."""
-
-    def restart_from_head(self) -> None:
-        """Begin the next claim at the head of the order."""
-
-
 class IdleSleeper:
     """Waits between two heartbeats. It sleeps if all loops of this owner are idle."""
 
@@ -51,7 +45,7 @@ class IdleSleeper:
         *,
         owner: Owner,
         leads: Callable[[], bool],
-        hold: SearchingHold,
+        hold: Hold,
         control: Control,
     ) -> None:
         """`control` wakes the idle loops when there may be work; `hold` begins its next claim at the head then."""
