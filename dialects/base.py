@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 import sqlalchemy as sa
 
 from claimjobs.dialects.error_codes import ErrorCodes
+from claimjobs.dialects.inspection import Inspection
 from claimjobs.dialects.key_locks import KeyLocks
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.sessions import ISOLATION, Sessions
@@ -29,7 +30,7 @@ class Dialect:
     """The portable base. Facts are attributes; what must be written differently is a method.
 
     What is not about the text of statements is in parts of its own: `errors`, `sessions`, `key_locks`, `table_rules`,
-    `encoding` and `waking`.
+    `encoding`, `waking` and `inspection`.
     """
 
     errors: ClassVar[ErrorCodes]
@@ -38,6 +39,7 @@ class Dialect:
     table_rules: ClassVar[TableRules]
     encoding: ClassVar[ValueEncoding] = ValueEncoding()
     waking: ClassVar[Waking]
+    inspection: ClassVar[Inspection]
 
     title: ClassVar[str]
     """The database's name for people, in messages and reports only."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.mysql.errors import MariaDBErrors
+from claimjobs.dialects.mysql.inspection import MariaDBInspection
 from claimjobs.dialects.mysql.sessions import MariaDBSessions
 from claimjobs.dialects.mysql.table_rules import MariaDBTableRules
 
@@ -16,6 +17,7 @@ class MariaDB(MySQL):
     errors = MariaDBErrors()
     sessions = MariaDBSessions()
     table_rules = MariaDBTableRules()
+    inspection = MariaDBInspection()
 
     title = "MariaDB"
     # SKIP LOCKED and JSON_TABLE both came with 10.6.

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.batch.leftovers import Leftovers
 from claimjobs.callables import unfinished
+from claimjobs.claim.strategy import Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Dialect, Key
@@ -272,10 +273,19 @@ class Settler:
         wanted = self._on_done
         if callable(wanted):
             wanted = self._answered(wanted(connection, [outcomes.jobs[key] for key in outcomes.done]))
+        return self._finishing(wanted)
+
+    def _finishing(self, wanted: Finish | Literal["leave"] | None) -> Sequence[CompiledStatement]:
         if wanted == LEAVE:
             return [] if self._locked else [self._release]
         ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
         return [statement for statement in ways if statement is not None]
+
+    def phases(self, me: int, keys: list[Key]) -> list[Phase]:
+        """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""
+        wanted = self._otherwise if callable(self._on_done) else self._on_done
+        given = _by(None if self._locked else me, {"claimjobs_keys": keys})
+        return [Phase("settle", statement.statement, given) for statement in self._finishing(wanted)]
 
     def _answered(self, answer: Any) -> Finish:
         """What a user's function chose, after a check: no job may be deleted by mistake."""

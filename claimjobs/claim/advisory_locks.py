@@ -20,7 +20,7 @@ from claimjobs.claim.candidates import CandidateFinder, check_keys, examined_of,
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.mark import Mark
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import AFTERWARDS
 from claimjobs.dialects import Dialect, Key, Lock
@@ -94,6 +94,10 @@ class Recheck(ABC):
     def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
         """The jobs that are claimed by this owner. Raises OwnerDead."""
 
+    @abstractmethod
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        """The statements of the check."""
+
 
 class RecheckOnly(Recheck):
     """A plain read: the locks are the claim."""
@@ -106,6 +110,9 @@ class RecheckOnly(Recheck):
 
     def jobs(self, connection: sa.Connection, owner: int, keys: list[Key]) -> list[Job]:
         return self._rows.jobs(self._recheck.rows(connection, {"claimjobs_keys": keys}, self._rows))
+
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        return [Phase("check again", self._recheck.statement, {"claimjobs_keys": keys})]
 
 
 class RecheckAndMark(Recheck):
@@ -125,6 +132,9 @@ class RecheckAndMark(Recheck):
         if not rows and not connection.scalar(self._is_alive, {"claimjobs_me": owner}):
             raise OwnerDead
         return self._reader.jobs(rows)
+
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        return [Phase("mark", self._mark.statement, {"claimjobs_keys": keys, "claimjobs_me": owner})]
 
     def _rows(self, connection: sa.Connection, parameters: dict[str, Any]) -> Sequence[Any]:
         if self._returns:
@@ -147,6 +157,10 @@ class LockRowsAndMark(Recheck):
         jobs = self._reader.jobs(self._lock.rows(connection, parameters, self._reader), self._values.of(owner))
         self._mark.write(connection, owner, jobs)
         return jobs
+
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
+        locked = Phase("lock", self._lock.statement, {"claimjobs_candidates": keys, "claimjobs_size": len(keys)})
+        return [locked, self._mark.phase(owner, keys)]
 
 
 class AdvisoryStrategy(ClaimStrategy):
@@ -175,6 +189,9 @@ class AdvisoryStrategy(ClaimStrategy):
             jobs += self._rechecked(connection, locks, owner, locked)
         jobs.sort(key=lambda job: places[job.key])
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
+
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        return [self._finder.phase(request), *self._recheck.phases(owner, keys)]
 
     def _rechecked(self, connection: sa.Connection, locks: AdvisoryLocks, owner: int, keys: list[Key]) -> list[Job]:
         """The locked jobs that are claimed; the locks of the others are released."""

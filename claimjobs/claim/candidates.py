@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.strategy import ClaimRequest
+from claimjobs.claim.strategy import ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
@@ -62,6 +62,10 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
     def rows(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
         """The keys of the candidates in order, each with the size of its group of suspects."""
         return connection.execute(self.of(request), request.find_parameters).all()
+
+    def phase(self, request: ClaimRequest) -> Phase:
+        """The statement, for `explain`."""
+        return Phase("find", self.of(request), request.find_parameters)
 
 
 class CandidateCount(CursorStatement[sa.Select[Any]]):

@@ -18,7 +18,7 @@ from claimjobs.claim.candidates import (
     first_group,
 )
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job
@@ -39,6 +39,10 @@ class LockStrategy(ABC):
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
         """Lock jobs for a request. `marked`: values that the caller will write into the jobs; the jobs show them."""
+
+    @abstractmethod
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        """The statements that find and lock jobs with these keys."""
 
 
 class FindThenLock(LockStrategy):
@@ -62,6 +66,10 @@ class FindThenLock(LockStrategy):
         candidates, size = first_group(rows, request.size)
         jobs = self._locked(connection, candidates, size, marked)
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
+        return [self._finder.phase(request), Phase("lock", self._lock.statement, candidates)]
 
     def _locked(
         self, connection: sa.Connection, candidates: list[Key], size: int, marked: Mapping[str, Any]
@@ -100,6 +108,10 @@ class FindAndLock(LockStrategy):
             return ClaimResult(jobs, examined, examined, suspects=wanted < request.size)
         found = self._count.count(connection, request, at_least=len(rows))
         return ClaimResult(jobs, found, found, suspects=wanted < request.size)
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        parameters = {**request.find_parameters, "claimjobs_size": request.size}
+        return [Phase("find and lock", self._statement.of(request).statement, parameters)]
 
     def _first_group(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], int]:
         """The locked rows whose group is as large as that of the first, and how many may be claimed."""

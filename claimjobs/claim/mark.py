@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from claimjobs.claim.strategy import Unmarked
+from claimjobs.claim.strategy import Phase, Unmarked
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.dialects import Key
 from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
 from claimjobs.statements.mark import mark
@@ -28,3 +29,7 @@ class Mark:
             raise KeyNotUnique(self._name)
         if marked < len(jobs):
             raise Unmarked(marked, jobs)
+
+    def phase(self, owner: int, keys: list[Key]) -> Phase:
+        """The UPDATE, for `explain`."""
+        return Phase("mark", self._update.statement, {"claimjobs_keys": keys, "claimjobs_me": owner})

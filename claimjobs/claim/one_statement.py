@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from claimjobs.claim.candidates import CandidateCount, CursorStatement, at_most, check_keys
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.dialects import Key
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
@@ -46,6 +47,10 @@ class OneStatement(ClaimStrategy):
         if rows[0][0] < 0:
             raise OwnerDead
         return self.result(connection, statement.reader, rows, owner=owner, request=request)
+
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        statement = self._statement
+        return [Phase("claim", statement.of(request).statement, statement.parameters(owner, request))]
 
     def statement(self, before: int, settle: sa.Delete | sa.Update | None = None) -> ClaimStatement:
         """The statement that claims. `settle` is a statement that settles the batch before, and runs first.

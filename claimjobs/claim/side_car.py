@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.candidates import CursorStatement, check_keys, examined_of, first_group
 from claimjobs.claim.row_reader import RowReader
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of
@@ -42,6 +42,10 @@ class SideCarFinder(CursorStatement[sa.Select[Any]]):
         """The keys of the candidates in order, each with the size of its group of suspects."""
         return connection.execute(self.of(request), request.find_parameters).all()
 
+    def phase(self, request: ClaimRequest) -> Phase:
+        """The statement, for `explain`."""
+        return Phase("find", self.of(request), request.find_parameters)
+
 
 class SideCarPhases:
     """What both strategies share: the two tables, and the statements that find, lock and read."""
@@ -57,6 +61,10 @@ class SideCarPhases:
         """The first `size` of the candidates that nobody else has locked, in their order."""
         rows = connection.execute(self._lock, {"claimjobs_candidates": candidates, "claimjobs_size": size})
         return [key_of(row) for row in rows]
+
+    def lock_phase(self, request: ClaimRequest, keys: list[Key]) -> Phase:
+        """The statement that locks rows, for `explain`."""
+        return Phase("lock", self._lock, {"claimjobs_candidates": keys, "claimjobs_size": request.size})
 
     def jobs(
         self, connection: sa.Connection, statement: CompiledStatement, keys: list[Key], **values: Any
@@ -98,6 +106,15 @@ class SideCarStrategy(ClaimStrategy):
         jobs = self._insert(connection, keys, owner) if keys else []
         examined = examined_of(candidates, jobs, size) if self._locks else len(keys)
         return ClaimResult(jobs, len(rows), examined, owner, suspects=bool(rows[0][-1]))
+
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        given = {"claimjobs_keys": keys, "claimjobs_me": owner}
+        return [
+            self._phases.finder.phase(request),
+            *([self._phases.lock_phase(request, keys)] if self._locks else []),
+            Phase("insert claims", self._claim, given),
+            Phase("read claims", self._claimed.statement, given),
+        ]
 
     def _chosen(self, connection: sa.Connection, candidates: list[Key], size: int, *, suspects: bool) -> list[Key]:
         """The keys to insert. Without locks, these are a run of candidates from a random place: otherwise all consumers
@@ -145,6 +162,10 @@ class SideCarLockOnly(ClaimStrategy):
         keys = self._phases.locked(connection, candidates, size)
         jobs = self._phases.jobs(connection, self._free, keys) if keys else []
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
+
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        recheck = Phase("check again", self._free.statement, {"claimjobs_keys": keys})
+        return [self._phases.finder.phase(request), self._phases.lock_phase(request, keys), recheck]
 
 
 def side_car_strategy(

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.statements.find import KeysetOrder
 
@@ -50,6 +51,14 @@ class ClaimResult(NamedTuple):
 NOTHING: Final = ClaimResult([], 0, 0)
 
 
+class Phase(NamedTuple):
+    """A statement of a claim or a settle with its parameters, for `explain`."""
+
+    name: str
+    statement: Any
+    parameters: Mapping[str, Any]
+
+
 class OwnerDead(Exception):
     """The owner for which this was to be claimed was declared dead. Nothing was claimed."""
 
@@ -83,3 +92,7 @@ class ClaimStrategy(ABC):
 
         Raises OwnerDead, KeyNotUnique or KeyUnreadable: roll the transaction back then.
         """
+
+    @abstractmethod
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        """The statements that read or write jobs in a claim that finds jobs with these keys, in their order."""

@@ -7,7 +7,8 @@ import sqlalchemy as sa
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.find_and_lock import lock_strategy
 from claimjobs.claim.mark import Mark
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase
+from claimjobs.dialects import Key
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 
@@ -28,6 +29,9 @@ class TwoPhases(ClaimStrategy):
         self._mark.write(connection, owner, result.jobs)
         return result._replace(owner=owner)
 
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        return [*self._lock.phases(request, keys), self._mark.phase(owner, keys)]
+
 
 class LockOnly(ClaimStrategy):
     """Claims by the row locks of an open transaction: find and lock, and write nothing."""
@@ -40,3 +44,6 @@ class LockOnly(ClaimStrategy):
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         return self._lock.lock(connection, request)._replace(owner=owner)
+
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        return self._lock.phases(request, keys)

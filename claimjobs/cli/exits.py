@@ -20,6 +20,10 @@ GAVE_UP: Final = 6
 """`start-processing` ended before its work was done: every try ended by the same error."""
 UNHEALTHY: Final = 7
 """`status --check` found a limit exceeded."""
+WARNINGS: Final = 1
+"""`explain`: something costs more than it must, or may fail later."""
+WILL_NOT_WORK: Final = 2
+"""`explain`: this queue cannot work as it is."""
 INTERRUPTED: Final = 130
 """Ctrl-C ended a command before its work was done; no transaction is half done."""
 CANCELLED: Final = 130
@@ -27,8 +31,8 @@ CANCELLED: Final = 130
 
 MEANINGS: Final = {
     OK: "the work is done, or one Ctrl-C or SIGTERM ended it after its open batches",
-    FAILURE: "something failed that has no code of its own",
-    USAGE: "the command line is wrong",
+    FAILURE: "something failed that has no code of its own (explain: there are warnings)",
+    USAGE: "the command line is wrong (explain: or the queue will not work)",
     CONNECTION: "the database cannot be reached, refuses the user, or is too old to claim",
     TABLE: "a table is missing, or was dropped meanwhile, or is no queue: see `claimjobs setup-tables`",
     INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",

@@ -14,10 +14,10 @@ from claimjobs.options import SideCar
 from claimjobs.queue.config import Shape
 from claimjobs.table.acceptance import check_table
 from claimjobs.table.backend import inspect_table
-from claimjobs.table.claim_index import claim_index, covers, holds, indexes_of
+from claimjobs.table.claim_index import claim_index, holds, indexes_of, missing_index, renewed
 from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import exists, tables_for
-from claimjobs.table.ddl import add_column, add_value, text
+from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import job_table
 from claimjobs.table.on_done import default_finish, sentence
 from claimjobs.table.predicates import order_of
@@ -136,20 +136,10 @@ def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
 
 def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
     """Advice for the index that claims read, if the table has none with all columns of phase 1."""
-    index = claim_index(roles, order_of(shape.order_by, roles, dialect_named_by(engine).lexis))
+    order = order_of(shape.order_by, roles, dialect_named_by(engine).lexis)
     with connected(engine) as connection:
-        found = indexes_of(connection, roles.table)
-    if index is None or holds(found, index.columns.keys()):
-        return []
-    besides = None if roles.suspect is None else roles.suspect.name
-    lack = "claims read rows that they do not take" if covers(found, index, besides=besides) else "claims have no index"
-    return [f"{lack}: {_renewed(index, found, engine)}"]
-
-
-def _renewed(index: sa.Index, found: list[Any], engine: sa.Engine) -> str:
-    create, drop = sa.schema.CreateIndex(index), sa.schema.DropIndex(index)
-    named = any(other["name"] == index.name for other in found)
-    return " ".join(text(statement, engine) for statement in ((drop, create) if named else (create,)))
+        lack = missing_index(connection, roles, order)
+    return [] if lack is None else [f"{lack.effect}: {lack.ddl}"]
 
 
 # --- adding --------------------------------------------------------------------------------------------------
@@ -167,7 +157,7 @@ def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[st
         index = _wanted_index(engine, shape, there, new) if INDEX in wanted else None
         found = indexes_of(connection, there)
     if index is not None and not holds(found, index.columns.keys()):
-        statements.append(_renewed(index, found, engine))
+        statements.append(renewed(index, found, engine))
     return statements
 
 

@@ -22,8 +22,10 @@ from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadSize
+from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
 from claimjobs.options import HoldKind, Liveness, LockKind, Retry, SideCar
+from claimjobs.queue import explaining
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.parts import QueueParts
 from claimjobs.queue.settings import Settings
@@ -300,6 +302,14 @@ class Queue:
         selector = self._parts.selector
         with selector.understood(None):
             selector.trial(None, ordered=True)
+
+    def explain(self) -> Explanation:
+        """What the statements of this queue do on this database, and what its settings mean for them.
+
+        Each finding has a verdict; `Explanation.verdict` is the worst. The statements are planned, not run. A table or
+        a predicate with which no claim can work is a finding, not an error. Raises ConnectionFailed.
+        """
+        return explaining.explain(self.engine, self._parts, self._chosen)
 
     # --- reclaiming ------------------------------------------------------------------------------------
 

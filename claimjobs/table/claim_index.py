@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.sql import operators
 
 from claimjobs.dialects import dialect_named_by
+from claimjobs.table.ddl import text
 from claimjobs.table.roles import Roles
 
 LONGEST: Final = 57
@@ -67,3 +68,32 @@ def covers(found: Sequence[Any], index: sa.Index, *, besides: str | None = "susp
 def holds(found: Sequence[Any], columns: Sequence[str]) -> bool:
     """Whether an index begins with these columns."""
     return any(other["column_names"][: len(columns)] == list(columns) for other in found)
+
+
+class MissingIndex(NamedTuple):
+    """A claim index that a table lacks."""
+
+    effect: str
+    """What claims do without it."""
+    ddl: str
+    """The statements that add it."""
+
+
+def missing_index(
+    connection: sa.Connection, roles: Roles, order: Sequence[sa.ColumnElement[Any]]
+) -> MissingIndex | None:
+    """The claim index, if the table has none with all columns of phase 1."""
+    index, found = claim_index(roles, order), indexes_of(connection, roles.table)
+    if index is None or holds(found, index.columns.keys()):
+        return None
+    besides = None if roles.suspect is None else roles.suspect.name
+    reads_more = covers(found, index, besides=besides)
+    effect = "claims read rows that they do not take" if reads_more else "claims have no index"
+    return MissingIndex(effect, renewed(index, found, connection))
+
+
+def renewed(index: sa.Index, found: Sequence[Any], bind: sa.Engine | sa.Connection) -> str:
+    """The statements that make an index anew, whether the table has another one with its name or not."""
+    create, drop = sa.schema.CreateIndex(index), sa.schema.DropIndex(index)
+    named = any(other["name"] == index.name for other in found)
+    return " ".join(text(statement, bind) for statement in ((drop, create) if named else (create,)))

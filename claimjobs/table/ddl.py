@@ -42,7 +42,7 @@ def _indexes_sorted(statements: list[str]) -> list[str]:
     return ordered
 
 
-def text(sql: Any, engine: sa.Engine) -> str:
+def text(sql: Any, engine: sa.Engine | sa.Connection) -> str:
     """One statement as text that can be run."""
     lines = str(sql.compile(dialect=engine.dialect)).strip().replace("\t", "    ").splitlines()
     return "\n".join(line.rstrip() for line in lines) + ";"

@@ -12,6 +12,7 @@ from claimjobs.dialects.base import Dialect, Write
 from claimjobs.dialects.lexis import STANDARD_QUOTES, Lexis
 from claimjobs.dialects.mysql.encoding import MySQLEncoding
 from claimjobs.dialects.mysql.errors import MySQLErrors
+from claimjobs.dialects.mysql.inspection import MySQLInspection
 from claimjobs.dialects.mysql.key_locks import MySQLKeyLocks
 from claimjobs.dialects.mysql.keys import StraightDelete, force, joined, keys_table, listed, straight
 from claimjobs.dialects.mysql.sessions import MySQLSessions
@@ -26,6 +27,7 @@ class MySQL(Dialect):
     table_rules = MySQLTableRules()
     encoding = MySQLEncoding()
     waking = MySQLWaking()
+    inspection = MySQLInspection()
 
     title = "MySQL"
     drivers = ("pymysql", "mysqldb")

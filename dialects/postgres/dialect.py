@@ -12,6 +12,7 @@ from claimjobs.dialects.base import Dialect
 from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
 from claimjobs.dialects.postgres.encoding import PostgresEncoding
 from claimjobs.dialects.postgres.errors import PostgresErrors
+from claimjobs.dialects.postgres.inspection import PostgresInspection
 from claimjobs.dialects.postgres.key_locks import PostgresKeyLocks
 from claimjobs.dialects.postgres.names import PREPARER
 from claimjobs.dialects.postgres.sessions import PostgresSessions
@@ -28,6 +29,7 @@ class Postgres(Dialect):
     table_rules = PostgresTableRules()
     encoding = PostgresEncoding()
     waking = PostgresWaking()
+    inspection = PostgresInspection()
 
     title = "Postgres"
     drivers = ("psycopg",)

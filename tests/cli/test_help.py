@@ -38,7 +38,11 @@ WORDS = words_of_all()
 
 def examples(*words: str) -> list[str]:
     text = claimjobs(*words, "--help").out
-    return [line.strip() for line in text.partition("Examples:")[2].splitlines() if "claimjobs " in line]
+    return [
+        line.strip()
+        for line in text.partition("Examples:")[2].partition("Options:")[0].splitlines()
+        if "claimjobs " in line
+    ]
 
 
 EXAMPLES = [line for words in WORDS if words[0] not in RUN_ELSEWHERE for line in examples(*words)]

@@ -1,0 +1,63 @@
+"""`claimjobs explain`: what a queue's statements do on this database, each with a verdict."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final
+
+import click
+
+from claimjobs.cli import exits
+from claimjobs.cli.options import queue_for, url_option
+from claimjobs.cli.shapes import claim_options
+from claimjobs.findings import Explanation, Verdict
+from claimjobs.queue.config import Shape
+
+CODES: Final[dict[Verdict, int]] = {
+    "ok": exits.OK,
+    "not known": exits.OK,
+    "warning": exits.WARNINGS,
+    "will not work": exits.WILL_NOT_WORK,
+}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
+@url_option
+@claim_options
+@click.pass_context
+def explain(context: click.Context, as_json: bool, url: str | None, shape: Shape) -> None:
+    """Say what a claim and a settle of this queue do on this database, and what its settings mean for them.
+
+    The statements that this queue would send are planned by the database (EXPLAIN), and are not run. Each line is a
+    finding with its verdict: ok, not known, warning, will not work. SQL that removes the cause follows, if there is
+    any.
+
+    "not known" means that the server does not show it to this user; the line says why.
+
+    The exit code is 0 if all is well or not known, 1 for warnings, 2 if this queue will not work.
+
+    With --json: "table"; "verdict", the worst one; "findings", each with "check", "verdict", "says" and "fix" (a list
+    of SQL statements); "phases", each statement of a claim and of a settle with "name", "sql" and "plan" (text as the
+    database writes it).
+
+    \b
+    Examples:
+      claimjobs explain
+      claimjobs explain --table emails --where "attempts = 0" --order-by priority
+      claimjobs explain --json
+    """
+    with queue_for(url, shape) as queue:
+        found = queue.explain()
+    click.echo(json.dumps(found.as_dict(), default=str) if as_json else "\n".join(_lines(found)))
+    context.exit(CODES[found.verdict])
+
+
+def _lines(found: Explanation) -> Iterator[str]:
+    for finding in found.findings:
+        yield f"{found.table}: {finding.verdict}: {finding.check}: {finding.says}"
+        yield from (f"    {statement}" for statement in finding.fix)
+    counts = Counter(finding.verdict for finding in found.findings)
+    yield f"{found.table}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"

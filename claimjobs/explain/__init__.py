@@ -1,0 +1,1 @@
+"""Explain: what a queue's statements do on this database, and what its settings mean for them."""

@@ -1,0 +1,54 @@
+"""What is explained of a Queue, and what keeps a queue from working at all."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.error_translation import reason
+from claimjobs.errors import AccessDenied, BadPredicate, SettingUnfit, UnfitTable
+from claimjobs.explain.explainer import Explainer
+from claimjobs.explain.subject import Subject
+from claimjobs.findings import Explanation, Finding
+from claimjobs.queue.parts import QueueParts
+from claimjobs.queue.settings import Settings
+
+FATAL: Final = (UnfitTable, BadPredicate, SettingUnfit, AccessDenied)
+CHECKS: Final = ("table", "predicate", "settings", "rights")
+"""Errors that end every claim, and what each is about."""
+
+
+def explain(engine: sa.Engine, parts: QueueParts, settings: Settings) -> Explanation:
+    """Explain a queue; if it cannot work, the only finding says why. Raises ConnectionFailed."""
+    try:
+        parts.backend  # noqa: B018 - a server that cannot be reached raises here
+    except UnfitTable as error:
+        return Explanation(_name(settings), (_fatal(error),))
+    try:
+        subject = _subject(parts, settings)
+    except FATAL as error:
+        return Explanation(parts.backend.source.name, (_fatal(error),))
+    except sa.exc.DBAPIError as error:
+        if not parts.backend.dialect.errors.refuses_account(error):
+            raise
+        says = f"this user may not read the table ({reason(error)}): grant SELECT, INSERT, UPDATE and DELETE on it"
+        return Explanation(parts.backend.source.name, (Finding("rights", "will not work", says),))
+    return Explainer(engine, subject).run()
+
+
+def _subject(parts: QueueParts, settings: Settings) -> Subject:
+    backend = parts.must_claim()
+    with parts.selector.understood(None):
+        parts.selector.trial(None, ordered=True)
+    return Subject(backend, parts.plan(None), parts.settler(), settings.liveness, settings.now)
+
+
+def _fatal(error: Exception) -> Finding:
+    check = next(check for kind, check in zip(FATAL, CHECKS, strict=True) if isinstance(error, kind))
+    return Finding(check, "will not work", str(error))
+
+
+def _name(settings: Settings) -> str:
+    table = settings.table
+    return table if isinstance(table, str) else str(sa.inspect(table, raiseerr=False) or table)

@@ -1,0 +1,23 @@
+"""Some rows of a table, for `explain`: whether there are many, and the keys of a few."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.table.roles import Roles
+
+
+def how_many(roles: Roles) -> sa.Select[Any]:
+    """How many rows the table has, but at most `limit`."""
+    return sa.select(sa.func.count()).select_from(_some(sa.select(sa.literal(1)).select_from(roles.table)).subquery())
+
+
+def keys(roles: Roles) -> sa.Select[Any]:
+    """The keys of `limit` rows."""
+    return _some(sa.select(*roles.key))
+
+
+def _some(rows: sa.Select[Any]) -> sa.Select[Any]:
+    return rows.limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))

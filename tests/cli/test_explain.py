@@ -1,0 +1,39 @@
+"""`claimjobs explain`: its lines, its JSON, its exit codes."""
+
+from __future__ import annotations
+
+import json
+
+from claimjobs.findings import VERDICTS
+from tests.backends import Backend
+from tests.cli.command import claimjobs
+from tests.conformance.jobs import jobs
+
+
+def test_each_line_is_a_finding_and_the_exit_code_is_the_worst_verdict(database: Backend) -> None:
+    database.queue().enqueue(jobs(3))
+    ended = claimjobs("explain", "--url", database.url)
+    assert (ended.code, ended.err) == (0, "")
+    assert "jobs: ok: index: the table has the index that claims read" in ended.out.splitlines()
+    database.run("DROP INDEX jobs_claim" + ("" if database.family == "postgres" else " ON jobs"))
+    ended = claimjobs("explain", "--url", database.url)
+    assert ended.code == 1
+    warning = ended.out.splitlines().index("jobs: warning: index: claims have no index: add one")
+    assert ended.out.splitlines()[warning + 1].startswith("    CREATE INDEX jobs_claim ON jobs")
+
+
+def test_what_will_not_work_is_exit_code_2(database: Backend) -> None:
+    ended = claimjobs("explain", "--url", database.url, "--table", "nowhere")
+    assert ended.code == 2
+    assert "nowhere: will not work: table: table 'nowhere' is not in this database" in ended.out
+
+
+def test_the_keys_of_its_json_are_those_that_its_help_names(database: Backend) -> None:
+    database.queue().enqueue(jobs(3))
+    ended = claimjobs("explain", "--url", database.url, "--json", "--where", "d > ''", "--order-by", "d")
+    found = json.loads(ended.out)
+    assert set(found) == {"table", "verdict", "findings", "phases"}
+    assert {*map(frozenset, found["findings"])} == {frozenset({"check", "verdict", "says", "fix"})}
+    assert {*map(frozenset, found["phases"])} == {frozenset({"name", "sql", "plan"})}
+    assert {finding["verdict"] for finding in found["findings"]} <= set(VERDICTS)
+    assert found["verdict"] == "warning"  # nothing is sorted by d

@@ -1,0 +1,120 @@
+"""What `explain` finds: each finding is provoked on each database on which it exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, make, side_car_tables
+from claimjobs.explain.subject import SMALL
+from claimjobs.findings import Explanation, Finding
+from tests.backends import Backend
+from tests.conformance.jobs import counted, jobs
+
+
+def of(explained: Explanation, check: str) -> Finding:
+    """The finding of a check."""
+    [found] = [finding for finding in explained.findings if finding.check == check]
+    return found
+
+
+def filled(backend: Backend, rows: int = SMALL + 1, **options: Any) -> Queue:
+    """A queue with so many waiting jobs, of which the planner knows."""
+    queue = backend.queue(**options)
+    queue.enqueue(jobs(rows))
+    backend.analyze()
+    return queue
+
+
+def test_the_table_that_claimjobs_makes_is_read_through_its_index(backend: Backend) -> None:
+    explained = filled(backend).explain()
+    assert explained.verdict in ("ok", "not known"), explained.findings
+    assert of(explained, "index").verdict == "ok"
+    plans = [finding.says for finding in explained.findings if finding.check.startswith("plan of")]
+    assert any("jobs_claim" in says for says in plans)
+    assert all("sorts nothing" in says for says in plans)
+
+
+def test_without_its_index_a_claim_is_a_warning_with_the_statement_that_helps(backend: Backend) -> None:
+    queue = filled(backend)
+    backend.run("DROP INDEX jobs_claim" + ("" if backend.family == "postgres" else " ON jobs"))
+    explained = queue.explain()
+    assert explained.verdict == "warning"
+    first = next(finding for finding in explained.findings if finding.check.startswith("plan of"))
+    assert first.verdict == "warning"
+    assert "sorts rows" in first.says or "reads all of jobs" in first.says
+    [statement] = of(explained, "index").fix
+    backend.run(statement.rstrip(";"))
+    backend.analyze()
+    assert queue.explain().verdict in ("ok", "not known")
+
+
+def test_an_order_without_an_index_is_a_warning(backend: Backend) -> None:
+    explained = filled(backend, order_by="-d").explain()
+    assert of(explained, "index").verdict == "warning"
+    assert "d DESC" in of(explained, "index").fix[0]
+
+
+def test_an_order_by_an_expression_needs_an_index_of_its_own(backend: Backend) -> None:
+    explained = filled(backend, order_by="length(d)").explain()
+    assert of(explained, "index") == Finding("index", "warning", of(explained, "index").says)
+    assert "can name no index" in of(explained, "index").says
+
+
+def test_the_plan_of_a_small_table_is_no_warning_but_a_missing_index_is(backend: Backend) -> None:
+    queue = filled(backend, rows=3)
+    assert queue.explain().verdict in ("ok", "not known")
+    backend.run("DROP INDEX jobs_claim" + ("" if backend.family == "postgres" else " ON jobs"))
+    explained = queue.explain()
+    assert of(explained, "index").verdict == "warning"
+
+
+def test_a_table_without_rows_is_explained(backend: Backend) -> None:
+    assert backend.queue().explain().verdict in ("ok", "not known")
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "lease": {},
+    "transaction": {"hold": "transaction"},
+    "advisory": {"lock": "advisory"},
+    "advisory in a transaction": {"lock": "advisory", "hold": "transaction"},
+    "kept": {"on_done": "keep"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_is_explained_is_what_is_sent(backend: Backend, way: str) -> None:
+    """Each statement of `explain` is one that a claim or a settle of this queue sends, and none is sent by it."""
+    queue = filled(backend, rows=3, **WAYS[way])
+    with counted(backend.engine) as asked:
+        explained = queue.explain()
+    assert all(statement.startswith(("EXPLAIN", "SET", "SELECT")) for statement in _statements(asked))
+    with counted(backend.engine) as sent, queue.claim(3) as batch:
+        batch.done()
+    for phase in explained.phases:
+        assert phase.sql in sent, phase.name
+    assert {phase.name for phase in explained.phases} >= {"settle"}
+
+
+def _statements(sent: Iterable[str]) -> list[str]:
+    return [statement for statement in sent if statement not in ("COMMIT", "ROLLBACK") and "SHOW" not in statement]
+
+
+def test_a_side_car_is_explained_as_it_claims(backend: Backend) -> None:
+    backend.run("CREATE TABLE mails (id INT PRIMARY KEY, subject VARCHAR(40))")
+    backend.insert("mails", [{"id": number, "subject": "s"} for number in range(3)])
+    make(backend.engine, side_car_tables(backend.engine, "mails"))
+    queue = backend.bare_queue("mails", side_car=True)
+    explained = queue.explain()
+    assert explained.verdict in ("ok", "not known")
+    assert {"find", "insert claims", "read claims"} <= {phase.name for phase in explained.phases}
+
+
+def test_a_missing_table_and_a_wrong_predicate_will_not_work(backend: Backend) -> None:
+    explained = backend.bare_queue("nowhere").explain()
+    assert [(finding.check, finding.verdict) for finding in explained.findings] == [("table", "will not work")]
+    explained = backend.queue(where=sa.text("nothing = 1")).explain()
+    assert [(finding.check, finding.verdict) for finding in explained.findings] == [("predicate", "will not work")]
