@@ -27,6 +27,7 @@ class Control:
         """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference: threads hold this object."""
         self._queue = None if queue is None else weakref.ref(queue)
         self._stopped = False
+        self._expired = False
         self._draining = False
         self.waits_for_retries = False
         """Whether a loop that drains goes on while failed jobs wait for their next attempt."""
@@ -38,6 +39,11 @@ class Control:
         """End after the present batch."""
         self._stopped = True
         self.wake()
+
+    def expire(self) -> None:
+        """Claim nothing any more: the deadline of `stop` is over."""
+        self._expired = True
+        self.stop()
 
     def drain(self, *, retries: bool = False) -> None:
         """End when there is nothing to claim; with `retries`, not before failed jobs have had their next attempts."""
@@ -62,6 +68,11 @@ class Control:
     def stopping(self) -> bool:
         """Whether `stop` was called."""
         return self._stopped
+
+    @property
+    def expired(self) -> bool:
+        """Whether `expire` was called."""
+        return self._expired
 
     @property
     def draining(self) -> bool:

@@ -15,6 +15,9 @@ from claimjobs.log_events import THREAD_LEFT
 CANCEL_SIGNAL: Final = signal.SIGUSR1
 """The signal by which another thread raises `Cancelled` in the main thread of its process."""
 
+REACTION: Final = 1.0
+"""Seconds from the deadline of a stop, when a handler is interrupted, until its jobs are released without it."""
+
 THREADS_GRACE: Final = 5.0
 """Seconds for which threads of a handler may run on after the work of their process."""
 
@@ -165,25 +168,65 @@ def graceful(stop: Callable[[], None], force: Callable[[], None] = cancel_here) 
         yield
 
 
+def check_timeout(timeout: float) -> None:
+    """Raise ValueError unless a timer can wait for so many seconds."""
+    if not 0 <= timeout <= threading.TIMEOUT_MAX - REACTION:
+        raise ValueError(f"timeout={timeout!r}: give a number of seconds, 0 or more")
+
+
 class Stoppable(Protocol):
     """A Queue, or another object that can stop."""
 
-    def stop(self) -> None:
-        """Finish the batch."""
+    def stop(self, timeout: float | None = None) -> None:
+        """Finish the batch. What is held after `timeout` seconds is released."""
+
+
+class _SecondSignal:
+    """A `with` block in the main thread, to which a timer sends a SIGTERM, unless the block is left before.
+
+    The signal interrupts also a handler that waits for the operating system.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._left = False
+
+    def send_after(self, seconds: float) -> None:
+        after(seconds, self._send, signal.SIGTERM)
+
+    def _send(self, number: int) -> None:
+        with self._guard:
+            if not self._left:
+                signal.pthread_kill(threading.main_thread().ident or 0, number)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        with self._guard:
+            self._left = True
 
 
 @contextmanager
-def stop_on_signals(*queues: Stoppable) -> Iterator[None]:
+def stop_on_signals(*queues: Stoppable, timeout: float | None = None) -> Iterator[None]:
     """Let SIGINT and SIGTERM stop these queues in a block: `with stop_on_signals(queue): for batch in ...`.
 
     The first signal calls `queue.stop()`, which lets the batch finish. The second ends the block wherever it is, but
     not within a transaction: jobs without an outcome are released. The code after the block runs in either case, with
     the former signal handlers. Use it in the main thread (else ValueError).
+
+    `timeout`: so many seconds after the first signal has the effect of a second one. REACTION seconds later
+    `queue.stop(timeout)` releases what is still held: by a handler that catches everything, or in another thread.
     """
+    if timeout is not None:
+        check_timeout(timeout)
+    second = _SecondSignal()
 
     def stop() -> None:
         for queue in queues:
-            queue.stop()
+            queue.stop() if timeout is None else queue.stop(timeout + REACTION)
+        if timeout is not None:
+            second.send_after(timeout)
 
-    with suppress(Cancelled), graceful(stop):
+    with suppress(Cancelled), graceful(stop), second:
         yield

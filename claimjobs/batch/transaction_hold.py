@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,8 @@ class OpenTransaction(Connector):
         self._ended = False
         self.batch: BatchTransaction | None = None
         """The batch that the open transaction holds."""
+        self._in_use = threading.Lock()
+        """Locked during a claim and a settle, so that `break_off` does not leave a commit in doubt."""
 
     @property
     def connection(self) -> sa.Connection:
@@ -71,7 +74,7 @@ class OpenTransaction(Connector):
     ) -> Iterator[sa.Connection]:
         """Begin a transaction. The end of the block leaves it open; an exception rolls it back."""
         del unconfirmed, autocommit  # they are about commits
-        with shielded(), self._breaking(), contextlib.ExitStack() as undone:
+        with shielded(), self._in_use, self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = self._gone_by = None
             self._ended = False
@@ -88,7 +91,7 @@ class OpenTransaction(Connector):
         Raises BatchRolledBack.
         """
         with contextlib.closing(self):
-            with self.or_gone(), shielded(), self._breaking():
+            with self.or_gone(), shielded(), self._in_use, self._breaking():
                 yield self.connection
                 self._transaction.commit()  # type: ignore[union-attr]  # it is open: `connection` says so
             self._must_be_there()
@@ -124,6 +127,16 @@ class OpenTransaction(Connector):
                 with contextlib.suppress(sa.exc.SQLAlchemyError):  # the server rolls back when a connection breaks
                     transaction.close()
                 self._clear_up()
+
+    def break_off(self) -> int:
+        """Break the connection of an open transaction, in any thread: the server rolls back. Returns how many jobs it
+        held. The handler's thread may be using the connection, so nothing can be sent through it.
+        """
+        with self._in_use:
+            if self._transaction is None or self.batch is None:
+                return 0
+            self._break()
+            return len(self.batch.claimed.jobs)
 
     def disconnect(self) -> None:
         """Roll back, and close the connection."""
@@ -282,11 +295,11 @@ class TransactionHold(Hold):
         except BaseException:
             self._end(transaction)
             raise
-        if claimed.jobs:
-            transaction.batch = BatchTransaction(transaction, claimed)
-        else:
-            self._end(transaction)
-        return claimed
+        transaction.batch = BatchTransaction(transaction, claimed)
+        if claimed.jobs and not self._control.expired:  # after this check `release_held` finds the batch
+            return claimed
+        self._end(transaction)
+        return NOTHING if claimed.jobs else claimed
 
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         connector.close()  # the last try claimed nothing
@@ -341,6 +354,12 @@ class TransactionHold(Hold):
         if transaction in self._busy:
             self._busy.remove(transaction)
             self._idle.append(transaction)
+
+    def release_held(self) -> int:
+        """Break the connections of all open transactions: the server rolls them back."""
+        if self._process != os.getpid():
+            return 0
+        return sum(transaction.break_off() for transaction in tuple(self._busy))
 
     def give_up(self) -> None:
         for transaction in (*self._busy, *self._idle):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 OK: Final = 0
-"""The work is done, or the first Ctrl-C or SIGTERM ended it and no job is held."""
+"""The work is done, or the first Ctrl-C or SIGTERM ended it and no job is held: batches were finished, or released at
+the deadline of `--stop-timeout`. A service manager that asked for the stop must not report a failure."""
 FAILURE: Final = 1
 """Something failed that has no code of its own."""
 USAGE: Final = 2
@@ -30,7 +31,7 @@ CANCELLED: Final = 130
 """A second Ctrl-C or SIGTERM released the batches of consumers."""
 
 MEANINGS: Final = {
-    OK: "the work is done, or one Ctrl-C or SIGTERM ended it after its open batches",
+    OK: "the work is done, or one Ctrl-C or SIGTERM ended it after its open batches, or at --stop-timeout",
     FAILURE: "something failed that has no code of its own (explain: there are warnings)",
     USAGE: "the command line is wrong (explain: or the queue will not work)",
     CONNECTION: "the database cannot be reached, refuses the user, or is too old to claim",

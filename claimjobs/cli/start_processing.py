@@ -22,7 +22,8 @@ from claimjobs.signals import after, exit_despite_threads, graceful, interrupted
 from claimjobs.workers.handlers import Per
 from claimjobs.workers.process_main import Plan, log_details
 from claimjobs.workers.progress import Summary
-from claimjobs.workers.supervisor import Run, Supervisor
+from claimjobs.workers.run import Run
+from claimjobs.workers.supervisor import Supervisor
 
 GENERATORS = 2
 """Generators of the demonstration. With a handler there are none by default."""
@@ -67,6 +68,12 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     show_default=True,
     metavar="SECONDS",
     help="Release a batch that is still open so long after --duration (exit code 6).",
+)
+@click.option(
+    "--stop-timeout",
+    type=Number(0),
+    metavar="SECONDS",
+    help="Release a batch that is still open so long after the first Ctrl-C or SIGTERM.",
 )
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
@@ -138,6 +145,7 @@ def start_processing(
     jobs: int | None,
     duration: float | None,
     grace: float,
+    stop_timeout: float | None,
     drain: bool,
     drain_retries: bool,
     idle: float | None,
@@ -166,8 +174,10 @@ def start_processing(
     shows where a function failed.
 
     The first Ctrl-C or SIGTERM lets every consumer finish its batch. The second releases the batches and ends all
-    processes. If the output cannot be written any more (`| head -1`), the run stops as by the first. While the function
-    is still being imported, the first one ends the command at once.
+    processes. --stop-timeout does that so many seconds after the first (exit code 0): choose it 10 s shorter than the
+    time after which a service manager kills, for example 20 for the 30 of Kubernetes. A released job is charged no
+    attempt. If the output cannot be written any more (`| head -1`), the run stops as by the first signal. While the
+    function is still being imported, the first one ends the command at once.
 
     \b
     Examples:
@@ -185,6 +195,7 @@ def start_processing(
         rate=rate,
         duration=duration,
         grace=grace,
+        stop_timeout=stop_timeout,
         drain=drain or drain_retries,
         drain_retries=drain_retries,
         idle=idle,

@@ -88,6 +88,8 @@ class LeaseHold(Hold):
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs for this owner, and commit."""
         with self._one_at_a_time:
+            if self._control.expired:
+                return NOTHING
             claimed = self._claim_until_over(self._connector, size, plan)
             self._add_held(claimed)
         self.progress()
@@ -190,6 +192,9 @@ class LeaseHold(Hold):
             lost = self._record_settle(outcomes, owner, unsettled, unconfirmed)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too
+        if following.jobs and self._control.expired:
+            self.release_held()
+            following = NOTHING
         if following.jobs:
             self._following.add(following)
         return lost, following
@@ -281,6 +286,17 @@ class LeaseHold(Hold):
         for claimed in self._following.forgotten(self._lease / 2):
             self.settle(claimed, Outcomes(released=keys_of(claimed)))
 
+    def release_held(self) -> int:
+        """Release all jobs, also those of open batches: the guard refuses the outcomes of these."""
+        if self._process != os.getpid():
+            return 0
+        with self._one_at_a_time:
+            jobs = self._release_in_database()
+            self._held_keys.clear()
+            self._report.released += jobs
+        self.progress()
+        return jobs
+
     def give_up(self) -> None:
         self._connector.give_up()
 
@@ -306,12 +322,16 @@ class LeaseHold(Hold):
             self._connector.close()
 
     def _release_all(self) -> None:
+        self._release_in_database(patience=1)
+        self.owner.leave()
+
+    def _release_in_database(self, patience: float | None = None) -> int:
         self._following.clear()
         me = self.owner.id
-        keys = self._held_by(me, patience=1)
+        keys = [key for key in self._held_by(me, patience) if key not in self._stuck]
         if keys:
             self._settler.settle(self._connector, me, Outcomes(released=keys))
-        self.owner.leave()
+        return len(keys)
 
 
 def keys_of(claimed: ClaimResult) -> list[Key]:

@@ -122,10 +122,25 @@ class Reaper:
             self._end(session)
         return self._reclaim(owner, None)
 
-    def _reclaim(self, owner: int, last_beat: datetime | None) -> int:
+    def release_by_id(self, owner: int) -> int:
+        """Declare an owner dead whose process still runs, and release its jobs; return how many.
+
+        Tried again for END_OF_SESSION seconds while its own session has its row or its jobs locked.
+        """
+        jobs, deadline = 0, time.monotonic() + END_OF_SESSION
+        claims_of, name = statements.claims_of(self._backend.owners), self._backend.roles.name
+        while self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1) == name:
+            jobs += self._reclaim(owner, None, charges=False)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
+        return jobs
+
+    def _reclaim(self, owner: int, last_beat: datetime | None, *, charges: bool = True) -> int:
+        """`charges`: a job that the owner held alone has failed."""
         for attempt in self._connector.attempts(patience=1):
             with attempt as connection:
-                jobs, removed = self._declare_dead(connection, owner, last_beat)
+                jobs, removed = self._declare_dead(connection, owner, last_beat, charges=charges)
         if jobs or removed:
             fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
@@ -156,7 +171,9 @@ class Reaper:
         with contextlib.suppress(sa.exc.DBAPIError):
             self._connector.write(kill, patience=0)
 
-    def _declare_dead(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> tuple[int, bool]:
+    def _declare_dead(
+        self, connection: sa.Connection, owner: int, last_beat: datetime | None, *, charges: bool
+    ) -> tuple[int, bool]:
         """Declare an owner dead and reclaim its jobs; delete its row if it holds none any more.
 
         Returns how many jobs were reclaimed, and whether the row was deleted.
@@ -170,7 +187,7 @@ class Reaper:
         held = connection.execute(self._held, me).all()
         stuck = 0
         if rows:
-            outcomes = self._outcomes(rows, owner, alone=is_first_time and len(held) == 1)
+            outcomes = self._outcomes(rows, owner, alone=is_first_time and len(held) == 1, charges=charges)
             stuck = self._write(connection, owner, outcomes)
         if len(held) > len(rows) - stuck:
             return len(rows) - stuck, False
@@ -213,14 +230,15 @@ class Reaper:
         known = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first()
         return known is None
 
-    def _outcomes(self, rows: Sequence[Any], owner: int, *, alone: bool) -> Outcomes:
+    def _outcomes(self, rows: Sequence[Any], owner: int, *, alone: bool, charges: bool) -> Outcomes:
         """The outcomes of a dead owner's jobs. A job that it held alone has failed; of several, all are suspects.
 
         `alone`: the owner held one job only; no other one was reclaimed before, or is locked by another session.
+        Unless it `charges`, all jobs are released.
         """
         found: list[tuple[Key, int]] = [(row[0] if len(row) == 2 else tuple(row[:-1]), row[-1]) for row in rows]
         roles = self._backend.roles
-        if not (roles.can_retry and roles.can_suspect and roles.can_be_dead):
+        if not (charges and roles.can_retry and roles.can_suspect and roles.can_be_dead):
             return Outcomes(released=[key for key, _ in found])
         errors = {key: roles.kept_of(f"owner {owner} died while it held this job") for key, _ in found}
         if not alone:

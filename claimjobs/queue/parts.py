@@ -331,6 +331,10 @@ class QueueParts:
         if self._hold is not None:
             self._hold.restart_from_head()
 
+    def release_held(self) -> int:
+        """Release all jobs that are held, also those of open batches; return how many. For any thread."""
+        return 0 if self._hold is None else self._hold.release_held()
+
     def close(self) -> None:
         """Close the connections. Parts are built again when they are needed again."""
         while self._finalizers:

@@ -29,6 +29,7 @@ from claimjobs.queue import explaining
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.parts import QueueParts
 from claimjobs.queue.settings import Settings
+from claimjobs.queue.stop_deadline import StopDeadline
 from claimjobs.report import Report
 from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
@@ -106,6 +107,7 @@ class Queue:
         )
         self._control = Control(self)
         self._parts = QueueParts(self.engine, self._chosen, self.report, self._control)
+        self._deadline = StopDeadline(self._parts, self._control)
         self.on_hang: Callable[[], None] = lambda: None
         """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`."""
 
@@ -191,8 +193,16 @@ class Queue:
         """A generator of this Queue keeps it alive, and with it `on_hang`, while the loop runs."""
         yield from loop
 
-    def stop(self) -> None:
-        """End `batches` after the current batch. May be called from any thread or signal handler."""
+    def stop(self, timeout: float | None = None) -> None:
+        """End `batches` after the current batch. May be called from any thread or signal handler; returns at once.
+
+        `timeout`: what this Queue still holds after so many seconds is released, and costs no attempt. A handler that
+        is still running is not interrupted: when its batch is settled, its jobs are in `batch.lost`, and with
+        `hold="transaction"` BatchRolledBack is raised. From then on this Queue claims nothing. Of several calls the
+        earliest deadline counts. Raises ValueError for a negative number.
+        """
+        if timeout is not None:
+            self._deadline.begin(timeout)
         self._control.stop()
 
     def drain(self, *, retries: bool = False) -> None:
@@ -323,6 +333,17 @@ class Queue:
             return 0
         with self._parts.reaper() as reaper:
             return reaper.reclaim_by_id(owner_id)
+
+    def release_owner(self, owner_id: int) -> int:
+        """Release the jobs of an owner whose process you are about to kill; return how many. It costs no attempt.
+
+        The owner is declared dead, so that it settles and claims nothing any more, although its process still runs.
+        With `hold="transaction"` this does nothing: the server rolls back when the process has ended.
+        """
+        if self._chosen.hold == "transaction":
+            return 0
+        with self._parts.reaper() as reaper:
+            return reaper.release_by_id(owner_id)
 
     def reclaim(self) -> int:
         """Reclaim the jobs of all dead owners of this table; return how many.

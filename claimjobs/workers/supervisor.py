@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice, product
 from multiprocessing.connection import wait
 from typing import Any, Final
@@ -17,51 +16,24 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries
 from claimjobs.errors import ClaimjobsError
-from claimjobs.log_events import OUTPUT_FAILED, RUN_GAVE_UP, RUN_IDLE, RUN_PHASE, RUN_STARTED
+from claimjobs.log_events import OUTPUT_FAILED, RUN_GAVE_UP, RUN_IDLE, RUN_LATE, RUN_PHASE, RUN_STARTED
 from claimjobs.report import Report
+from claimjobs.signals import REACTION
 from claimjobs.workers.backlog_counter import BacklogCounter
+from claimjobs.workers.forced_end import ForcedEnd
 from claimjobs.workers.process_main import HUNG, Plan, run_consumer, run_generator
 from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate, how_ended
 from claimjobs.workers.progress import Snapshot, Summary
 from claimjobs.workers.reclaim_thread import ReclaimThread
-from claimjobs.workers.supervisor_pipe import LAST_GRACE, Command, GaveUp, LogRecord, Message, Progress
+from claimjobs.workers.run import Run
+from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, Command, GaveUp, LogRecord, Message, Progress
 
 TICK: Final = 0.1
 """Seconds between two checks of the clock. A message or the end of a process wakes the supervisor at once."""
 AT_ONCE: Final = 1_000
 """Messages of one process that are read in a row: one that logs without end must not keep the supervisor busy."""
 
-PHASES: Final[dict[Command, tuple[str, str]]] = {
-    "drain": ("draining", "consumers go on while a job is due"),
-    "drain retries": ("draining", "consumers go on while a job is due, or to be retried"),
-    "stop": ("stopping", "consumers finish their batches; another Ctrl-C or SIGTERM releases them"),
-    "cancel": ("cancelling", "consumers release their batches"),
-}
-"""The phase of the run that each command begins, and its log message, in the order of the phases."""
-
 log = logging.getLogger("claimjobs.supervisor")
-
-
-@dataclass(frozen=True)
-class Run:
-    """How many processes, and until when."""
-
-    consumers: int = 10
-    generators: int = 0
-    jobs: int | None = None
-    """Jobs to generate, all generators together; None: no end."""
-    rate: float | None = None
-    """Jobs per second to generate, all generators together."""
-    duration: float | None = None
-    """Seconds from when all consumers are ready until generators and consumers stop (with `drain`: only generators)."""
-    grace: float = 60.0
-    """Seconds that a batch may go on after `duration` until it is released."""
-    drain: bool = False
-    """End when the generators have ended and no job is due."""
-    drain_retries: bool = False
-    """With `drain`: also wait for failed jobs until they are done or dead."""
-    idle: float | None = None
-    """End when no consumer held a job for so many seconds."""
 
 
 class Supervisor:
@@ -82,7 +54,8 @@ class Supervisor:
         self._sent: set[Command] = set()
         self._requested: set[Command] = set()
         self._rate = Rate()
-        self._kill_at: float | None = None
+        self._stop_deadline = math.inf
+        self._forced_end = ForcedEnd(self._queue)
         self._began = self._displayed_at = 0.0
         self._before = 0
         self.cancelled = False
@@ -112,12 +85,19 @@ class Supervisor:
     # --- commands --------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Let every process finish its batch and end."""
+        """Let every process finish its batch and end. After `stop_timeout` open batches are released."""
         self._requested.add("stop")
+        if self._run.stop_timeout is not None:
+            self._stop_deadline = min(self._stop_deadline, time.monotonic() + self._run.stop_timeout)
 
     def cancel(self) -> None:
         """Let every process release its batch and end."""
         self.cancelled = True
+        self._release_batches(LAST_GRACE)
+
+    def _release_batches(self, grace: float) -> None:
+        """Cancel. A process whose handler does not react within `grace` seconds is killed."""
+        self._forced_end.begin_after(grace)
         self._requested |= {"stop", "cancel"}
 
     def check(self) -> None:
@@ -254,9 +234,14 @@ class Supervisor:
         if late >= 0 and run.drain and not generated:
             self._end(self._generators)
         elif late >= 0 and not run.drain:
-            self.stop()
+            self._requested.add("stop")
             if late >= run.grace:
                 self._cut_short()
+        if time.monotonic() >= self._stop_deadline and "cancel" not in self._requested:
+            log.warning(
+                "what is not finished %g s after the stop is released", run.stop_timeout, extra={"event": RUN_LATE}
+            )
+            self._release_batches(REACTION)
         if run.drain and generated:
             self._requested.add("drain retries" if run.drain_retries else "drain")
         if run.idle is not None and "stop" not in self._requested and self._idle_seconds() >= run.idle:
@@ -274,7 +259,7 @@ class Supervisor:
         if "cancel" not in self._requested:
             words = f"a batch was not finished {self._run.grace:g} s after the duration, and was released"
             self._gave_up = GaveUp("duration", words)
-            self._requested.add("cancel")
+            self._release_batches(LAST_GRACE)
 
     def _idle_seconds(self) -> float:
         """Seconds since a consumer last held a job, or since all were ready."""
@@ -293,21 +278,13 @@ class Supervisor:
                 self._send(self._children(), command)
                 log.info("%s: %s", phase, words, extra={"event": RUN_PHASE, "phase": phase})
         if "cancel" in self._sent:
-            self._kill_late()
+            self._forced_end.tick(self._children())
 
     def _send(self, children: list[ProcessSlot], *commands: Command) -> None:
         for child, command in product(children, commands):
             child.send(command)
             child.ending = child.ending or command in ("stop", "cancel")
             child.finished = child.finished or (child.ending and child.process is None)
-
-    def _kill_late(self) -> None:
-        """Kill the processes that still run some seconds after `cancel`: their handler does not end."""
-        now = time.monotonic()
-        self._kill_at = self._kill_at or now + LAST_GRACE + 1.0
-        if now >= self._kill_at:
-            for child in self._children():
-                child.kill()
 
     @contextmanager
     def _no_process_left(self) -> Iterator[None]:
@@ -387,7 +364,7 @@ class Supervisor:
             seconds=seconds,
             total=total,
             replaced=sum(child.restarts for child in self._children()),
-            handed_back=self._reclaim_thread.reclaimed,
+            handed_back=self._reclaim_thread.reclaimed + self._forced_end.released,
             retries=retries.jobs,
             next_retry=retries.next_in,
             gave_up=word.error if word is not None and gave_up else None,

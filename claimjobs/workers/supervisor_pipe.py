@@ -18,10 +18,20 @@ from claimjobs.signals import after, cancel, shielded
 
 Command = Literal["stop", "drain", "drain retries", "cancel"]
 
+PHASES: Final[dict[Command, tuple[str, str]]] = {
+    "drain": ("draining", "consumers go on while a job is due"),
+    "drain retries": ("draining", "consumers go on while a job is due, or to be retried"),
+    "stop": ("stopping", "consumers finish their batches; another Ctrl-C or SIGTERM releases them"),
+    "cancel": ("cancelling", "consumers release their batches"),
+}
+"""The phase of the run that each command begins, and its log message, in the order of the phases."""
+
 GRACE: Final = 10.0
 """Seconds a process may go on with its batch after its supervisor died."""
 LAST_GRACE: Final = 5.0
-"""Seconds from `cancel` until the process ends itself, settled or not: its handler does not end."""
+"""Seconds from `cancel` until the jobs of a process are released for it: its handler does not end."""
+RELEASE_GRACE: Final = 5.0
+"""Seconds for that release. Then the process is killed, or ends itself if its supervisor is dead."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ class SupervisorPipe:
     """Sends reports to the supervisor. A thread receives its commands and runs them."""
 
     def __init__(self, pipe: Connection, worker: Any) -> None:
-        """`worker` has `stop()`, `drain()` and `stopping`, for any thread."""
+        """`worker` has `stop(timeout)`, `drain()` and `stopping`, for any thread."""
         self._pipe = pipe
         self._worker = worker
         self._sending = threading.Lock()
@@ -138,14 +148,14 @@ class SupervisorPipe:
             self._orphaned()
 
     def _orphaned(self) -> None:
-        self._worker.stop()
+        self._worker.stop(GRACE + LAST_GRACE)
         threading.Event().wait(GRACE)
         self._cancel()
 
     def _cancel(self) -> None:
         self._worker.stop()
         cancel()
-        after(LAST_GRACE, os._exit, 1)
+        after(LAST_GRACE + RELEASE_GRACE, os._exit, 1)
 
 
 class LogToSupervisor(logging.Handler):

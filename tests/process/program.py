@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -21,12 +22,13 @@ def wait_for_the_gate(queue: Queue) -> None:
         if queue.stopping and not told:
             told = True
             say("told")
-        time.sleep(0.01)
+        with contextlib.suppress(*[BaseException] if "STUBBORN" in os.environ else []):
+            time.sleep(0.01)
 
 
 before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
 with Queue(os.environ["CLAIMJOBS_URL"]) as queue:
-    with stop_on_signals(queue):
+    with stop_on_signals(queue, timeout=float(os.environ["TIMEOUT"]) if "TIMEOUT" in os.environ else None):
         queue.check()
         say("ready")
         for batch in queue.batches(10):
@@ -34,5 +36,7 @@ with Queue(os.environ["CLAIMJOBS_URL"]) as queue:
                 say("begun")
                 wait_for_the_gate(queue)
                 batch.done()
+            if batch.lost:
+                say(f"lost {len(batch.lost)}")
     say(f"stopping {queue.stopping}")
 say(f"restored {before == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))}")

@@ -86,7 +86,8 @@ class Told:
 
     stopped = 0
 
-    def stop(self) -> None:
+    def stop(self, timeout: float | None = None) -> None:
+        assert timeout is None
         self.stopped += 1
 
 

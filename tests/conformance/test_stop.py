@@ -1,0 +1,190 @@
+"""`queue.stop(timeout=)`: what a queue still holds at its deadline is released; its handler runs on, and is refused."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from claimjobs import Batch, Queue
+from claimjobs.errors import BatchRolledBack
+from claimjobs.options import HoldKind
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import hold_of
+
+HOLDS: tuple[HoldKind, ...] = ("lease", "transaction")
+
+
+def claimable(backend: Backend) -> list[str]:
+    """The jobs that another consumer gets now. It gives them back."""
+    with backend.queue() as other:
+        batch = other.claim(1_000)
+        found = names(batch)
+        batch.settle()
+    return found
+
+
+def free(backend: Backend, count: int) -> None:
+    backend.wait_for(lambda: len(claimable(backend)) == count, f"{count} jobs are free")
+
+
+def refused(queue: Queue, batch: Batch) -> bool:
+    """Whether no outcome of a batch is written any more."""
+    batch.done()
+    if queue.hold == "lease":
+        batch.settle()
+        return names(batch.lost) == names(batch)
+    with pytest.raises(BatchRolledBack):
+        batch.settle()
+    return True
+
+
+@pytest.mark.parametrize("hold", HOLDS)
+def test_an_open_batch_is_released_at_the_deadline_and_its_outcomes_are_refused(
+    backend: Backend, hold: HoldKind
+) -> None:
+    queue = backend.queue(hold=hold)
+    queue.enqueue(jobs(3))
+    batch = queue.claim(2)
+    queue.stop(timeout=0)
+    free(backend, 3)
+    assert len(queue.claim(1)) == 0
+    assert refused(queue, batch)
+    assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [("unclaimed", 0, 0)] * 3
+    assert queue.report.done == 0
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("hold", HOLDS)
+def test_a_loop_in_a_thread_ends_and_holds_nothing(backend: Backend, hold: HoldKind, prefetch: int) -> None:
+    """Also what was claimed ahead is released, while the handler of the first batch still runs."""
+    queue = backend.queue(hold=hold)
+    queue.enqueue(jobs(50))
+    begun, gate, lost = threading.Event(), threading.Event(), list[str]()
+
+    def work() -> None:
+        for batch in queue.batches(5, prefetch=prefetch):
+            begun.set()
+            gate.wait(20)
+            if refused(queue, batch):
+                lost.extend(names(batch))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        assert begun.wait(10)
+        queue.stop(timeout=0)
+        free(backend, 50)
+    finally:
+        gate.set()
+        thread.join(20)
+    assert not thread.is_alive()
+    assert lost == [row["d"] for row in jobs(5)]
+    free(backend, 50)
+
+
+def test_a_batch_that_is_settled_in_time_is_done(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(7))
+    for batch in queue.batches(3):
+        with batch:
+            queue.stop(timeout=30)
+            batch.done()
+    assert Counter(row["status"] for row in backend.rows()) == {"unclaimed": 4}
+    assert (queue.report.done, queue.report.released) == (3, 0)
+
+
+def told(first: float | None, second: float | None) -> Callable[[Queue], None]:
+    def tell(queue: Queue) -> None:
+        queue.stop(first)
+        queue.stop(second)
+
+    return tell
+
+
+@pytest.mark.parametrize("tell", [told(0.05, 3600), told(3600, 0.05), told(None, 0.05), told(0.05, None)])
+def test_of_several_deadlines_the_earliest_counts(anywhere: Backend, tell: Callable[[Queue], None]) -> None:
+    queue = anywhere.queue()
+    queue.enqueue(jobs(2))
+    with queue.claim(2) as batch:
+        tell(queue)
+        free(anywhere, 2)
+    assert len(batch.lost) == 2
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, math.nan, math.inf])
+def test_a_timeout_that_is_none_is_refused_and_stops_nothing(anywhere: Backend, timeout: float) -> None:
+    queue = anywhere.queue()
+    with pytest.raises(ValueError, match="timeout="):
+        queue.stop(timeout)
+    assert not queue.stopping
+
+
+def test_without_a_timeout_nothing_is_released(anywhere: Backend) -> None:
+    queue = anywhere.queue()
+    queue.enqueue(jobs(2))
+    with queue.claim(1) as batch:
+        queue.stop()
+        batch.done()
+    assert (batch.lost, len(queue.claim(1))) == ((), 1)
+
+
+def test_a_settle_that_is_being_made_is_finished(backend: Backend) -> None:
+    """The deadline waits for it: a commit is never left in doubt."""
+    settling, gate = threading.Event(), threading.Event()
+
+    def wait(*_: object) -> None:
+        settling.set()
+        gate.wait(20)
+
+    queue = backend.queue(hold="transaction", on_done=wait)
+    queue.enqueue(jobs(2))
+    batch = queue.claim(2)
+    batch.done()
+    settle = threading.Thread(target=batch.settle)
+    settle.start()
+    try:
+        assert settling.wait(10)
+        queue.stop(timeout=0)
+        backend.wait_for(lambda: queue._control.expired, "the deadline is over")
+    finally:
+        gate.set()
+        settle.join(20)
+    assert (backend.rows(), queue.report.done) == ([], 2)
+
+
+def test_what_was_claimed_with_a_settle_at_the_deadline_is_released(backend: Backend) -> None:
+    """`stop` came after the settle had begun."""
+    queue = backend.queue()
+    queue.enqueue(jobs(6))
+    batches = queue.batches(3)
+    batch = next(batches)
+    batch.done()
+    hold: Any = hold_of(queue)
+    take_along = hold.settle_and_claim
+
+    def late(*arguments: Any) -> Any:
+        queue._control.expire()
+        return take_along(*arguments)
+
+    hold.settle_and_claim = late
+    batch.__exit__(None, None, None)
+    assert [row["status"] for row in backend.rows()] == ["unclaimed"] * 3
+    assert list(batches) == []
+
+
+def test_the_jobs_of_a_process_that_is_about_to_be_killed_are_released_uncharged(backend: Backend) -> None:
+    queue, supervisor = backend.queue(), backend.queue()
+    queue.enqueue(jobs(1))
+    batch = queue.claim(1)
+    me = queue.owner_id
+    assert supervisor.release_owner(me) == 1
+    assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [("unclaimed", 0, 0)]
+    assert me not in [owner.id for owner in supervisor.stats().owners]
+    assert refused(queue, batch)
+    assert supervisor.release_owner(me) == 0
