@@ -13,10 +13,11 @@ from claimjobs.cli.shapes import shape_options
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.errors import UnfitTable
 from claimjobs.queue.config import Shape
-from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, what_becomes_of_done_jobs
+from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
 from claimjobs.table import create as setup
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import ledger_table
+from claimjobs.table.grants import PURPOSES, ledger_grants
 from claimjobs.table.side_car_table import side_car_tables
 
 DDL_WITHOUT_URL = "postgresql://"
@@ -31,10 +32,29 @@ DDL_WITHOUT_URL = "postgresql://"
 @click.option("--yes", is_flag=True, help="Do not ask before --recreate or --add changes anything.")
 @click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; change nothing.")
 @click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
+@click.option(
+    "--grants", "grants_", is_flag=True, help="Print the GRANT statements for three accounts; change nothing."
+)
+@click.option(
+    "--account",
+    "accounts",
+    multiple=True,
+    metavar="KIND=NAME",
+    help=f"With --grants: the name of an account, {', '.join(PURPOSES)}. Can be repeated. "
+    "Default: claimjobs_producer and so on.",
+)
 @url_option
 @shape_options
 def setup_tables(
-    add: tuple[str, ...], recreate: bool, yes: bool, sql: bool, ledger: bool, url: str | None, shape: Shape
+    add: tuple[str, ...],
+    recreate: bool,
+    yes: bool,
+    sql: bool,
+    ledger: bool,
+    grants_: bool,
+    accounts: tuple[str, ...],
+    url: str | None,
+    shape: Shape,
 ) -> None:
     """Make the missing tables of a queue, and print which tables existed.
 
@@ -54,6 +74,10 @@ def setup_tables(
     --ledger makes only the table claimjobs_ledger. In the database where your jobs have their effect, it tells the
     first attempt of a job from a second one. It is never dropped.
 
+    --grants prints the GRANT statements for a producer, which enqueues jobs, a consumer, which claims them, and an
+    operator (status, dead, purge, reclaim). An administrator runs them. A right on columns is for the columns that the
+    tables have now: print the statements again after the tables were changed.
+
     \b
     Examples:
       claimjobs setup-tables
@@ -62,14 +86,14 @@ def setup_tables(
       claimjobs setup-tables --recreate --yes
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
+      claimjobs setup-tables --grants --account producer=shop > grants.sql
     """
     wanted = _requested(add)
-    if (recreate or wanted) and ledger:
-        raise click.UsageError("--ledger makes only the ledger, which is never dropped: leave out the other options")
-    if recreate and wanted:
-        raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
-    if shape.side_car and (recreate or wanted):
-        raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
+    if grants_ or accounts:
+        _refuse_other_options(grants_, recreate or sql or bool(wanted))
+        _print_grants(url, shape, _named(accounts), ledger=ledger)
+        return
+    _refuse_mixtures(recreate, wanted, ledger, side_car=shape.side_car)
     if sql and not wanted and not shape.side_car:
         tables = [ledger_table()] if ledger else _tables(engine_of(url or DDL_WITHOUT_URL), shape)
         click.echo(ddl(engine_of(url or DDL_WITHOUT_URL), tables, recreate=recreate), nl=False)
@@ -94,6 +118,41 @@ def _requested(add: tuple[str, ...]) -> list[str]:
         if name not in ADDABLE:
             raise click.BadParameter(f"{name!r} cannot be added: give some of {', '.join(ADDABLE)}", param_hint="--add")
     return named
+
+
+def _refuse_mixtures(recreate: bool, wanted: list[str], ledger: bool, *, side_car: bool) -> None:
+    if (recreate or wanted) and ledger:
+        raise click.UsageError("--ledger makes only the ledger, which is never dropped: leave out the other options")
+    if recreate and wanted:
+        raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
+    if side_car and (recreate or wanted):
+        raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
+
+
+def _refuse_other_options(grants_: bool, others: bool) -> None:
+    if not grants_:
+        raise click.UsageError("--account KIND=NAME goes with --grants")
+    if others:
+        raise click.UsageError("--grants is about tables that exist: leave out --add, --recreate and --sql")
+
+
+def _named(accounts: tuple[str, ...]) -> dict[str, str]:
+    """The name of each account. Raises BadParameter; a database may take `public` for every account."""
+    names = {kind: f"claimjobs_{kind}" for kind in PURPOSES}
+    for text in accounts:
+        kind, _, name = (part.strip() for part in text.partition("="))
+        if kind not in names or not name.isprintable() or name.lower() in ("", "public", "none"):
+            form = f"give KIND=NAME, the name of one account, KIND being one of {', '.join(names)}"
+            raise click.BadParameter(f"{text!r}: {form}", param_hint="--account")
+        names[kind] = name
+    return names
+
+
+def _print_grants(url: str | None, shape: Shape, names: dict[str, str], *, ledger: bool) -> None:
+    with engine_for(url) as engine:
+        lines = ledger_grants(engine, names) if ledger else rights(engine, shape, names)
+        for line in lines:
+            click.echo(line)
 
 
 def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None:

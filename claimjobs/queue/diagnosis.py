@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -13,12 +13,13 @@ from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, Unfit
 from claimjobs.options import SideCar
 from claimjobs.queue.config import Shape
 from claimjobs.table.acceptance import check_table
-from claimjobs.table.backend import inspect_table
+from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.claim_index import claim_index, holds, indexes_of, missing_index, renewed
 from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import exists, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import job_table
+from claimjobs.table.grants import grants
 from claimjobs.table.on_done import default_finish, sentence
 from claimjobs.table.predicates import order_of
 from claimjobs.table.reflection import resolve
@@ -41,13 +42,18 @@ ADDABLE: Final = ("owner_id", *WITHOUT, INDEX)
 
 
 def checked_roles(engine: sa.Engine, shape: Shape) -> Roles:
-    """The roles of the columns, after a check that the table has all that a queue needs.
+    """The roles of the columns, checked as by `checked_backend`."""
+    return checked_backend(engine, shape).roles
+
+
+def checked_backend(engine: sa.Engine, shape: Shape) -> Backend:
+    """The tables of a queue, after a check that they have all that a queue needs.
 
     Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE to run.
     """
     try:
         by_lease, side_car = shape.hold == "lease", SideCar() if shape.side_car else None
-        return inspect_table(engine, shape.load(), columns=shape.columns, by_lease=by_lease, side_car=side_car).roles
+        return inspect_table(engine, shape.load(), columns=shape.columns, by_lease=by_lease, side_car=side_car)
     except (ColumnMissing, OwnersOutdated) as first:
         missing = list(_missing(engine, shape))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first
@@ -101,6 +107,15 @@ def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:
     if (on_done := shape.on_done or default) is None:
         return str(DoneUndecided(roles.name))
     return sentence(roles, on_done, beside=shape.side_car)
+
+
+def rights(engine: sa.Engine, shape: Shape, names: Mapping[str, str]) -> list[str]:
+    """The GRANT statements for the accounts of the queue, line by line (see `table.grants`). Raises as
+    `checked_backend`."""
+    backend = checked_backend(engine, shape)
+    with connected(engine) as connection:
+        default = "keep" if shape.side_car else default_finish(connection, backend.roles)
+    return list(grants(engine, backend, names, deletes=(shape.on_done or default) == "delete"))
 
 
 # --- optional columns and the index --------------------------------------------------------------------------

@@ -15,7 +15,8 @@ COMMANDS = ROOT / "docs" / "commands.md"
 DBA = ROOT / "docs" / "dba.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 OPERATING = ROOT / "docs" / "operating.md"
-MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING, OPERATING)
+SECURITY = ROOT / "docs" / "security.md"
+MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING, OPERATING, SECURITY)
 """What users read, in this order."""
 
 MADE = r"<!-- (options|bench): [\w -]+ -->\n.*?<!-- \1: end -->"

@@ -1,0 +1,313 @@
+"""`setup-tables --grants`: what is printed is enough for each account, and no right could be left out."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Ledger, Queue
+from claimjobs.options import Retry
+from claimjobs.table.definitions import OWNER_TABLE, article_table
+from tests.backends import Backend
+from tests.cli.accounts import Accounts, accounts
+from tests.cli.command import claimjobs
+from tests.conformance.jobs import jobs, names
+from tests.conformance.sleepers import PATIENT, Consumer
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@contextlib.contextmanager
+def without_warnings() -> Iterator[None]:
+    """Fail if a right is missing without which an enqueue goes on, and wakes nobody."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    log = logging.getLogger("claimjobs.notifier")
+    level = log.level
+    log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
+    assert said == []
+
+
+def produce(given: Accounts) -> None:
+    """Rows with each column that a producer may give, few and many, and in a transaction of the caller."""
+    with given.engine("producer") as engine, Queue(engine) as queue, without_warnings():
+        assert queue.enqueue(jobs(1, priority=1, run_at=PAST)) == 1
+        assert queue.enqueue(jobs(150)) == 150
+        with engine.begin() as connection:
+            assert queue.enqueue(jobs(1), connection) == 1
+
+
+def consume(given: Accounts) -> None:
+    """Each outcome, and the jobs of an owner that is dead."""
+    backend = given.backend
+    backend.run("DELETE FROM jobs")
+    with backend.bare_queue(liveness=PATIENT) as other, given.engine("consumer") as engine:
+        other.enqueue(jobs(5))
+        held = other.claim(1)
+        backend.run(f"UPDATE {OWNER_TABLE} SET died = beat")
+        with Queue(engine, retry=Retry(attempts=2)) as queue, queue.claim(4) as batch:
+            assert queue.reclaim() == len(held)
+            batch.done(batch[0])
+            batch.fail(batch[1], "not now")
+            batch.fail(batch[2], "never", retry_in=None)
+            batch.release(batch[3])
+        assert queue.report.done == 1
+    assert backend.rows(OWNER_TABLE) == []
+
+
+def operate(given: Accounts) -> None:
+    """Each command of an operator, on jobs that give it something to do."""
+    backend, url = given.backend, given.url("operator")
+    backend.run("DELETE FROM jobs")
+    backend.run(f"DELETE FROM {OWNER_TABLE}")
+    with backend.bare_queue(liveness=PATIENT) as other:
+        other.enqueue(jobs(4))
+        backend.run("UPDATE jobs SET status = 'dead', owner_date = :past WHERE d <> '0003'", past=PAST)
+        other.claim(1)
+        backend.run(f"UPDATE {OWNER_TABLE} SET died = beat")
+        first, second, *_ = (str(row["id"]) for row in backend.rows())
+        for words, answer in (
+            (("status", "--json"), None),
+            (("reclaim",), "1"),
+            (("dead", "list", "--json"), None),
+            (("dead", "retry", first), "1"),
+            (("dead", "drop", second, "--yes"), "1"),
+            (("purge", "--status", "dead", "--older-than", "1d"), "1"),
+        ):
+            ended = claimjobs(*words, "--url", url)
+            assert ended.code == 0, f"{words}: {ended.err}"
+            assert answer is None or ended.out.strip() == answer, words
+
+
+WORK = {"producer": produce, "consumer": consume, "operator": operate}
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("kind", WORK)
+def test_the_rights_are_enough_and_no_right_could_be_left_out(database: Backend, kind: str) -> None:
+    database.make()
+    database.may_leave_owners = True
+    with accounts(database) as given:
+        assert given.spare(kind, WORK[kind]) == []
+
+
+def work_beside(given: Accounts) -> None:
+    """A consumer of a table that has a side-car."""
+    given.backend.run("DELETE FROM orders_claims")
+    with given.engine("consumer") as engine, Queue(engine, "orders", side_car=True, retry=Retry(attempts=2)) as queue:
+        with queue.claim(3) as batch:
+            batch.done(batch[0])
+            batch.fail(batch[1], "not now")
+            batch.release(batch[2])
+        assert queue.report.done == 1
+        assert queue.reclaim() == 0
+    assert given.backend.rows(OWNER_TABLE) == []
+
+
+def look_beside(given: Accounts) -> None:
+    """An operator of a table that has a side-car."""
+    given.backend.run("DELETE FROM orders_claims")
+    given.backend.run(f"DELETE FROM {OWNER_TABLE}")
+    for key, status in ((1, "dead"), (2, "dead"), (3, "done")):
+        values = {"key": key, "status": status, "past": PAST}
+        insert = "INSERT INTO orders_claims (id, status, owner_date) VALUES (:key, :status, :past)"
+        given.backend.run(insert, **values)
+    for words in (("status",), ("dead", "retry", "1"), ("dead", "drop", "2", "--yes")):
+        _run(given, *words, "--table", "orders", "--side-car")
+    given.backend.run("UPDATE orders_claims SET status = 'claimed', owner_id = 10000001 WHERE id = 3")
+    owner = "(10000001, '', 1, 'orders_claims', 0, now())"
+    given.backend.run(f"INSERT INTO {OWNER_TABLE} (id, host, pid, claims, lease, died) VALUES {owner}")
+    assert _run(given, "reclaim", "--table", "orders", "--side-car") == "1"
+    assert given.backend.rows(OWNER_TABLE) == []
+
+
+def _run(given: Accounts, *words: str) -> str:
+    ended = claimjobs(*words, "--url", given.url("operator"))
+    assert ended.code == 0, f"{words}: {ended.err}"
+    return ended.out.strip()
+
+
+@pytest.mark.parametrize(("kind", "work"), [("consumer", work_beside), ("operator", look_beside)])
+def test_the_rights_for_a_side_car(database: Backend, kind: str, work: Callable[[Accounts], None]) -> None:
+    database.may_leave_owners = True
+    database.run("CREATE TABLE orders (id integer PRIMARY KEY, what varchar(20))")
+    database.run("INSERT INTO orders VALUES (1, 'tea'), (2, 'salt'), (3, 'rice')")
+    shape = ("--table", "orders", "--side-car")
+    assert claimjobs("setup-tables", *shape, "--url", database.url).code == 0
+    with accounts(database, *shape) as given:
+        assert given.spare(kind, work) == []
+
+
+def test_the_rights_for_jobs_that_a_transaction_holds(database: Backend, tmp_path: Path) -> None:
+    """In a table without a status or a sequence; a key of its own is given by the producer."""
+    database.run("CREATE TABLE notes (code varchar(20) PRIMARY KEY, what varchar(20))")
+    (tmp_path / "notes.toml").write_text('table = "notes"\nhold = "transaction"\non_done = "delete"\n')
+
+    def work(given: Accounts) -> None:
+        database.run("DELETE FROM notes")
+        with given.engine("producer") as engine, Queue(engine, "notes", hold="transaction") as queue:
+            queue.enqueue({"code": "a", "what": "tea"})
+        with (
+            given.engine("consumer") as engine,
+            Queue(engine, "notes", hold="transaction", on_done="delete") as queue,
+            queue.claim(1) as batch,
+        ):
+            batch.done()
+        assert database.rows("notes") == []
+
+    shape = ("--map", str(tmp_path / "notes.toml"))
+    assert claimjobs("setup-tables", *shape, "--url", database.url).code == 0
+    with accounts(database, *shape) as given:
+        assert [*given.spare("producer", work), *given.spare("consumer", work)] == []
+
+
+def test_the_rights_for_a_ledger(database: Backend) -> None:
+    Ledger.make(database.engine)
+
+    def note(given: Accounts) -> None:
+        database.run("DELETE FROM claimjobs_ledger")
+        with given.engine("consumer") as engine, engine.begin() as connection:
+            assert [Ledger("q").once(connection, 1) for _ in range(2)] == [True, False]
+
+    def clean(given: Accounts) -> None:
+        note_all = "INSERT INTO claimjobs_ledger (digest, queue, job, done_at) VALUES ('d', 'q', '1', :past)"
+        database.run("DELETE FROM claimjobs_ledger")
+        database.run(note_all, past=PAST)
+        assert _run(given, "purge", "--ledger", "q", "--older-than", "1d") == "1"
+
+    with accounts(database, "--ledger") as given:
+        assert [*given.spare("consumer", note), *given.spare("operator", clean)] == []
+
+
+def test_names_of_accounts_and_tables_are_quoted(database: Backend) -> None:
+    name, table, mark = 'o\'Brien `x` "y"', 'weird `"%s', '"' if database.family == "postgres" else "`"
+    database.make(article_table(table))
+    given = ("--account", f"producer={name}", "--table", table, "--url", database.url)
+    ended = claimjobs("setup-tables", "--grants", *given)
+    assert ended.code == 0, ended.err
+    quoted, account = (f"{mark}{text.replace(mark, mark * 2)}{mark}" for text in (table, name))
+    assert f".{quoted} TO {account};\n" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--account", "producer=a"), "goes with --grants"),
+        (("--grants", "--recreate"), "leave out --add, --recreate and --sql"),
+        (("--grants", "--account", "owner=a"), "one of producer, consumer, operator"),
+        (("--grants", "--account", "producer=PUBLIC"), "the name of one account"),
+        (("--grants", "--account", "producer=a\nb"), "the name of one account"),
+    ],
+)
+def test_options_that_do_not_go_together(words: tuple[str, ...], said: str) -> None:
+    ended = claimjobs("setup-tables", *words, "--url", "postgresql://nowhere.invalid/none")
+    assert (ended.code, ended.out) == (2, "")
+    assert said in ended.err
+
+
+def test_the_tables_must_be_there(anywhere: Backend) -> None:
+    ended = claimjobs("setup-tables", "--grants", "--url", anywhere.url)
+    assert (ended.code, ended.out) == (4, "")
+    assert "run `claimjobs setup-tables`" in ended.err
+
+
+FORBIDDEN = {
+    "producer": (
+        "SELECT d FROM jobs",
+        "UPDATE jobs SET d = ''",
+        "DELETE FROM jobs",
+        "INSERT INTO jobs (d, e, status) VALUES ('', '', 'dead')",
+        f"DELETE FROM {OWNER_TABLE}",
+    ),
+    "consumer": ("INSERT INTO jobs (d, e) VALUES ('', '')", "UPDATE jobs SET d = ''", "UPDATE jobs SET id = 1"),
+    "operator": (
+        "INSERT INTO jobs (d, e) VALUES ('', '')",
+        "UPDATE jobs SET d = ''",
+        f"INSERT INTO {OWNER_TABLE} (host, pid, claims, lease) VALUES ('', 1, 'jobs', 10)",
+    ),
+}
+DDL = ("CREATE TABLE mine (id integer)", "DROP TABLE jobs", "ALTER TABLE jobs ADD COLUMN more integer", "TRUNCATE jobs")
+
+
+@pytest.mark.parametrize("kind", FORBIDDEN)
+def test_what_is_not_granted_is_refused(database: Backend, kind: str) -> None:
+    database.make()
+    with accounts(database) as given, given.engine(kind) as engine:
+        for statement in (*FORBIDDEN[kind], *DDL):
+            with engine.connect() as connection, pytest.raises(sa.exc.DBAPIError) as refused:
+                connection.exec_driver_sql(statement)
+            assert "denied" in str(refused.value) or "must be owner" in str(refused.value), statement
+
+
+@pytest.mark.parametrize("kind", ["producer", "operator"])
+def test_only_a_consumer_claims(database: Backend, kind: str) -> None:
+    database.make()
+    with accounts(database) as given, given.engine(kind) as engine, database.bare_queue() as looking:
+        looking.enqueue(jobs(1))
+        with Queue(engine) as queue, pytest.raises(Exception, match="denied"):
+            queue.claim()
+        assert looking.stats().claimed == 0
+
+
+def test_a_killed_consumer_is_replaced_by_another_of_its_account(database: Backend) -> None:
+    database.make()
+    with accounts(database) as given, given.engine("consumer") as engine, database.bare_queue() as looking:
+        looking.enqueue(jobs(3))
+        program = f"from claimjobs import Queue; batch = Queue({given.url('consumer')!r}).claim(3); input(len(batch))"
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as killed:
+            assert killed.stdout is not None
+            assert killed.stdout.read(1) == "3"
+            killed.kill()
+        with Queue(engine) as queue:
+            database.wait_for(lambda: queue.reclaim() or not looking.stats().claimed, "its jobs are reclaimed")
+            done = []
+            while batch := queue.claim(1):
+                with batch:
+                    done += names(batch)
+                    batch.done()
+        assert sorted(done) == ["0000", "0001", "0002"]
+
+
+def test_an_idle_consumer_of_another_account_is_woken_with_the_optional_right(database: Backend) -> None:
+    """Where a wake is an interrupt; elsewhere the rights of a producer suffice."""
+    database.make()
+    with accounts(database) as given, given.engine("consumer") as engine, given.engine("producer") as producer:
+        for line in given.lines("producer", optional=True):
+            database.run(line)
+        with Queue(engine, liveness=PATIENT) as queue, Consumer(database, queue) as consumer:
+            consumer.falls_asleep()
+            Queue(producer).enqueue(jobs(1))
+            consumer.does("0000")
+
+
+def test_a_session_of_another_account_is_ended_with_the_optional_right(database: Backend) -> None:
+    database.make()
+    with accounts(database) as given, given.engine("consumer") as engine:
+        for line in given.lines("operator", optional=True):
+            database.run(line)
+        with Queue(engine, liveness=PATIENT) as queue, database.bare_queue() as looking:
+            looking.enqueue(jobs(1))
+            batch = queue.claim(1)
+            before = len(database.sessions())
+            database.run(f"UPDATE {OWNER_TABLE} SET died = beat")
+            ended = claimjobs("reclaim", "--url", given.url("operator"))
+            assert ended.out.strip() == "1", ended.err
+            batch.done()
+            assert len(database.sessions()) <= before
