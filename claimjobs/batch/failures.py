@@ -1,30 +1,49 @@
-"""Failures: what is logged of the failed jobs of a settle, after its commit."""
+"""Failures: after the commit of a settle, its failed jobs are logged, and the user's hooks are called with them."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from claimjobs.batch.settle import Outcomes
+from claimjobs.callables import unfinished
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.job import claim_of
-from claimjobs.log_events import JOB_DEAD, JOB_RETRY
+from claimjobs.errors import UnfinishedHandler
+from claimjobs.job import Job, claim_of
+from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
 from claimjobs.table.roles import Roles
 
+Hook = Callable[[Job, BaseException | str], object]
+"""A function that is called with a failed job and its error: the exception, or a text if there is none."""
+
 log = logging.getLogger("claimjobs.settle")
+
+
+@dataclass
+class Hooks:
+    """The functions of the user's that are called after a settle, in the thread that settled."""
+
+    on_retry: Hook | None = None
+    """Called with each failed job that runs again later."""
+    on_dead: Hook | None = None
+    """Called with each job that failed for the last time."""
 
 
 class Failures:
     """Reports the failed jobs of one queue, each once, when their outcomes are in the database.
 
     A job that runs again is logged as a warning, and its traceback for those who debug. A dead job is logged as an
-    error with its traceback, so that a program which collects errors gets it.
+    error with its traceback, so that a program which collects errors gets it. Then the hooks are called. What a hook
+    raises is logged: the outcomes are written, and the consumer goes on.
     """
 
-    def __init__(self, name: str, roles: Roles) -> None:
+    def __init__(self, name: str, roles: Roles, hooks: Hooks) -> None:
         """`name`: of the queue, in the log."""
         self._name = name
         self._roles = roles
+        self._hooks = hooks
 
     def report(self, outcomes: Outcomes) -> None:
         """Report the failed jobs of outcomes that were written. Suspects have not failed."""
@@ -35,6 +54,25 @@ class Failures:
         for key in outcomes.dead:
             fields, raised = self._fields(JOB_DEAD, key, outcomes), outcomes.raised.get(key)
             log.error("job %r is dead: it failed: %s", key, fields["error"], extra=fields, exc_info=raised)
+        self._call("on_retry", self._hooks.on_retry, outcomes.retried, outcomes)
+        self._call("on_dead", self._hooks.on_dead, outcomes.dead, outcomes)
+
+    def _call(self, name: str, hook: Hook | None, keys: Iterable[Key], outcomes: Outcomes) -> None:
+        if hook is None:
+            return
+        for key in keys:
+            job = outcomes.jobs.get(key) or Job(key, {})
+            try:
+                kind = unfinished(hook(job, outcomes.raised.get(key) or outcomes.errors[key]))
+                if kind is not None:
+                    raise UnfinishedHandler(name, kind)  # noqa: TRY301 - it is logged as what the hook raises
+            except (Exception, SystemExit) as error:
+                self._log_hook(name, key, error)
+
+    def _log_hook(self, name: str, key: Key, error: BaseException) -> None:
+        cause = f"{type(error).__name__}: {reason(error)}"
+        fields = {"event": HOOK_FAILED, "queue": self._name, "key": key, "hook": name, "error": cause}
+        log.error("%s failed for job %r: %s", name, key, cause, extra=fields, exc_info=error)
 
     def _fields(self, event: str, key: Key, outcomes: Outcomes) -> dict[str, object]:
         job, raised = outcomes.jobs.get(key), outcomes.raised.get(key)

@@ -116,6 +116,15 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     show_default=True,
     help="Failures after which a job is dead.",
 )
+@click.option(
+    "--setup",
+    metavar="MODULE:FUNCTION",
+    help="A context manager that each consumer process enters before its first batch and leaves at its end.",
+)
+@click.option(
+    "--on-retry", metavar="MODULE:FUNCTION", help="Call it with each job that failed and runs again, and its error."
+)
+@click.option("--on-dead", metavar="MODULE:FUNCTION", help="Call it with each job that is dead, and its error.")
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
 @click.option(
     "--log-format",
@@ -153,6 +162,9 @@ def start_processing(
     lease: float,
     max_batch_time: float,
     attempts: int,
+    setup: str | None,
+    on_retry: str | None,
+    on_dead: str | None,
     as_json: bool,
     log_format: LogFormat,
     file: Path | None,
@@ -211,6 +223,9 @@ def start_processing(
             prefetch=prefetch,
             liveness=Liveness(lease=lease, max_batch_time=max_batch_time, patience=PATIENCE),
             retry=Retry(attempts=attempts),
+            setup=setup,
+            on_retry=on_retry,
+            on_dead=on_dead,
             verbose=verbose,
         )
         log_details(plan.verbose)

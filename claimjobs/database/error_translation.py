@@ -18,6 +18,7 @@ from claimjobs.errors import (
     OutcomeRefused,
     SettingUnfit,
     SettleFailed,
+    SetupFailed,
     StillDue,
     TableMissing,
     UnfitTable,
@@ -25,7 +26,7 @@ from claimjobs.errors import (
 
 LASTING = (
     *(BadPredicate, ClaimRefused, NothingDone, OutcomeRefused),
-    *(SettingUnfit, SettleFailed, StillDue, UnfitTable),
+    *(SettingUnfit, SettleFailed, SetupFailed, StillDue, UnfitTable),
 )
 """Errors of claimjobs that every further attempt would meet again."""
 

@@ -45,6 +45,15 @@ class NothingDecided(ClaimjobsError):
         )
 
 
+class SetupFailed(ClaimjobsError):
+    """The context manager of `--setup` could not be entered by a consumer process."""
+
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(
+            f"--setup {name!r} failed before the first batch ({cause}): correct the function, and start again"
+        )
+
+
 class UnfinishedHandler(ClaimjobsError):
     """A handler returned a coroutine, another awaitable or a generator, so its work was not done."""
 

@@ -13,6 +13,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import Refusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
@@ -61,6 +62,7 @@ class LeaseHold(Hold):
         retry: Retry,
         report: Report,
         control: Control,
+        failures: Failures,
     ) -> None:
         super().__init__(backend, settler, report, control)
         self._connector = OwnerConnector(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
@@ -77,7 +79,7 @@ class LeaseHold(Hold):
         """Locked during a claim and a settle, until `_held_keys` is up to date: no other thread may read it before."""
         self.owner = Owner(self._connector, backend, liveness)
         self._refusals = Refusals(self._connector, backend, settler, retry)
-        reaper = Reaper(self._connector, backend, settler, retry)
+        self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
         self.heartbeat = Heartbeat(
             self._connector, backend, liveness, owner=self.owner, reaper=reaper, hold=self, control=control
         )
@@ -87,6 +89,7 @@ class LeaseHold(Hold):
 
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs for this owner, and commit."""
+        self._reaper.report()
         with self._one_at_a_time:
             if self._control.expired:
                 return NOTHING
@@ -218,6 +221,7 @@ class LeaseHold(Hold):
         return unsettled, following
 
     def take_following(self, claimed: ClaimResult) -> bool:
+        self._reaper.report()
         return self._following.take(claimed)
 
     @contextlib.contextmanager
@@ -322,6 +326,7 @@ class LeaseHold(Hold):
             self._connector.close()
 
     def _release_all(self) -> None:
+        self._reaper.report()
         self._release_in_database(patience=1)
         self.owner.leave()
 

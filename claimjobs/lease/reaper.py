@@ -5,19 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.batch.failures import Failures
 from claimjobs.batch.refusals import SWALLOWED, WriteInHalves
 from claimjobs.batch.settle import Outcomes, Settler
+from claimjobs.claim.row_reader import RowReader
+from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Key
-from claimjobs.errors import WriteSwallowed
-from claimjobs.job import key_of
+from claimjobs.errors import ClaimjobsError, WriteSwallowed
+from claimjobs.job import Job, claim_of, key_of
 from claimjobs.lease.owner import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, read_owners
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE
@@ -35,7 +39,12 @@ log = logging.getLogger("claimjobs.reaper")
 class Reaper:
     """Finds the dead owners of one table through a connector, and reclaims their jobs."""
 
-    def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:
+    def __init__(
+        self, connector: Connector, backend: Backend, settler: Settler, retry: Retry, *, failures: Failures
+    ) -> None:
+        """`failures` reports the jobs that failed because their owner died."""
+        self._failures = failures
+        self._unreported: deque[Outcomes] = deque()
         self._connector = connector
         self._backend = backend
         self._settler = settler
@@ -140,7 +149,9 @@ class Reaper:
         """`charges`: a job that the owner held alone has failed."""
         for attempt in self._connector.attempts(patience=1):
             with attempt as connection:
-                jobs, removed = self._declare_dead(connection, owner, last_beat, charges=charges)
+                jobs, removed, failed = self._declare_dead(connection, owner, last_beat, charges=charges)
+        if failed is not None:
+            self._unreported.append(failed)
         if jobs or removed:
             fields = {"event": OWNER_DEAD, "queue": self._name, "owner": owner, "jobs": jobs}
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
@@ -171,27 +182,50 @@ class Reaper:
         with contextlib.suppress(sa.exc.DBAPIError):
             self._connector.write(kill, patience=0)
 
+    def report(self) -> None:
+        """Log the jobs that failed because their owner died, and call the hooks. Not for the heartbeat's thread: a hook
+        that takes long would cost this owner its lease.
+        """
+        while self._unreported:
+            outcomes = self._unreported.popleft()
+            outcomes.jobs = {key: self._job(key, claim_of(job)) for key, job in outcomes.jobs.items()}
+            self._failures.report(outcomes)
+
+    def _job(self, key: Key, claim: Mapping[str, Any]) -> Job:
+        """The job as it is now, with its claim as it was; without columns if it is gone or cannot be read."""
+        source, dialect = self._backend.source, self._backend.dialect
+        reader = RowReader(source, dialect)
+        statement = CompiledStatement(statements.reclaimed(source, dialect, reader.columns))
+        values = {"claimjobs_keys": [key]}
+        with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+            rows = self._connector.transaction(
+                lambda connection: statement.rows(connection, values, reader), patience=1
+            )
+            return reader.job(rows[0], claim) if rows else Job(key, {}, claim)
+        return Job(key, {}, claim)
+
     def _declare_dead(
         self, connection: sa.Connection, owner: int, last_beat: datetime | None, *, charges: bool
-    ) -> tuple[int, bool]:
+    ) -> tuple[int, bool, Outcomes | None]:
         """Declare an owner dead and reclaim its jobs; delete its row if it holds none any more.
 
-        Returns how many jobs were reclaimed, and whether the row was deleted.
+        Returns how many jobs were reclaimed, whether the row was deleted, and the outcomes if a job failed.
         """
         me, owners = {"claimjobs_me": owner}, self._backend.owners
         if not self._may_declare(connection, owner, last_beat):
-            return 0, False
+            return 0, False, None
         is_first_time = bool(connection.execute(statements.declare_dead(owners), me).rowcount)
         # `held`: all its jobs. `rows`: those of them that no other session has locked; only these are written now.
         rows = connection.execute(self._left_behind, me).all()
         held = connection.execute(self._held, me).all()
-        stuck = 0
+        stuck, failed = 0, None
         if rows:
             outcomes = self._outcomes(rows, owner, alone=is_first_time and len(held) == 1, charges=charges)
             stuck = self._write(connection, owner, outcomes)
+            failed = outcomes if outcomes.jobs and not stuck else None
         if len(held) > len(rows) - stuck:
-            return len(rows) - stuck, False
-        return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount)
+            return len(rows) - stuck, False, failed
+        return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount), failed
 
     def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
         """Reclaim jobs; return how many cannot be reclaimed, because the database refuses or swallows the write.
@@ -244,8 +278,10 @@ class Reaper:
         if not alone:
             return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
         [(key, attempts)] = found
+        claim = {} if roles.attempts is None else {roles.attempts.name: attempts}
+        jobs = {key: Job(key, {}, claim)}
         if self._retry.is_last(attempts):
-            return Outcomes(dead=[key], errors=errors)
+            return Outcomes(dead=[key], errors=errors, jobs=jobs)
         # The machine may be the reason for the first death: the job waits only from the second one on.
         wait = self._retry.wait(attempts) if attempts else 0.0
-        return Outcomes(retried={key: wait}, isolated={key}, errors=errors)
+        return Outcomes(retried={key: wait}, isolated={key}, errors=errors, jobs=jobs)

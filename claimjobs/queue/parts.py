@@ -133,8 +133,10 @@ class QueueParts:
     def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
         chosen, report, control = self._settings, self._report, self._control
         settler, liveness, retry = self.settler(), chosen.liveness, chosen.retry
-        make = LeaseHold if chosen.by_lease else TransactionHold
-        return make(self._engine, backend, settler, liveness=liveness, retry=retry, report=report, control=control)
+        common: Any = {"liveness": liveness, "retry": retry, "report": report, "control": control}
+        if not chosen.by_lease:
+            return TransactionHold(self._engine, backend, settler, **common)
+        return LeaseHold(self._engine, backend, settler, failures=self._failures, **common)
 
     @property
     def enqueuer(self) -> Enqueuer:
@@ -154,7 +156,10 @@ class QueueParts:
         """Reclaims jobs, through a connection of its own."""
         backend = self.must_claim()
         with self.connector() as connector:
-            yield Reaper(connector, backend, self._settler(None), self._settings.retry)
+            settler, retry = self._settler(None), self._settings.retry
+            reaper = Reaper(connector, backend, settler, retry, failures=self._failures)
+            yield reaper
+            reaper.report()
 
     @property
     def on_done(self) -> OnDone:
@@ -271,7 +276,7 @@ class QueueParts:
     @cached_property
     def _failures(self) -> Failures:
         """Reports the failed jobs of settles."""
-        return Failures(self.backend.source.name, self.backend.roles)
+        return Failures(self.backend.source.name, self.backend.roles, self._settings.hooks)
 
     def plan(self, where: Where) -> ClaimPlan:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""

@@ -14,6 +14,7 @@ from claimjobs.admin.dead_jobs import DeadJobs
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
+from claimjobs.batch.failures import Hook, Hooks
 from claimjobs.batch.settle import OnDone
 from claimjobs.control import Control
 from claimjobs.database.connect import connected, engine_of
@@ -56,6 +57,10 @@ class Queue:
     nothing, for a handler that makes `where` false itself. Jobs that are still due then are reported, and this Queue
     does not claim them again; StillDue is raised if there are too many of them.
 
+    `on_retry` and `on_dead` are called with each job that failed, and its error (the exception, or a text if there is
+    none), when its outcome is committed: `on_retry(job, error)` if it runs again later, `on_dead(job, error)` if it is
+    dead. What they raise is logged. They are not called for a lost job.
+
     `lock="advisory"` uses advisory locks on the keys in place of row locks; `claim` raises SessionsNotOurs if the
     database gives none. With `hold="transaction"` all consumers of a table need the same `lock`: row locks and advisory
     locks do not exclude each other. With `hold="lease"` they may differ, because the claim is written into the row.
@@ -83,6 +88,8 @@ class Queue:
         retry: Retry | None = None,
         liveness: Liveness | None = None,
         on_done: OnDone | None = None,
+        on_retry: Hook | None = None,
+        on_dead: Hook | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
     ) -> None:
@@ -104,6 +111,7 @@ class Queue:
             on_done=on_done,
             dialect=dialect,
             now=database_now() if now is None else now,
+            hooks=Hooks(on_retry, on_dead),
         )
         self._control = Control(self)
         self._parts = QueueParts(self.engine, self._chosen, self.report, self._control)
@@ -221,6 +229,10 @@ class Queue:
     def draining(self) -> bool:
         """Whether `drain()` was called."""
         return self._control.draining
+
+    def use_hooks(self, hooks: Hooks) -> None:
+        """Replace `on_retry` and `on_dead`. Call it before the first claim."""
+        vars(self._chosen.hooks).update(vars(hooks))
 
     def wait(self, seconds: float) -> None:
         """Pause for so many seconds; `stop()` and `drain()` end the pause."""

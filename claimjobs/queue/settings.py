@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.batch.failures import Hooks
 from claimjobs.batch.settle import OnDone
 from claimjobs.callables import deferred
 from claimjobs.dialects import Dialect
@@ -39,14 +40,17 @@ class Settings:
     """None: the default of the table, see `table.on_done`."""
     dialect: Dialect | None
     now: sa.ColumnElement[Any]
+    hooks: Hooks
 
     def __post_init__(self) -> None:
         _one_of(self.lock, LOCKS, "lock")
         _one_of(self.hold, HOLDS, "hold")
         if self.on_done is not None and not callable(self.on_done):
             _one_of(self.on_done, (*FINISHES, LEAVE), "on_done")
-        for name in ("on_done", "where"):
-            _must_work_when_called(getattr(self, name), name)
+        for name, function in {"on_done": self.on_done, "where": self.where, **vars(self.hooks)}.items():
+            _must_work_when_called(function, name)
+        for name, hook in vars(self.hooks).items():
+            _must_be_callable(hook, name)
         if self.on_done == LEAVE and (self.where is None or callable(self.where)):
             raise ValueError(
                 "on_done='leave' needs a `where` that stays the same, which the handler makes false: give it"
@@ -89,6 +93,11 @@ def _never_deleting(
     if wanted == "delete":
         raise ValueError(NEVER_DELETES)
     return wanted
+
+
+def _must_be_callable(hook: Any, name: str) -> None:
+    if hook is not None and not callable(hook):
+        raise ValueError(f"{name}={hook!r}: give a function of a job and its error")
 
 
 def _must_work_when_called(function: Any, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -73,6 +74,11 @@ def left_behind(roles: Roles) -> sa.Select[Any]:
     attempts = sa.literal(0) if roles.attempts is None else counted(roles.attempts)
     jobs = sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key)
     return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+
+
+def reclaimed(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+    """These columns of the jobs `keys`, in any state."""
+    return dialect.restrict_to_keys(sa.select(*columns).select_from(roles.table), roles.key, roles.key_index)
 
 
 def claimed_by_nobody(roles: Roles) -> sa.ColumnElement[bool]:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 import sqlalchemy as sa
 
 from claimjobs.batch.batch import Batch
+from claimjobs.batch.failures import Hooks
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
 from claimjobs.errors import BadTable, ClaimjobsError, NothingDone, TableMissing
@@ -30,6 +31,7 @@ from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
 from claimjobs.workers.handlers import Handler, Per, handler_of
+from claimjobs.workers.hooks import entered, hook_named, setup_named
 from claimjobs.workers.process_slot import Count
 from claimjobs.workers.supervisor_pipe import (
     Began,
@@ -66,6 +68,11 @@ class Plan:
     prefetch: int = 0
     liveness: Liveness = field(default_factory=Liveness)
     retry: Retry = field(default_factory=Retry)
+    on_retry: str | None = None
+    on_dead: str | None = None
+    """MODULE:FUNCTION of the hooks."""
+    setup: str | None = None
+    """MODULE:FUNCTION of a context manager that each consumer enters before its first batch."""
     commit_every: int = 10
     verbose: bool = False
     """Whether every failure is logged, with its traceback."""
@@ -80,6 +87,8 @@ class Plan:
             after.callback(queue.engine.dispose)
             queue.check()
             self.load_handler()
+            self.load_hooks()
+            setup_named(self.setup)
             payload = set(queue.payload)
             is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
         if generators and not payload >= ARTICLE_PAYLOAD:
@@ -96,6 +105,10 @@ class Plan:
         if self.handler is None:
             return demonstrate
         return handler_of(load(self.handler), self.handler, self.per, in_transaction=self.shape.hold == "transaction")
+
+    def load_hooks(self) -> Hooks:
+        """The user's functions that are called after a settle. Raises ReferenceNotFound or BadHandler."""
+        return Hooks(hook_named(self.on_retry, "--on-retry"), hook_named(self.on_dead, "--on-dead"))
 
 
 def _is_demonstrations(queue: Queue) -> bool:
@@ -114,9 +127,11 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connec
 
     `open_jobs` has the number of jobs of its open batch: the supervisor reads it when this process is dead.
     """
-    with _working(plan, pipe) as (queue, supervisor):
+    with _working(plan, pipe) as (queue, supervisor), contextlib.ExitStack() as setup:
         with supervisor.ends_at_once():
             loaded = plan.load_handler()
+            queue.use_hooks(plan.load_hooks())
+            setup.enter_context(entered(setup_named(plan.setup), plan.setup))
         handler = _counting(_reporting_begin(loaded, supervisor) if reports_begin else loaded, open_jobs)
         supervisor.send(Registered(queue.owner_id or None))
         consume(

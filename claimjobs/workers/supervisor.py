@@ -104,6 +104,7 @@ class Supervisor:
         """Check the plan and count the jobs. Raises ClaimjobsError."""
         try:
             self._plan.check(self._run.generators)
+            self._queue.use_hooks(self._plan.load_hooks())
             self._before = self._queue.stats().left
         finally:
             self._queue.engine.dispose()

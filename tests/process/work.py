@@ -61,6 +61,48 @@ def note_job(job: Job) -> None:
     _note("done", job)
 
 
+def note_failed(job: Job, error: BaseException | str) -> None:
+    """A hook, which fails itself for a job of `d = 'worse'`."""
+    _note("failed", job)
+    if job.d == "worse":
+        raise RuntimeError(f"the hook fails, too: {error}")
+
+
+def fail_or_die(job: Job) -> None:
+    """Kill the process by the job of `d = 'deadly'`; fail by any other."""
+    if job.d == "deadly":
+        os.kill(os.getpid(), 9)
+    raise ValueError("bad payload")
+
+
+@contextlib.contextmanager
+def entering() -> Iterator[None]:
+    """A setup that says when it is entered and left, once a process."""
+    with _engine().connect() as connection:
+        note = sa.insert(AUDIT)
+        connection.execute(note, {"job": 0, "pid": os.getpid(), "what": "entered"})
+        yield
+        connection.execute(note, {"job": 0, "pid": os.getpid(), "what": "left"})
+
+
+@contextlib.contextmanager
+def no_entry() -> Iterator[None]:
+    """A setup that fails."""
+    raise ConnectionError("no model here")
+    yield
+
+
+@contextlib.contextmanager
+def no_exit() -> Iterator[None]:
+    """A setup that fails when it is left."""
+    yield
+    raise ConnectionError("cannot be closed")
+
+
+def no_manager() -> None:
+    """Return nothing that can be entered."""
+
+
 def wait_for_file(batch: Batch) -> None:
     """Begin, and end when the file named by GATE is there."""
     _note("begun", *batch.jobs)

@@ -63,6 +63,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NotInBatch": (7,),
     "CrossedFork": (),
     "NothingDecided": ("shop:send",),
+    "SetupFailed": ("shop.model:loaded", "ConnectionError: no model here"),
     "UnfinishedHandler": ("shop:send", "a coroutine"),
     "BadOnDone": ("'kept'",),
     "DoneUndecided": ("rental",),
