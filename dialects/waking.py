@@ -14,15 +14,12 @@ class Listener(Protocol):
 
     def wait(self, seconds: float) -> bool:
         """Wait for at most so many seconds; whether the session was woken, or `end` was called."""
-        ...
 
     def end(self) -> None:
         """End `wait` soon, from another thread. It has no effect if `wait` has not begun: call it again then."""
-        ...
 
     def close(self) -> None:
         """Free what the listener holds. `wait` is not called any more."""
-        ...
 
 
 class Waking:

@@ -46,16 +46,16 @@ class Refusals:
         self._roles, self._dialect = backend.roles, backend.dialect
         self._held = owners.held(backend.roles)
 
-    def settle(self, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]) -> Unsettled:
+    def settle(self, owner: int, outcomes: Outcomes) -> Unsettled:
         """Write outcomes, and change those in `outcomes` that become failures."""
         refused: dict[Key, str] = {}
         try:
-            unwritten = self._settler.settle(self._connector, owner, outcomes, unconfirmed)
+            unwritten = self._settler.settle(self._connector, owner, outcomes)
         except (sa.exc.DBAPIError, WriteSwallowed) as error:
             parts = WriteInHalves((), self._dialect, refused)
             parts.refuse(outcomes.keys(), error)
-            unwritten = self._settle_parts(parts, owner, outcomes, unconfirmed)
-        return self.follow(owner, outcomes, unwritten, refused=refused, unconfirmed=unconfirmed)
+            unwritten = self._settle_parts(parts, owner, outcomes)
+        return self.follow(owner, outcomes, unwritten, refused=refused)
 
     def follow(
         self,
@@ -64,7 +64,6 @@ class Refusals:
         unwritten: set[Key],
         *,
         refused: Mapping[Key, str],
-        unconfirmed: list[BaseException],
         claimed: Iterable[Key] = (),
     ) -> Unsettled:
         """After a settle: make failed the jobs that were refused, and those whose write was swallowed.
@@ -74,18 +73,15 @@ class Refusals:
         swallowed = dict.fromkeys(self._still_held(owner, unwritten) - set(claimed), SWALLOWED)
         stuck: Mapping[Key, str] = {**refused, **swallowed}
         if stuck:
-            stuck = self._fail(owner, outcomes, stuck, once=set(swallowed), unconfirmed=unconfirmed)
+            stuck = self._fail(owner, outcomes, stuck, once=set(swallowed))
         return Unsettled(unwritten - set(swallowed), stuck)
 
-    def _settle_parts(
-        self, parts: WriteInHalves, owner: int, outcomes: Outcomes, unconfirmed: list[BaseException]
-    ) -> set[Key]:
+    def _settle_parts(self, parts: WriteInHalves, owner: int, outcomes: Outcomes) -> set[Key]:
         """Settle part by part. Returns the keys of the rows that were not written."""
         unwritten: set[Key] = set()
         for keys in parts:
             try:
-                some = outcomes.only(set(keys))
-                unwritten |= self._settler.settle(self._connector, owner, some, unconfirmed)
+                unwritten |= self._settler.settle(self._connector, owner, outcomes.only(set(keys)))
             except (sa.exc.DBAPIError, WriteSwallowed) as error:
                 parts.refuse(keys, error)
         return unwritten
@@ -97,15 +93,7 @@ class Refusals:
         held = self._connector.rows(self._held, {"claimjobs_me": owner})
         return keys & {key_of(row) for row in held}
 
-    def _fail(
-        self,
-        owner: int,
-        outcomes: Outcomes,
-        refused: Mapping[Key, str],
-        *,
-        once: set[Key],
-        unconfirmed: list[BaseException],
-    ) -> Mapping[Key, str]:
+    def _fail(self, owner: int, outcomes: Outcomes, refused: Mapping[Key, str], *, once: set[Key]) -> Mapping[Key, str]:
         """Make failed the refused jobs that were done; return those that stay stuck, with the reason.
 
         The jobs in `once` are dead at once, because the next try would end in the same way.
@@ -113,7 +101,7 @@ class Refusals:
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
         parts = WriteInHalves(failed.keys(), self._dialect, again)
-        unwritten = self._settle_parts(parts, owner, failed, unconfirmed)
+        unwritten = self._settle_parts(parts, owner, failed)
         again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
         written = failed.only(set(failed.errors) - set(again))
         for key in refused:

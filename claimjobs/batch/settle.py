@@ -167,20 +167,18 @@ class Settler:
         self._remove = None if pair is None else CompiledStatement(side_car.remove(pair))
         self._note = None if pair is None or not locked else CompiledStatement(side_car.note(pair))
 
-    def settle(
-        self, connector: Connector, me: int, outcomes: Outcomes, unconfirmed: list[BaseException] | None = None
-    ) -> set[Key]:
+    def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
 
         These are jobs that `me` no longer held, and jobs whose write was swallowed (see `batch.refusals`). To write
-        outcomes twice does no harm. `unconfirmed` collects the errors after which the commit may have happened, or not.
+        outcomes twice does no harm.
         """
         try:
-            for attempt in connector.attempts(unconfirmed=unconfirmed):
+            for attempt in connector.attempts():
                 with attempt as connection:
                     lost = self.settle_in(connection, me, outcomes)
         except SomeLost:
-            for attempt in connector.attempts(unconfirmed=unconfirmed):
+            for attempt in connector.attempts():
                 with attempt as connection:
                     lost = self._lock_then_write(connection, me, outcomes)
         return lost

@@ -5,7 +5,7 @@ That is one commit for each batch. Where the database can, it is also one statem
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -16,38 +16,26 @@ from claimjobs.dialects import Key
 from claimjobs.statements.claim import settled_by_the_dead
 
 
-class SettleAndClaim(Protocol):
-    """A way to settle jobs of `owner`, and to claim jobs for `me`, in the caller's transaction.
-
-    Returns the keys of lost jobs, and the claim. Raises SomeLost, OwnerDead or KeyNotUnique: roll back then, and settle
-    without a claim.
-    """
-
-    strategy: ClaimStrategy
-
-    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
-        """Whether one statement settles these outcomes and claims. It needs no transaction around it."""
-
-    def settle_and_claim(
-        self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
-    ) -> tuple[set[Key], ClaimResult]: ...
-
-
 class SettleThenClaim:
     """First the statements of a settle, then those of a claim."""
 
     def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
         self._settler = settler
-        self.strategy = strategy
+        self._strategy = strategy
 
     def needs_no_transaction(self, outcomes: Outcomes) -> bool:
+        """Whether one statement settles these outcomes and claims. It needs no transaction around it."""
         return False
 
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
+        """Settle jobs of `owner`, and claim jobs for `me`, in the caller's transaction: the lost jobs, and the claim.
+
+        Raises SomeLost, OwnerDead or KeyNotUnique: roll back then, and settle without a claim.
+        """
         lost = self._settler.settle_in(connection, owner, outcomes)
-        return lost, self.strategy.claim(connection, me, request)
+        return lost, self._strategy.claim(connection, me, request)
 
 
 class SettleAndClaimInOne(SettleThenClaim):
@@ -86,7 +74,7 @@ def _keys(arrays: list[list[Any]]) -> set[Key]:
     return set(arrays[0]) if len(arrays) == 1 else set(zip(*arrays, strict=True))
 
 
-def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleAndClaim:
+def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleThenClaim:
     """The way with the fewest statements that the database can do."""
     settle = settler.in_one
     if isinstance(strategy, OneStatement) and settle is not None:

@@ -69,11 +69,8 @@ class OpenTransaction(Connector):
         return self._transaction is not None and not self._transaction.is_active
 
     @contextlib.contextmanager
-    def once(
-        self, unconfirmed: list[BaseException] | None = None, *, autocommit: bool = False
-    ) -> Iterator[sa.Connection]:
+    def once(self, *, autocommit: bool = False) -> Iterator[sa.Connection]:
         """Begin a transaction. The end of the block leaves it open; an exception rolls it back."""
-        del unconfirmed, autocommit  # they are about commits
         with shielded(), self._in_use, self._breaking(), contextlib.ExitStack() as undone:
             connection = self._open()
             self._gone = self._gone_by = None

@@ -37,9 +37,9 @@ def strategy_for(
 
         return advisory_strategy(backend, selection, now, hold, session_lock=session_lock, careful=careful)
     if backend.user_table is not None:
-        from claimjobs.claim.side_car import side_car_strategy  # noqa: PLC0415
+        from claimjobs.claim.side_car import SideCarLockOnly, SideCarStrategy  # noqa: PLC0415
 
-        return side_car_strategy(backend, selection, now, hold)
+        return (SideCarLockOnly if hold == "transaction" else SideCarStrategy)(backend, selection, now)
     if hold == "transaction":
         return LockOnly(backend, selection)
     at_once = backend.dialect.claims_in_one_statement and not careful

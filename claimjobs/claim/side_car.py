@@ -7,19 +7,17 @@ reads which claims are its own. Two inserts of one key cannot both succeed: that
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CursorStatement, check_keys, examined_of, first_group
+from claimjobs.claim.candidates import CandidateFinder, check_keys, examined_of, first_group
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of
-from claimjobs.options import HoldKind
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import alive
@@ -28,23 +26,15 @@ from claimjobs.statements.side_car import SideCarJoin
 from claimjobs.table.backend import Backend
 
 
-class SideCarFinder(CursorStatement[sa.Select[Any]]):
+class SideCarFinder(CandidateFinder):
     """Phase 1: it reads the keys of rows that are not claimed, and locks nothing."""
 
-    def __init__(self, pair: SideCarJoin, selection: Selection) -> None:
-        super().__init__(selection, pair.dialect)
+    def __init__(self, backend: Backend, selection: Selection, pair: SideCarJoin) -> None:
+        super().__init__(backend, selection)
         self._pair = pair
 
     def build(self, selection: Selection) -> sa.Select[Any]:
         return statements.find(self._pair, selection)
-
-    def rows(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
-        """The keys of the candidates in order, each with the size of its group of suspects."""
-        return connection.execute(self.of(request), request.find_parameters).all()
-
-    def phase(self, request: ClaimRequest) -> Phase:
-        """The statement, for `explain`."""
-        return Phase("find", self.of(request), request.find_parameters)
 
 
 class SideCarPhases:
@@ -52,7 +42,7 @@ class SideCarPhases:
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self.pair = SideCarJoin(backend.source, backend.roles, backend.dialect, now)
-        self.finder = SideCarFinder(self.pair, selection)
+        self.finder = SideCarFinder(backend, selection, self.pair)
         self._lock = statements.lock(self.pair, selection)
         self.reader = RowReader(self.pair.source, backend.dialect)
         self.keyset_order = self.finder.keyset_order
@@ -72,12 +62,9 @@ class SideCarPhases:
         """The jobs that a statement returns for these keys, in the order of the keys."""
         rows = statement.rows(connection, {"claimjobs_keys": keys, **values}, self.reader)
         place = {key: number for number, key in enumerate(keys)}
-        jobs = [self._with_attempts(row) for row in rows]
+        jobs = [self.reader.job(row, {self.pair.attempts.name: row[-1]}) for row in rows]
         check_keys(self.pair.source, jobs)
         return sorted(jobs, key=lambda job: place[job.key])
-
-    def _with_attempts(self, row: Any) -> Job:
-        return self.reader.job(row, {self.pair.attempts.name: row[-1]})
 
 
 class SideCarStrategy(ClaimStrategy):
@@ -166,10 +153,3 @@ class SideCarLockOnly(ClaimStrategy):
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         recheck = Phase("check again", self._free.statement, {"claimjobs_keys": keys})
         return [self._phases.finder.phase(request), self._phases.lock_phase(request, keys), recheck]
-
-
-def side_car_strategy(
-    backend: Backend, selection: Selection, now: sa.ColumnElement[Any], hold: HoldKind
-) -> ClaimStrategy:
-    """The strategy for a table with a side-car."""
-    return (SideCarLockOnly if hold == "transaction" else SideCarStrategy)(backend, selection, now)

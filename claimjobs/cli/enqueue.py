@@ -7,6 +7,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +22,7 @@ from claimjobs.cli.progress import ProgressWatch, watch
 from claimjobs.cli.rejects import Rejects
 from claimjobs.cli.rows import BadHeader, FileRow, ReadRows, Source, csv_rows, json_lines
 from claimjobs.cli.shapes import shape_options
+from claimjobs.enqueue.insert import raise_bad
 from claimjobs.errors import BadRow
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
@@ -85,7 +87,7 @@ def enqueue(
         queue_for(url, shape) as queue,
         watch(_size(file)) as eye,
     ):
-        work = Enqueuing(queue, Source(file), reader, rejects=bad, watch=eye, unique=unique)
+        work = Enqueuing(queue, Source(file), reader, bad, eye, unique)
         enqueued = work.run(chunk, from_line)
     known = f", {work.known:,} were there already" if unique else ""
     say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s{known}")
@@ -128,30 +130,21 @@ class BadLine(BadRow):
         self.args = (f"line {self.line}: {bad.reason}; {stands}: correct the line and {advice}",)
 
 
+@dataclass
 class Enqueuing:
     """Enqueues one file, and knows how far it is committed."""
 
-    def __init__(
-        self,
-        queue: Queue,
-        source: Source,
-        reader: ReadRows,
-        *,
-        rejects: Rejects | None,
-        watch: ProgressWatch,
-        unique: tuple[str, ...],
-    ) -> None:
-        self._queue = queue
-        self._source = source
-        self._reader = reader
-        self._rejects = rejects
-        self._watch = watch
-        self._unique = unique
-        self._fit = 0
-        """Rows that were read and did fit."""
-        self._enqueued = 0
-        self._committed = 0
-        """The last line of the last transaction."""
+    queue: Queue
+    source: Source
+    reader: ReadRows
+    rejects: Rejects | None
+    watch: ProgressWatch
+    unique: tuple[str, ...]
+    fit: int = 0
+    """Rows that were read and did fit."""
+    enqueued: int = 0
+    committed: int = 0
+    """The last line of the last transaction."""
 
     def run(self, chunk: int | None, first: int) -> int:
         """Enqueue from line `first` on; return how many rows. After an error, say how many rows are committed."""
@@ -160,53 +153,49 @@ class Enqueuing:
         except BadRow as bad:
             raise BadLine(bad, self._stands(), self._advice(bad)) from bad
         except BaseException as error:
-            self._watch.say(self._unsure() if getattr(error, "connection_invalidated", False) else self._stands())
+            self.watch.say(self._unsure() if getattr(error, "connection_invalidated", False) else self._stands())
             raise
-        return self._enqueued
+        return self.enqueued
 
     def _transactions(self, chunk: int | None, first: int) -> None:
-        on_bad = None if self._rejects is None else self._reject
-        rows = self._watched(self._reader(self._source, self._queue.table, first, on_bad or _give_up))
+        on_bad = None if self.rejects is None else self._reject
+        rows = self._watched(self.reader(self.source, self.queue.table, first, on_bad or raise_bad))
         for row in rows:
             part = chain([row], islice(rows, chunk and chunk - 1))
-            self._enqueued += self._queue.enqueue(part, on_bad=on_bad, unique=self._unique)
-            self._committed = self._source.line
+            self.enqueued += self.queue.enqueue(part, on_bad=on_bad, unique=self.unique)
+            self.committed = self.source.line
 
     def _watched(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
         for count, row in enumerate(rows, 1):
-            self._fit += 1
+            self.fit += 1
             if count % WATCH_EVERY == 0:
-                self._watch.at(count, self._source.position)
+                self.watch.at(count, self.source.position)
             yield row
 
     @property
     def known(self) -> int:
         """Rows that were left out, because they were there already."""
-        return self._fit - self._enqueued
+        return self.fit - self.enqueued
 
     def _reject(self, bad: BadRow) -> None:
-        if self._rejects is not None:
-            self._rejects.add(self._source.header, bad.row.raw)
-            self._fit -= bool(bad.row)  # a line that is no row at all was not counted
-            self._watch.say(f"line {bad.row.line}: {bad.reason}")
+        if self.rejects is not None:
+            self.rejects.add(self.source.header, bad.row.raw)
+            self.fit -= bool(bad.row)  # a line that is no row at all was not counted
+            self.watch.say(f"line {bad.row.line}: {bad.reason}")
 
     # --- messages after an error -----------------------------------------------------------------------
 
     def _stands(self) -> str:
-        if not self._enqueued:
+        if not self.enqueued:
             return "nothing is enqueued"
-        return f"{number(self._enqueued, 'row')} up to line {self._committed} stay enqueued, nothing after it"
+        return f"{number(self.enqueued, 'row')} up to line {self.committed} stay enqueued, nothing after it"
 
     def _advice(self, bad: BadRow) -> str:
         if isinstance(bad, BadHeader):
             return "run this again"
-        again = f"go on with --from-line {self._committed + 1}" if self._enqueued else "run this again"
+        again = f"go on with --from-line {self.committed + 1}" if self.enqueued else "run this again"
         return f"{again}, or give --rejects FILE to enqueue all others"
 
     def _unsure(self) -> str:
         """If the connection broke during a commit, it is not known whether that happened."""
         return f"{self._stands()}, unless the connection broke in a commit: see `claimjobs status`"
-
-
-def _give_up(bad: BadRow) -> None:
-    raise bad

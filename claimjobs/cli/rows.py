@@ -70,7 +70,7 @@ def json_lines(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> It
         if not raw.strip():
             continue
         try:
-            row = FileRow(values(_object(raw)), source.line, raw)
+            row = FileRow(values.read(_object(raw)), source.line, raw)
         except BAD as error:
             on_bad(_bad(error, source.line, raw))
         else:
@@ -89,7 +89,7 @@ def csv_rows(source: Source, table: sa.Table, first: int, on_bad: OnBad) -> Iter
     while True:
         try:
             fields = next(records)
-            row = FileRow(values(_named(header, fields)), records.line, records.raw) if fields else None
+            row = FileRow(values.read(_named(header, fields)), records.line, records.raw) if fields else None
         except StopIteration:
             return
         except BAD as error:

@@ -31,10 +31,11 @@ class Values:
     def __init__(self, table: sa.Table, *, text: bool) -> None:
         """`text`: the format has no types (CSV): every value is text, and a missing value is an empty text."""
         self._columns = {column.name: _Column(column, text) for column in table.columns}
-        self._required = {column.name for column in table.columns if _must_be_given(column)}
+        optional = {column.name for column in table.columns if column.nullable or _has_default(column)}
+        self._required = self._columns.keys() - optional
 
-    def __call__(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The row with Python values. Names that are no columns stay. Raises Misfit."""
+    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """The row with Python values. Names that are no columns stay. Raises BadValue."""
         values = {name: self._value(name, value) for name, value in row.items()}
         given = {name: value for name, value in values.items() if value is not DEFAULT}
         if missing := self._required - given.keys():
@@ -49,11 +50,8 @@ class Values:
             raise BadValue(f"column {name!r}: {error}") from error
 
 
-class _Default:
-    """Stands for an empty field of a column with a default: the field is left out."""
-
-
-DEFAULT = _Default()
+DEFAULT = object()
+"""Stands for an empty field of a column with a default: the field is left out."""
 
 
 class _Column:
@@ -78,10 +76,6 @@ class _Column:
         if value == "" and isinstance(self._column.type, sa.String):
             return value
         raise BadValue("must not be null")
-
-
-def _must_be_given(column: sa.Column[Any]) -> bool:
-    return not (column.nullable or _has_default(column))
 
 
 def _has_default(column: sa.Column[Any]) -> bool:
@@ -209,10 +203,6 @@ def _number(kind: Read, accepted: tuple[type[Any], ...], wanted: str) -> Read:
     return read
 
 
-def _decimal(value: Any) -> Decimal:
-    return Decimal(str(value))
-
-
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
         raise BadValue(f"{_shown(value)} is neither true nor false")
@@ -250,6 +240,6 @@ FROM_JSON: dict[Any, Read] = {
     **WRITTEN,
     int: _number(int, (int,), "whole number"),
     float: _number(float, (int, float), "number"),
-    Decimal: _parsed(_number(_decimal, (int, float, str), "number"), "number"),
+    Decimal: _parsed(_number(lambda value: Decimal(str(value)), (int, float, str), "number"), "number"),
     bool: _boolean,
 }

@@ -33,14 +33,12 @@ class Attempts:
         connector: Connector,
         patience: float,
         unless: Control | None,
-        unconfirmed: list[BaseException] | None,
         *,
         autocommit: bool,
     ) -> None:
         self._connector = connector
         self._patience = patience
         self._unless = unless
-        self._unconfirmed = unconfirmed
         self._autocommit = autocommit
         self._succeeded = False
         self._deadline: float | None = None
@@ -52,7 +50,7 @@ class Attempts:
 
     def __enter__(self) -> sa.Connection:
         while True:
-            self._once = self._connector.once(self._unconfirmed, autocommit=self._autocommit)
+            self._once = self._connector.once(autocommit=self._autocommit)
             try:
                 return self._once.__enter__()
             except Exception as error:

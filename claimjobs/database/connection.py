@@ -119,7 +119,6 @@ class Connector:
         self,
         patience: float | None = None,
         *,
-        unconfirmed: list[BaseException] | None = None,
         unless: Control | None = None,
         autocommit: bool = False,
     ) -> Attempts:
@@ -131,12 +130,11 @@ class Connector:
         time is over, the error is raised as SQLAlchemy raises it, or as ServerUnreachable, ReadOnly or
         StatementTimedOut.
 
-        `unconfirmed` collects the errors after which it is unknown whether an attempt was committed. There is no
-        further attempt when `unless` is stopping. `autocommit`: the work is a single statement. It is sent without
-        BEGIN and COMMIT if the session is ours.
+        There is no further attempt when `unless` is stopping. `autocommit`: the work is a single statement. It is sent
+        without BEGIN and COMMIT if the session is ours.
         """
         patience = self._liveness.patience if patience is None else patience
-        return Attempts(self, patience, unless, unconfirmed, autocommit=autocommit)
+        return Attempts(self, patience, unless, autocommit=autocommit)
 
     def raise_in_words(self, error: Exception) -> None:
         """Raise StatementTimedOut or ReadOnly for the last error of all attempts, if it is one of these."""
@@ -195,9 +193,7 @@ class Connector:
     # --- a single attempt --------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def once(
-        self, unconfirmed: list[BaseException] | None = None, *, autocommit: bool = False
-    ) -> Iterator[sa.Connection]:
+    def once(self, *, autocommit: bool = False) -> Iterator[sa.Connection]:
         """A single attempt: a transaction that the end of the block commits, and an exception rolls back."""
         with shielded(), self._locked():
             connection = self._open()
@@ -206,7 +202,7 @@ class Connector:
                 with _Autocommit(connection) if self._autocommit else connection.begin():
                     yield connection
             except sa.exc.DBAPIError as error:
-                self._drop_if_broken(error, unconfirmed)
+                self._drop_if_broken(error)
                 raise
             finally:
                 self._clear_up()
@@ -228,13 +224,11 @@ class Connector:
             self._drop_if_broken(error)
             raise
 
-    def _drop_if_broken(self, error: sa.exc.DBAPIError, unconfirmed: list[BaseException] | None = None) -> None:
+    def _drop_if_broken(self, error: sa.exc.DBAPIError) -> None:
         """Drop a connection that broke. Raises TableMissing if a table of the queue is missing, and SettingUnfit."""
         if self._dialect.errors.broken_kind(error):
             self.lost += 1
             self._drop()
-            if unconfirmed is not None:
-                unconfirmed.append(error)
         self._raise_what_it_means(error)
 
     def _raise_what_it_means(self, error: BaseException) -> None:

@@ -319,21 +319,6 @@ def _open_to_all(folder: Path) -> bool:
     return all(above.stat().st_mode & 0o001 for above in [folder.resolve(), *folder.resolve().parents])
 
 
-def _join(keeper: Keeper) -> dict[str, str]:
-    try:
-        return {"socket": keeper.join()}
-    except (Problem, OSError) as problem:
-        return {"error": str(problem)}
-
-
-def _leave(keeper: Keeper) -> dict[str, str]:
-    try:
-        keeper.leave()
-    except (Problem, OSError) as problem:
-        return {"left": str(problem)}
-    return {}
-
-
 def _report(keeper: Keeper, said: dict[str, str]) -> None:
     """Print a line for the command; if that has ended, write it into the server's log."""
     try:
@@ -349,10 +334,15 @@ def run(settings: dict[str, Any]) -> None:
         signal.signal(number, lambda *_: None)
     os.umask(0o022 if settings["account"] else 0o077)
     keeper = Keeper(Path(settings["folder"]), Path(settings["programs"]), settings["account"])
-    _report(keeper, _join(keeper))
+    try:
+        _report(keeper, {"socket": keeper.join()})
+    except (Problem, OSError) as problem:
+        _report(keeper, {"error": str(problem)})
     sys.stdin.read()
-    if left := _leave(keeper):
-        _report(keeper, left)
+    try:
+        keeper.leave()
+    except (Problem, OSError) as problem:
+        _report(keeper, {"left": str(problem)})
 
 
 if __name__ == "__main__":

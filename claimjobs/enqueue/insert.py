@@ -66,7 +66,8 @@ class Chunk:
         return Chunk([number for number, _ in kept], [row for _, row in kept])
 
 
-def _raise(bad: BadRow) -> None:
+def raise_bad(bad: BadRow) -> None:
+    """The `on_bad` that accepts no bad row."""
     raise bad
 
 
@@ -115,7 +116,7 @@ class Insert(ABC):
     def __init__(self, target: InsertTarget) -> None:
         self._connection, self._undo = target.connection, target.undo
         self._roles, self._dialect = target.roles, target.dialect
-        self._on_bad = target.on_bad or _raise
+        self._on_bad = target.on_bad or raise_bad
 
     @abstractmethod
     def _insert(self, rows: Sequence[Row]) -> int:

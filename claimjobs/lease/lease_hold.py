@@ -161,24 +161,25 @@ class LeaseHold(Hold):
 
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
-        owner, unconfirmed = claimed.owner, list[BaseException]()
         with self._one_settle(outcomes):
-            unsettled = self._refusals.settle(owner, outcomes, unconfirmed)
+            losses = self._connector.lost
+            unsettled = self._refusals.settle(claimed.owner, outcomes)
             if not outcomes.all_done:
                 self.restart_from_head()
-            return self._record_settle(outcomes, owner, unsettled, unconfirmed)
+            return self._record_settle(outcomes, claimed.owner, unsettled, losses=losses)
 
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
-        owner, unconfirmed = claimed.owner, list[BaseException]()
+        owner = claimed.owner
         way = plan.settle_and_claim(self._settler)
         with self._one_settle(outcomes):
+            losses = self._connector.lost
             if not outcomes.all_done:
                 self.restart_from_head()
             request, autocommit = self._range.next_request(size, plan.strategy), way.needs_no_transaction(outcomes)
             try:
-                for attempt in self._connector.attempts(unconfirmed=unconfirmed, autocommit=autocommit):
+                for attempt in self._connector.attempts(autocommit=autocommit):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
                         lost, following = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
@@ -186,13 +187,11 @@ class LeaseHold(Hold):
                 if self._connector.is_passing(error):
                     raise
                 # If the claim was refused, the next call of `claim` raises the error.
-                unsettled, following = self._refusals.settle(owner, outcomes, unconfirmed), NOTHING
+                unsettled, following = self._refusals.settle(owner, outcomes), NOTHING
             else:
                 self._range.learn(request, following)
-                unsettled, following = self._followed(
-                    outcomes, owner, lost, following=following, unconfirmed=unconfirmed
-                )
-            lost = self._record_settle(outcomes, owner, unsettled, unconfirmed)
+                unsettled, following = self._followed(outcomes, owner, lost, following)
+            lost = self._record_settle(outcomes, owner, unsettled, losses=losses)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too
         if following.jobs and self._control.expired:
@@ -203,18 +202,12 @@ class LeaseHold(Hold):
         return lost, following
 
     def _followed(
-        self,
-        outcomes: Outcomes,
-        owner: int,
-        unwritten: set[Key],
-        *,
-        following: ClaimResult,
-        unconfirmed: list[BaseException],
+        self, outcomes: Outcomes, owner: int, unwritten: set[Key], following: ClaimResult
     ) -> tuple[Unsettled, ClaimResult]:
         """The jobs that were not written, and the claim. If a job is stuck, the claimed jobs are released, because
         OutcomeRefused is raised next."""
         keys = keys_of(following)
-        unsettled = self._refusals.follow(owner, outcomes, unwritten, refused={}, unconfirmed=unconfirmed, claimed=keys)
+        unsettled = self._refusals.follow(owner, outcomes, unwritten, refused={}, claimed=keys)
         if unsettled.stuck and keys:
             self._settler.settle(self._connector, following.owner, Outcomes(released=keys))
             following = NOTHING
@@ -242,11 +235,14 @@ class LeaseHold(Hold):
                     self._connector.close()
         self.progress()
 
-    def _record_settle(
-        self, outcomes: Outcomes, owner: int, unsettled: Unsettled, unconfirmed: list[BaseException]
-    ) -> set[Key]:
-        """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused."""
-        lost = set() if unsettled.lost and unconfirmed and self._is_still(owner) else unsettled.lost
+    def _record_settle(self, outcomes: Outcomes, owner: int, unsettled: Unsettled, *, losses: int) -> set[Key]:
+        """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
+
+        `losses`: how often the connection had been lost before the settle. If it was lost since, an earlier try of the
+        settle may have been committed.
+        """
+        in_doubt = unsettled.lost and self._connector.lost != losses
+        lost = set() if in_doubt and self._is_still(owner) else unsettled.lost
         keys = outcomes.keys()
         self._held_keys[owner].difference_update(keys, unsettled.stuck)
         if lost:

@@ -22,7 +22,7 @@ from claimjobs.table.definitions import job_table
 from claimjobs.table.grants import grants
 from claimjobs.table.on_done import default_finish, sentence
 from claimjobs.table.predicates import order_of
-from claimjobs.table.reflection import resolve
+from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.roles import REQUIRED, Roles, roles_of
 
 WITHOUT: Final = {
@@ -67,7 +67,7 @@ def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
         needed += [(owners, _filled(column)) for column in owners.columns]
     with connected(engine) as connection:
         for table, column in needed:
-            if column.name not in _there(connection, table):
+            if column.name not in columns_in_database(connection, table):
                 lack = f"table {table.fullname!r} has no column {column.name!r}, which a queue needs"
                 yield f"{lack}: {add_column(engine, table, column)}"
 
@@ -89,11 +89,6 @@ def _filled(column: sa.Column[Any]) -> sa.Column[Any]:
     if column.nullable or column.server_default is not None:
         return column
     return sa.Column(column.name, column.type, nullable=False, server_default="0")
-
-
-def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
-    """The names of the columns that the table has in the database."""
-    return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
 
 
 def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final
@@ -71,7 +71,7 @@ class QueueParts:
         self._leftovers: Leftovers | None = None
         self._plan: ClaimPlan | None = None
         self._hold: LeaseHold | TransactionHold | None = None
-        self._enqueuer: tuple[Backend, Enqueuer] | None = None
+        self._enqueuer: Enqueuer | None = None
         self._in_vain = 0
         """Claims in a row that found candidates and claimed none."""
         self._empty = 0
@@ -105,18 +105,10 @@ class QueueParts:
             raise backend.refusal
         return backend
 
-    @contextmanager
-    def connector(self) -> Iterator[Connector]:
+    def connector(self) -> closing[Connector]:
         """A connection of its own, beside the one that claims, for a `with` block."""
-        connector = self._new_connector()
-        try:
-            yield connector
-        finally:
-            connector.close()
-
-    def _new_connector(self) -> Connector:
         backend, liveness = self.backend, self._settings.liveness
-        return Connector(self._engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use)
+        return closing(Connector(self._engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use))
 
     # --- what is built ---------------------------------------------------------------------------------
 
@@ -143,13 +135,11 @@ class QueueParts:
         """Inserts rows and wakes idle owners."""
         backend = self.backend
         with self._preparing:
-            if self._enqueuer is None or self._enqueuer[0] is not backend:
+            if self._enqueuer is None:
                 liveness = self._settings.liveness
-                session_locks = liveness.session_lock is not False
-                notifier = Notifier(self._engine, backend, session_locks=session_locks)
-                enqueuer = Enqueuer(self._engine, backend, notifier, liveness.patience, report=self._report)
-                self._enqueuer = (backend, enqueuer)
-            return self._enqueuer[1]
+                notifier = Notifier(self._engine, backend, session_locks=liveness.session_lock is not False)
+                self._enqueuer = Enqueuer(self._engine, backend, notifier, liveness.patience, report=self._report)
+            return self._enqueuer
 
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:

@@ -12,6 +12,7 @@ from claimjobs.statements.column_encoding import Parts, encoded, flat
 from claimjobs.statements.find import (
     KEY,
     PLACE,
+    SIZE,
     SUSPECT,
     Selection,
     group_size,
@@ -30,8 +31,6 @@ than 0 (see `settled_by_the_dead`). A claim of nothing returns one row, in which
 SETTLED_KEY: Final = "claimjobs_reached_{}"
 """If a batch is settled, then these columns follow, one for each column of the key: the keys of the jobs that were
 settled, as arrays. They are NULL if all jobs of the batch were."""
-
-_SIZE: Final = sa.bindparam("claimjobs_size", type_=sa.Integer)
 
 
 def claim(
@@ -84,7 +83,7 @@ def _locked(roles: Roles, selection: Selection, owner_alive: sa.CTE) -> sa.CTE:
     if roles.suspect is not None:
         jobs = jobs.add_columns(group_size(roles).label(SUSPECT))
     is_alive = sa.select(owner_alive.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
-    return _once(free_ones(in_order(jobs.where(is_alive), selection).limit(_SIZE), roles), "claimjobs_locked")
+    return _once(free_ones(in_order(jobs.where(is_alive), selection).limit(SIZE), roles), "claimjobs_locked")
 
 
 def _first_group(roles: Roles, locked: sa.CTE) -> sa.CTE:
@@ -94,7 +93,7 @@ def _first_group(roles: Roles, locked: sa.CTE) -> sa.CTE:
     first = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_first_suspect").c[SUSPECT]
     keys = [locked.c[KEY.format(i)] for i in range(len(roles.key))]
     group = sa.select(*keys).where(locked.c[SUSPECT] == sa.select(first).scalar_subquery())
-    return group.limit(sa.select(_at_most(first, _SIZE)).scalar_subquery()).cte("claimjobs_same_group")
+    return group.limit(sa.select(_at_most(first, SIZE)).scalar_subquery()).cte("claimjobs_same_group")
 
 
 def _at_most(group_size: sa.ColumnElement[Any], size: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:

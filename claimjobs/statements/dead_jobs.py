@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
+from claimjobs.statements.find import LIMIT
 from claimjobs.table.columns import DEAD, UNCLAIMED
 from claimjobs.table.roles import Roles
 
@@ -19,12 +20,7 @@ def dead_page(
 ) -> sa.Select[Any]:
     """These columns of the next `limit` dead jobs, in the order of their keys, after the key `after`."""
     is_after = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
-    return (
-        sa.select(*columns)
-        .where(roles.state.is_(DEAD), *where, *is_after)
-        .order_by(*roles.key)
-        .limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
-    )
+    return sa.select(*columns).where(roles.state.is_(DEAD), *where, *is_after).order_by(*roles.key).limit(LIMIT)
 
 
 def chosen(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:

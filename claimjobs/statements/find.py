@@ -22,6 +22,11 @@ same WHERE, may name its columns without the table."""
 AFTER: Final = "claimjobs_after_{}"
 """The parameters of a place in the order, after which a claim begins."""
 
+SIZE: Final = sa.bindparam("claimjobs_size", type_=sa.Integer)
+"""How many jobs are wanted."""
+LIMIT: Final = sa.bindparam("claimjobs_limit", type_=sa.Integer)
+"""How many candidates, or rows of a page, are read."""
+
 EXACT: Final = (sa.Integer, sa.String, sa.Numeric, sa.Date, sa.DateTime, sa.Uuid)
 """Types whose values can be read and then compared exactly with their column."""
 INEXACT: Final = (sa.Enum, sa.Float)
@@ -89,7 +94,7 @@ def group_size(roles: Roles) -> sa.ColumnElement[int]:
 
 def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
     """The first `limit` rows of a selection, in order."""
-    return in_order(rows, selection).limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
+    return in_order(rows, selection).limit(LIMIT)
 
 
 def in_order(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:

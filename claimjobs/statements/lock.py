@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.column_encoding import Parts, encoded, encoded_with_last
-from claimjobs.statements.find import PLACE, Selection, in_order, numbered, same_key
+from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, numbered, same_key
 from claimjobs.table.roles import Roles
 
 
@@ -19,10 +19,8 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> s
     The recheck is needed: between the phases another consumer may have claimed a candidate and committed.
     """
     jobs = sa.select(*encoded(read, dialect)).where(selection.ready)
-    picked = dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index).limit(
-        sa.bindparam("claimjobs_size", type_=sa.Integer)
-    )
-    return free_ones(picked, roles)
+    picked = dialect.only_candidates(jobs, roles.key, selection.order, roles.key_index)
+    return free_ones(picked.limit(SIZE), roles)
 
 
 def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
@@ -33,7 +31,7 @@ def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, read: Pa
     candidate = numbered(roles, selection).subquery("candidate")
     wanted = sa.select(*encoded_with_last(read, dialect, candidate.c[PLACE])).where(selection.ready)
     joined = candidate.join(roles.table, same_key(roles, candidate))
-    return dialect.lock_in_order(wanted, joined, sa.bindparam("claimjobs_size", type_=sa.Integer), roles.key_index)
+    return dialect.lock_in_order(wanted, joined, SIZE, roles.key_index)
 
 
 def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
@@ -42,7 +40,7 @@ def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts
     Rows that it skips because others have locked them are not counted: the number of each job is 0.
     """
     rows = in_order(sa.select(*encoded_with_last(read, dialect, sa.literal(0).label(PLACE))), selection)
-    return free_ones(rows.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)), roles)
+    return free_ones(rows.limit(SIZE), roles)
 
 
 def lock_those(roles: Roles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant, database_now
-from claimjobs.statements.find import counted
+from claimjobs.statements.find import LIMIT, counted
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.roles import Roles
@@ -93,8 +93,7 @@ def claimed_by_nobody(roles: Roles) -> sa.ColumnElement[bool]:
 def ownerless(roles: Roles) -> sa.Select[Any]:
     """Lock `limit` rows that are claimed without an owner and that nobody else has locked: their keys."""
     rows = sa.select(*roles.key).where(claimed_by_nobody(roles)).order_by(*roles.key)
-    limited = rows.limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))
-    return limited.with_for_update(skip_locked=True, key_share=True, of=roles.table)
+    return rows.limit(LIMIT).with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
 def unknown(roles: Roles, owners: sa.FromClause) -> sa.Select[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.statements.find import LIMIT
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import Roles
 
@@ -34,8 +35,7 @@ def purge_page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequen
     """The next `limit` of the jobs in the order of `purge_order`, after the values `after` of these columns."""
     columns = purge_order(roles)
     is_after = () if after is None else (dialect.after_values(columns, after),)
-    limit = sa.bindparam("claimjobs_limit", type_=sa.Integer)
-    return sa.select(*columns).where(*chosen, *is_after).order_by(*columns).limit(limit)
+    return sa.select(*columns).where(*chosen, *is_after).order_by(*columns).limit(LIMIT)
 
 
 def count_chosen(roles: Roles, chosen: Predicates) -> sa.Select[Any]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.statements.find import SUSPECT, Selection, first
+from claimjobs.statements.find import SIZE, SUSPECT, Selection, first
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.columns import UNCLAIMED
@@ -68,9 +68,7 @@ def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
     source = pair.source
     rows = sa.select(*source.key).where(selection.ready, pair.group_size >= 0)
     picked = pair.dialect.only_candidates(rows, source.key, selection.order, source.key_index)
-    return picked.limit(sa.bindparam("claimjobs_size", type_=sa.Integer)).with_for_update(
-        skip_locked=True, key_share=True, of=source.table
-    )
+    return picked.limit(SIZE).with_for_update(skip_locked=True, key_share=True, of=source.table)
 
 
 def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.errors import Inherited, KeyUnfit, NotClaimable, ReservedName, RoleComputed, RoleInKey
+from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import Roles
 
 WRITTEN: Final = ("status", "owner_id", "owner_date", "run_at", "attempts", "last_error", "suspect", "assignee")
@@ -40,7 +41,7 @@ def check_key(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None
 
     The type in the database counts, not that of a description in Python.
     """
-    found = _columns(connection, roles.table)
+    found = columns_in_database(connection, roles.table)
     for column in roles.key:
         type_ = found[column.name]["type"]
         if not dialect.table_rules.finds_again(type_):
@@ -52,7 +53,7 @@ def check_roles(connection: sa.Connection, dialect: Dialect, roles: Roles) -> No
 
     Raises RoleInKey or RoleComputed.
     """
-    found = _columns(connection, roles.table)
+    found = columns_in_database(connection, roles.table)
     places = dialect.table_rules.partition_columns(connection, roles.table)
     for role in WRITTEN:
         column = getattr(roles, role)
@@ -64,11 +65,6 @@ def check_roles(connection: sa.Connection, dialect: Dialect, roles: Roles) -> No
             raise RoleInKey(roles.name, column.name, role, "partition key")
         if "computed" in found[column.name]:
             raise RoleComputed(roles.name, column.name, role)
-
-
-def _columns(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
-    found = sa.inspect(connection).get_columns(table.name, schema=table.schema)
-    return {column["name"]: column for column in found}
 
 
 def _shown(type_: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> str:

@@ -16,22 +16,15 @@ from claimjobs.errors import ColumnUnfit, StateUnfit
 from claimjobs.table.ddl import add_column
 from claimjobs.table.definitions import LAST_OWNER, job_table
 from claimjobs.table.job_state import Column
+from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import Roles
+from claimjobs.table.value_ranges import integer_range
 
 Type = sa.types.TypeEngine[Any]
 
-BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INTEGER": 32}
-"""Bits of whole numbers, by the name of their type; other types have 64."""
 NO_NUMBERS: Final = (
-    sa.String,
-    sa.Uuid,
-    sa.Boolean,
-    sa.DateTime,
-    sa.Date,
-    sa.Time,
-    sa.Interval,
-    sa.LargeBinary,
-    sa.JSON,
+    *(sa.String, sa.Uuid, sa.Boolean, sa.LargeBinary, sa.JSON),
+    *(sa.DateTime, sa.Date, sa.Time, sa.Interval),
 )
 NO_INSTANTS: Final = (sa.String, sa.Uuid, sa.Boolean, sa.Integer, sa.Numeric, sa.Time, sa.LargeBinary, sa.JSON)
 WRITTEN: Final = {
@@ -69,7 +62,7 @@ def check_owner(connection: sa.Connection, roles: Roles) -> None:
 
 def _holds_owners(type_: Type) -> bool:
     if isinstance(type_, sa.Integer):
-        return _range(type_)[1] >= LAST_OWNER
+        return integer_range(type_)[1] >= LAST_OWNER
     if isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float) and type_.precision is not None:
         return int(10 ** (type_.precision - (type_.scale or 0))) > LAST_OWNER
     return not isinstance(type_, NO_NUMBERS)
@@ -81,8 +74,7 @@ class _DatabaseColumns:
     def __init__(self, connection: sa.Connection, roles: Roles) -> None:
         self._connection = connection
         self._roles = roles
-        found = sa.inspect(connection).get_columns(roles.table.name, schema=roles.table.schema)
-        self._found = {column["name"]: column for column in found}
+        self._found = columns_in_database(connection, roles.table)
 
     def at(self, role: str) -> Any:
         """The column with a role; None if no column has it."""
@@ -145,13 +137,8 @@ def _about_text(value: Any, type_: sa.String) -> Iterator[str]:
 
 
 def _about_numbers(value: Any, type_: sa.Integer, *, truth_is_a_number: bool) -> Iterator[str]:
-    least, most = _range(type_)
+    least, most = integer_range(type_)
     if not isinstance(value, int) or (isinstance(value, bool) and not truth_is_a_number):
         yield "holds whole numbers"
     elif not least <= value <= most:
         yield f"holds {least} to {most}"
-
-
-def _range(type_: sa.Integer) -> tuple[int, int]:
-    bits = BITS.get(type_.__visit_name__, 64)
-    return (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)

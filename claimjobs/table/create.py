@@ -27,7 +27,7 @@ from claimjobs.table.definitions import (
     owner_table,
     shared_tables,
 )
-from claimjobs.table.reflection import is_made_by_us
+from claimjobs.table.reflection import columns_in_database, is_made_by_us
 
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -141,23 +141,18 @@ def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa
     if table.name != OWNER_TABLE:
         return table
     now: datetime = connection.execute(sa.select(database_now())).scalar_one()
-    columns = [jobs.c.owner_id for jobs in kept if "owner_id" in jobs.c and _has_owners(connection, jobs)]
+    # The table in the database may lack the column: it may be another program's table with the same name.
+    with_owner = [jobs for jobs in kept if "owner_id" in jobs.c and "owner_id" in columns_in_database(connection, jobs)]
+    columns = [jobs.c.owner_id for jobs in with_owner]
     seen = [connection.execute(sa.select(sa.func.max(column))).scalar() or 0 for column in columns]
     by_clock = FIRST_OWNER + int((now - _ZERO).total_seconds())
     return owner_table(first=max([by_clock, *(one + 1 for one in seen)]))
 
 
-def _has_owners(connection: sa.Connection, jobs: sa.Table) -> bool:
-    """Whether the table in the database has the column: it may be another program's table with the same name."""
-    found = sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)
-    return "owner_id" in {column["name"] for column in found}
-
-
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
     """The claim index, if the table has its columns but not the index."""
-    inspector = sa.inspect(connection)
-    there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
-    found = inspector.get_indexes(table.name, schema=table.schema)
+    there = columns_in_database(connection, table).keys()
+    found = sa.inspect(connection).get_indexes(table.name, schema=table.schema)
     described = [index for index in table.indexes if index.name == f"{table.name}_claim"]
     return [index for index in described if there >= set(index.columns.keys()) and not covers(found, index)]
 
@@ -229,7 +224,7 @@ def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
 
 
 def _must_come_back(connection: sa.Connection, jobs: sa.Table) -> None:
-    there = [column["name"] for column in sa.inspect(connection).get_columns(jobs.name, schema=jobs.schema)]
+    there = columns_in_database(connection, jobs)
     if others := [name for name in there if name not in jobs.columns]:
         raise UnfitTable(
             f"table {jobs.fullname!r} would be made without {', '.join(others)}: give its description, "

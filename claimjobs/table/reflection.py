@@ -92,6 +92,11 @@ def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table
     return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection, listeners=known)
 
 
+def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
+    """The columns that a table has in the database, by their names, as SQLAlchemy reflects them."""
+    return {column["name"]: column for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
+
+
 def _columns(connection: sa.Connection, name: str) -> set[str]:
     schema, _, bare = name.rpartition(".")
     try:

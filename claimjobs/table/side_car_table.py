@@ -14,7 +14,7 @@ from claimjobs.table import acceptance
 from claimjobs.table.backend import TableLike, source_roles
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import claims_table, shared_tables
-from claimjobs.table.reflection import map_of, resolve
+from claimjobs.table.reflection import columns_in_database, map_of, resolve
 from claimjobs.table.roles import Roles
 
 
@@ -39,11 +39,10 @@ def side_car_tables(
 
 def _key(connection: sa.Connection, source: Roles, dialect: Dialect) -> list[sa.Column[Any]]:
     """The columns of the key as the database has them, not as a description in Python says."""
-    found = sa.inspect(connection).get_columns(source.table.name, schema=source.table.schema)
-    types = {column["name"]: column["type"] for column in found}
+    found = columns_in_database(connection, source.table)
     collations = _collations(connection, source.table)
     names = [column.name for column in source.key]
-    return [dialect.key_column(name, _same(types[name], collations.get(name))) for name in names]
+    return [dialect.key_column(name, _same(found[name]["type"], collations.get(name))) for name in names]
 
 
 def _same(type_: Any, collation: str | None) -> Any:

@@ -9,12 +9,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 _BITS: Final = {
-    **dict.fromkeys(("TINYINT",), 8),
-    **dict.fromkeys(("SMALLINT", "small_integer"), 16),
-    **dict.fromkeys(("MEDIUMINT",), 24),
-    **dict.fromkeys(("INTEGER", "integer"), 32),
-    **dict.fromkeys(("BIGINT", "big_integer"), 64),
+    "TINYINT": 8,
+    "SMALLINT": 16,
+    "MEDIUMINT": 24,
+    "INTEGER": 32,
+    "small_integer": 16,
+    "integer": 32,
 }
+"""Bits of whole numbers, by the names of types of databases and of SQLAlchemy; other types have 64."""
 
 
 def culprit(row: Mapping[str, Any], table: sa.Table) -> str | None:
@@ -43,11 +45,14 @@ def _text(value: str) -> str | None:
     return None if surrogate is None else f"{surrogate!r} is half a character"
 
 
-def _whole(type_: sa.types.TypeEngine[Any], value: int) -> str | None:
-    bits = _BITS.get(type_.__visit_name__)
-    if bits is None:
-        return None
-    least, most = (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+def integer_range(type_: sa.Integer) -> tuple[int, int]:
+    """The smallest and the largest value of a column of this type."""
+    bits = _BITS.get(type_.__visit_name__, 64)
+    return (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def _whole(type_: sa.Integer, value: int) -> str | None:
+    least, most = integer_range(type_)
     return None if least <= value <= most else f"{_short(value)} is out of its range, {least} to {most}"
 
 

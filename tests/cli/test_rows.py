@@ -162,7 +162,7 @@ def test_an_enum_without_a_default_is_left_to_the_database() -> None:
     table = sa.Table(
         "t", sa.MetaData(), sa.Column("kind", sa.Enum("a", "b"), nullable=False), sa.Column("n", sa.Integer)
     )
-    assert Values(table, text=False)({"n": 1}) == {"n": 1}
+    assert Values(table, text=False).read({"n": 1}) == {"n": 1}
 
 
 def test_a_type_of_the_users_own_gets_what_was_written() -> None:
