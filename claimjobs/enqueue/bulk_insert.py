@@ -73,13 +73,9 @@ def _size(values: tuple[Any, ...]) -> float:
     kinds = set(map(type, values))
     if not kinds <= _KNOWN:
         return float("inf")
-    text = "".join(values if kinds == {str} else filter(_is_text, values))
+    text = "".join(values if kinds == {str} else (value for value in values if type(value) is str))
     data = sum(len(value) for value in values if type(value) is bytes) if bytes in kinds else 0
     return len(values) * _LENGTH + len(text) * (2 if text.isascii() else 8) + data * 2  # any character may be escaped
-
-
-def _is_text(value: Any) -> bool:
-    return type(value) is str
 
 
 def prepared(connection: sa.Connection, statement: sa.Insert, shape: Iterable[str]) -> Prepared | None:

@@ -17,9 +17,10 @@ from claimjobs.enqueue.copy_insert import CopyInsert
 from claimjobs.enqueue.insert import Insert, InsertTarget, OnBad, PlainInsert, Undo
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.enqueue.replay import Replay, ReportOnce
-from claimjobs.enqueue.unique_insert import CheckedUniqueColumns, UniqueInsert
+from claimjobs.enqueue.unique_insert import UniqueInsert, unique_columns
 from claimjobs.report import Report
 from claimjobs.table.backend import Backend
+from claimjobs.table.job_state import Column
 
 Rows = Row | Iterable[Row]
 AUTOCOMMIT = "AUTOCOMMIT"
@@ -41,7 +42,8 @@ class Enqueuer:
         self._notifier = notifier
         self._patience = patience
         self._report = report
-        self._unique_keys = CheckedUniqueColumns()
+        self._unique_keys: dict[tuple[str, ...], tuple[Column, ...]] = {}
+        """The unique keys for which the database was asked, with their columns."""
 
     def insert_into(
         self, transaction_of: sa.Connection | Session, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]
@@ -86,7 +88,9 @@ class Enqueuer:
     ) -> Insert:
         target = InsertTarget(connection, self._roles, self._dialect, on_bad, undo)
         if unique:
-            return UniqueInsert(target, self._unique_keys.columns(connection, self._roles, unique))
+            if unique not in self._unique_keys:
+                self._unique_keys[unique] = unique_columns(connection, self._roles, unique)
+            return UniqueInsert(target, self._unique_keys[unique])
         return CopyInsert(target) if self._dialect.copies else PlainInsert(target)
 
     def _is_conflict(self, error: sa.exc.DBAPIError) -> bool:

@@ -22,19 +22,6 @@ KeyValues = tuple[Hashable, ...]
 # --- which columns -------------------------------------------------------------------------------------------
 
 
-class CheckedUniqueColumns:
-    """The unique keys by which rows are enqueued. The database is asked once for each of them."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, ...], tuple[Column, ...]] = {}
-
-    def columns(self, connection: sa.Connection, roles: Roles, names: tuple[str, ...]) -> tuple[Column, ...]:
-        """The columns of these names. Raises as `unique_columns`."""
-        if names not in self._known:
-            self._known[names] = unique_columns(connection, roles, names)
-        return self._known[names]
-
-
 def unique_columns(connection: sa.Connection, roles: Roles, names: tuple[str, ...]) -> tuple[Column, ...]:
     """The columns of these names, after a check that the database has a unique index over them.
 

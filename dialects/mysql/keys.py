@@ -80,7 +80,8 @@ class _JsonKeys(_ListedKeys):
     cache_ok = True
 
     def process_bind_param(self, value: Sequence[Key] | None, dialect: sa.Dialect) -> str:
-        return json.dumps(super().process_bind_param(value, dialect), default=_as_json)
+        keys = super().process_bind_param(value, dialect)
+        return json.dumps(keys, default=lambda part: part.hex() if isinstance(part, bytes) else str(part))
 
 
 def _type(column: sa.Column[Any]) -> str:
@@ -103,10 +104,6 @@ def _stored(type_: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
     """The type on this database, without the decorators around it."""
     here = type_.dialect_impl(_HERE)
     return _stored(here.impl_instance) if isinstance(here, sa.TypeDecorator) else here
-
-
-def _as_json(part: Any) -> str:
-    return part.hex() if isinstance(part, bytes) else str(part)
 
 
 class StraightDelete(sa.Delete):
