@@ -5,10 +5,17 @@ A server may refuse to show something to this user. Then a method raises the dri
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
+
+from claimjobs.findings import Finding
+
+
+class NotShown(Exception):
+    """The server does not show something, without an error. The text says why."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +43,15 @@ class Plan:
     """The plan as the database writes it."""
 
 
+@dataclass(frozen=True)
+class Pin:
+    """Who keeps old versions of rows from being removed: a session, a prepared transaction, a replication slot."""
+
+    who: str
+    seconds: float | None
+    """Since when; None: that is not known."""
+
+
 class Inspection:
     """Reads what differs between databases. Each method sends one statement or a few."""
 
@@ -45,4 +61,24 @@ class Inspection:
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         """The plan of a statement, given as the driver gets it. The statement is not run."""
+        raise NotImplementedError
+
+    def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
+        """A count that grows with each row of the table that this transaction reads."""
+        raise NotImplementedError
+
+    def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
+        """How many rows of the table this transaction has locked or written."""
+        raise NotImplementedError
+
+    def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
+        """Settings of the server that matter to claims."""
+        raise NotImplementedError
+
+    def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
+        """How well the server removes the old versions of rows that claims would read."""
+        raise NotImplementedError
+
+    def pins(self, connection: sa.Connection) -> Sequence[Pin]:
+        """Who keeps old versions of rows, the oldest first. Raises NotShown if nobody is shown, but some are hidden."""
         raise NotImplementedError

@@ -10,8 +10,14 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
+from claimjobs.dialects.inspection import NotShown
+from claimjobs.errors import ClaimjobsError
+from claimjobs.explain.holders import lease, wake
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
+from claimjobs.explain.rights import rights
+from claimjobs.explain.server import isolation, snapshots
 from claimjobs.explain.subject import Subject
+from claimjobs.explain.trial import trial
 from claimjobs.findings import Explanation, Finding
 
 SECONDS: Final = 10.0
@@ -27,26 +33,42 @@ class Explainer:
         self._findings: list[Finding] = []
         self._planned: list[Planned] = []
 
-    def run(self) -> Explanation:
-        """All findings. Raises ConnectionFailed."""
-        with self._session() as connection:
+    def run(self, *, analyze: bool = False) -> Explanation:
+        """All findings. `analyze`: claim once for real, and roll back. Raises ConnectionFailed."""
+        subject = self._subject
+        with self._session("AUTOCOMMIT") as connection:
             self._add("plan", lambda: self._plans(connection))
+            self._add("rights", lambda: rights(connection, subject))
+            self._add("isolation", lambda: isolation(connection, subject))
+            self._add("settings", lambda: subject.inspection.settings(connection, by_lease=subject.backend.by_lease))
+            self._add("old rows", lambda: subject.inspection.garbage(connection, subject.table))
+            self._add("snapshots", lambda: snapshots(connection, subject))
+            self._add("lease", lambda: lease(connection, subject))
+            self._add("wake", lambda: wake(connection, subject))
+        if analyze:
+            with self._session(subject.backend.dialect.isolation) as connection:
+                self._add("row locks", lambda: trial(connection, subject))
         reports = [found.report for found in self._planned]
         return Explanation(self._subject.backend.source.name, tuple(self._findings), tuple(reports))
 
     @contextmanager
-    def _session(self) -> Iterator[sa.Connection]:
+    def _session(self, isolation: str) -> Iterator[sa.Connection]:
         """A connection whose settings nobody else gets: it is not given back to the pool."""
         with connected(self._engine) as pooled:
-            connection = pooled.execution_options(isolation_level="AUTOCOMMIT")
+            connection = pooled.execution_options(isolation_level=isolation)
             connection.detach()
-            self._subject.inspection.limit_time(connection, self._seconds)
+            with connection.begin():
+                self._subject.inspection.limit_time(connection, self._seconds)
             yield connection
 
     def _add(self, check: str, find: Callable[[], Iterable[Finding]]) -> None:
         """Add what a check finds. A refusal of the server ends this check only."""
         try:
             self._findings.extend(find())
+        except NotShown as hidden:
+            self._findings.append(Finding(check, "not known", f"not known, because {hidden}"))
+        except ClaimjobsError as error:
+            self._findings.append(Finding(check, "will not work", str(error)))
         except sa.exc.DBAPIError as error:
             if error.connection_invalidated:
                 raise

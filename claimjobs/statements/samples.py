@@ -1,4 +1,4 @@
-"""Some rows of a table, for `explain`: whether there are many, and the keys of a few."""
+"""Some rows of a table, for `explain`: whether there are many, the keys of a few, and the oldest claim."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import Roles
 
 
@@ -17,6 +18,11 @@ def how_many(roles: Roles) -> sa.Select[Any]:
 def keys(roles: Roles) -> sa.Select[Any]:
     """The keys of `limit` rows."""
     return _some(sa.select(*roles.key))
+
+
+def oldest_claim(roles: Roles, owner_date: sa.Column[Any], now: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """When the first of the jobs that are claimed now was claimed (NULL: there are none), and the time."""
+    return sa.select(sa.func.min(owner_date), now).select_from(roles.table).where(roles.state.is_(CLAIMED))
 
 
 def _some(rows: sa.Select[Any]) -> sa.Select[Any]:

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import Inspection, Plan, TableRead
+from claimjobs.dialects.inspection import Inspection, NotShown, Pin, Plan, TableRead
+from claimjobs.findings import Finding
 
 Row = dict[str, Any]
+LAG: Final = 100_000
+"""So many transactions that wait for purge are a warning. A busy server has some thousands."""
+LONG_WAIT: Final = 50
+"""Seconds, the default of the server."""
+
+# Our own session has another innodb_lock_wait_timeout.
+_VARIABLES: Final = sa.text(
+    "SELECT @@log_bin AS log_bin, @@session.binlog_format AS binlog_format, "
+    "@@global.innodb_lock_wait_timeout AS lock_wait"
+)
+_LOCKS: Final = sa.text(
+    "SELECT count(*) FROM performance_schema.data_locks WHERE object_name = :table AND lock_type = 'RECORD' "
+    "AND object_schema = coalesce(:schema, database()) AND thread_id = "
+    "(SELECT thread_id FROM performance_schema.threads WHERE processlist_id = connection_id())"
+)
+# A transaction at READ COMMITTED has a new snapshot for each statement.
+_SNAPSHOTS: Final = sa.text(
+    "SELECT trx_mysql_thread_id AS session, coalesce(user, 'another user') AS user, "
+    "timestampdiff(MICROSECOND, trx_started, now(6)) / 1000000 AS seconds FROM information_schema.innodb_trx "
+    "LEFT JOIN information_schema.processlist ON id = trx_mysql_thread_id "
+    "WHERE trx_isolation_level IN ('REPEATABLE READ', 'SERIALIZABLE') AND trx_mysql_thread_id <> connection_id() "
+    "ORDER BY trx_started"
+)
+
 _COLUMNS: Final = ("table", "type", "key", "rows", "Extra")
 
 
@@ -31,6 +56,41 @@ class MySQLInspection(Inspection):
         real = [row for row in rows if _is_real(row)]
         return Plan(tuple(map(_read, real)), any("filesort" in (row["Extra"] or "") for row in real), _table(rows))
 
+    def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
+        # Of the session, for all tables: InnoDB counts by table for the whole server only.
+        counts = connection.execute(sa.text("SHOW SESSION STATUS LIKE 'Handler_read%'"))
+        return sum(int(count) for _, count in counts)
+
+    def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
+        if not connection.scalar(sa.text("SELECT @@performance_schema")):
+            raise NotShown("performance_schema is off on this server")
+        return int(connection.execute(_LOCKS, {"table": table.name, "schema": table.schema}).scalar_one())
+
+    def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
+        found = connection.execute(_VARIABLES).one()
+        yield _binlog(found.binlog_format if found.log_bin else None)
+        yield _lock_wait(int(found.lock_wait), by_lease=by_lease)
+
+    def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
+        lag = self.history_length(connection)
+        text = f"purge has not removed what {lag:,} transactions left"
+        if lag > LAG:
+            text += ": a claim at the head reads deleted rows until it has; see who holds a snapshot"
+        yield Finding("purge lag", "warning" if lag > LAG else "ok", text)
+
+    def history_length(self, connection: sa.Connection) -> int:
+        """How many transactions wait for purge."""
+        found = connection.scalar(
+            sa.text("SELECT `count` FROM information_schema.innodb_metrics WHERE name = 'trx_rseg_history_len'")
+        )
+        return int(found or 0)
+
+    def pins(self, connection: sa.Connection) -> Sequence[Pin]:
+        return [
+            Pin(f"session {row.session} of {row.user}" if row.session else "a prepared XA transaction", row.seconds)
+            for row in connection.execute(_SNAPSHOTS)
+        ]
+
 
 class MariaDBInspection(MySQLInspection):
     # It knows no name for the format that it has by default.
@@ -40,6 +100,38 @@ class MariaDBInspection(MySQLInspection):
         connection.exec_driver_sql(
             f"SET SESSION max_statement_time = {seconds}, innodb_lock_wait_timeout = {max(1, round(seconds))}"
         ).close()
+
+    def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
+        # It lists no locks. InnoDB's count is that of all tables of the transaction, and is renewed ten times a second.
+        connection.execute(sa.text("SELECT SLEEP(0.15)")).close()
+        count = connection.scalar(
+            sa.text(
+                "SELECT trx_rows_locked FROM information_schema.innodb_trx WHERE trx_mysql_thread_id = connection_id()"
+            )
+        )
+        return int(count or 0)
+
+    def history_length(self, connection: sa.Connection) -> int:
+        return int(connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")).one()[1])
+
+
+def _binlog(format_: str | None) -> Finding:
+    if format_ is None:
+        return Finding("binlog", "ok", "there is no binary log")
+    if format_ != "STATEMENT":
+        return Finding("binlog", "ok", "the binary log has rows, so claims can be READ COMMITTED")
+    says = "InnoDB refuses each claim: it is READ COMMITTED, and the binary log has the format STATEMENT"
+    return Finding("binlog", "will not work", says, ("SET GLOBAL binlog_format = 'ROW';",))
+
+
+def _lock_wait(seconds: int, *, by_lease: bool) -> Finding:
+    says = f"innodb_lock_wait_timeout is {seconds} s on this server"
+    if by_lease:
+        return Finding("lock wait", "ok", f"{says}; a consumer sets it for its own session, to a fifth of its lease")
+    if seconds <= LONG_WAIT:
+        return Finding("lock wait", "ok", says)
+    says = f"{says}, and hold='transaction' does not change it: a settle may wait so long"
+    return Finding("lock wait", "warning", says, (f"SET GLOBAL innodb_lock_wait_timeout = {LONG_WAIT};",))
 
 
 def _is_real(row: Row) -> bool:

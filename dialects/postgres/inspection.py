@@ -3,14 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import Inspection, Plan, TableRead
+from claimjobs.dialects.inspection import Inspection, NotShown, Pin, Plan, TableRead
+from claimjobs.dialects.postgres.names import PREPARER
+from claimjobs.findings import Finding
 
-_SORTS: Final = ("Sort", "Incremental Sort")
+DEAD: Final = 10_000
+"""More dead rows than this, and than live ones, are a warning."""
+LATE: Final = 100_000
+"""An autovacuum that begins after more dead rows than this is a warning."""
+
+_READ: Final = sa.text(
+    "SELECT coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0) FROM pg_stat_xact_user_tables "
+    "WHERE relid = to_regclass(:table)"
+)
+_VACUUM: Final = sa.text(
+    "SELECT c.reltuples, c.reloptions, s.n_dead_tup AS dead, s.n_live_tup AS live, "
+    "current_setting('autovacuum') AS autovacuum, current_setting('autovacuum_vacuum_threshold') AS threshold, "
+    "current_setting('autovacuum_vacuum_scale_factor') AS factor "
+    "FROM pg_class c LEFT JOIN pg_stat_user_tables s ON s.relid = c.oid WHERE c.oid = to_regclass(:table)"
+)
+# A snapshot of a session counts for the tables of its database, a slot's for all.
+_PINS: Final = sa.text(
+    "SELECT who, extract(epoch FROM now() - since)::float8 AS seconds FROM ("
+    "SELECT 'session ' || pid || ' of ' || usename AS who, coalesce(xact_start, backend_start) AS since "
+    "FROM pg_stat_activity WHERE backend_xmin IS NOT NULL AND datname = current_database() "
+    "AND pid <> pg_backend_pid() AND backend_type = 'client backend' "
+    "UNION ALL SELECT 'the prepared transaction ' || gid, prepared FROM pg_prepared_xacts "
+    "WHERE database = current_database() "
+    "UNION ALL SELECT 'the replication slot ' || slot_name, NULL FROM pg_replication_slots "
+    "WHERE xmin IS NOT NULL) AS pins ORDER BY since"
+)
+_HIDDEN: Final = sa.text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = '<insufficient privilege>'"
+)
+
 _SCANS: Final = ("Seq Scan", "Parallel Seq Scan")
 
 Node = dict[str, Any]
@@ -28,6 +59,56 @@ class PostgresInspection(Inspection):
         reads = tuple(read for node in nodes if (read := _read(node)) is not None)
         return Plan(reads, any(_sorts_a_table(node) for node in nodes), json.dumps(found, indent=1))
 
+    def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
+        return int(connection.execute(_READ, {"table": PREPARER.format_table(table)}).scalar_one())
+
+    def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
+        # pg_locks lists no row locks: they are in the rows, and so are the writes of this transaction.
+        mine = "IN (SELECT pg_current_xact_id()::xid)"
+        rows = f"SELECT count(*) FROM {PREPARER.format_table(table)} WHERE xmax {mine} OR xmin {mine}"  # noqa: S608
+        return int(connection.exec_driver_sql(rows).scalar_one())
+
+    def settings(self, connection: sa.Connection, *, by_lease: bool) -> Iterator[Finding]:
+        yield from ()  # no setting of the server makes a claim fail
+
+    def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
+        name = PREPARER.format_table(table)
+        found = connection.execute(_VACUUM, {"table": name}).one()
+        options = dict(option.split("=", 1) for option in found.reloptions or ())
+        yield _autovacuum(name, found, options)
+        if found.dead is not None:
+            yield _dead_rows(name, found.dead, found.live)
+
+    def pins(self, connection: sa.Connection) -> Sequence[Pin]:
+        found = [Pin(row.who, row.seconds) for row in connection.execute(_PINS)]
+        if not found and (hidden := connection.execute(_HIDDEN).scalar_one()):
+            raise NotShown(f"{hidden} sessions of other users are hidden: GRANT pg_read_all_stats to this user")
+        return found
+
+
+def _autovacuum(name: str, found: Any, options: dict[str, str]) -> Finding:
+    if found.autovacuum != "on":
+        says = "autovacuum is off on this server: claims at the head read every row that was ever deleted"
+        return Finding("autovacuum", "warning", says, ("ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf();",))
+    if options.get("autovacuum_enabled") in ("false", "off", "no", "0"):
+        says = "autovacuum is off for this table: claims at the head read every row that was ever deleted"
+        return Finding("autovacuum", "warning", says, (f"ALTER TABLE {name} RESET (autovacuum_enabled);",))
+    threshold = float(options.get("autovacuum_vacuum_threshold", found.threshold))
+    factor = float(options.get("autovacuum_vacuum_scale_factor", found.factor))
+    rows = round(threshold + factor * max(0, found.reltuples))
+    if rows <= LATE:
+        return Finding("autovacuum", "ok", f"autovacuum begins after {rows:,} dead rows")
+    wanted = f"autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = {DEAD}"
+    says = f"autovacuum begins after {rows:,} dead rows, late for a queue"
+    return Finding("autovacuum", "warning", says, (f"ALTER TABLE {name} SET ({wanted});",))
+
+
+def _dead_rows(name: str, dead: int, live: int) -> Finding:
+    says = f"the table has about {dead:,} dead rows and {live:,} live ones"
+    if dead <= max(DEAD, live):
+        return Finding("dead rows", "ok", says)
+    return Finding("dead rows", "warning", f"{says}: claims at the head read them; vacuum it", (f"VACUUM {name};",))
+
 
 def _all(node: Node) -> Iterator[Node]:
     yield node
@@ -44,8 +125,9 @@ def _input(node: Node) -> Iterator[Node]:
 
 
 def _sorts_a_table(node: Node) -> bool:
-    # The rows that a claim returns are sorted at its end: these come from a CTE.
-    return node["Node Type"] in _SORTS and any("Relation Name" in below for below in _input(node))
+    # The rows that a claim returns are sorted at its end: these come from a CTE. An "Incremental Sort" reads an index
+    # in its order, and sorts only rows that are equal there.
+    return node["Node Type"] == "Sort" and any("Relation Name" in below for below in _input(node))
 
 
 def _read(node: Node) -> TableRead | None:

@@ -53,9 +53,9 @@ def test_without_its_index_a_claim_is_a_warning_with_the_statement_that_helps(ba
 
 
 def test_an_order_without_an_index_is_a_warning(backend: Backend) -> None:
-    explained = filled(backend, order_by="-d").explain()
+    explained = filled(backend, order_by="-e").explain()
     assert of(explained, "index").verdict == "warning"
-    assert "d DESC" in of(explained, "index").fix[0]
+    assert "e DESC" in of(explained, "index").fix[0]
 
 
 def test_an_order_by_an_expression_needs_an_index_of_its_own(backend: Backend) -> None:

@@ -1,0 +1,69 @@
+"""Those who hold jobs: whether their leases fit their batches, and whether idle ones can be woken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.inspection import NotShown
+from claimjobs.explain.subject import Subject
+from claimjobs.findings import Finding
+from claimjobs.lease.registry import read_owners
+from claimjobs.statements import samples
+
+LATE: Final = 0.8
+"""The part of its lease after which a heartbeat is late. An idle owner is silent for three quarters of it."""
+
+
+def lease(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether heartbeats come in time, and whether a batch lasts longer than it may."""
+    backend, longest = subject.backend, subject.liveness.max_batch_time
+    if not backend.by_lease:
+        yield Finding("lease", "ok", "an open transaction holds claims: there is no lease")
+        return
+    silent = [owner for owner in read_owners(connection, backend) if owner.silence > LATE * owner.lease]
+    if silent:
+        says = (
+            f"owner {silent[0].id} has been silent for {silent[0].silence:.1f} s of its lease of {silent[0].lease:g} s"
+        )
+        hint = "it has ended, or its handler leaves no time for heartbeats: then give a longer Liveness(lease=...)"
+        yield Finding("lease", "warning", f"{says}: {hint}")
+    age = _longest_batch(connection, subject)
+    if age is not None and age > longest:
+        says = f"a job has been claimed for {age:,.0f} s, longer than max_batch_time ({longest:g} s)"
+        yield Finding("lease", "warning", f"{says}: its handler hangs, or needs a longer Liveness(max_batch_time=...)")
+    elif not silent:
+        text = "no job is claimed now" if age is None else f"the longest claim has lasted {age:,.1f} s"
+        yield Finding("lease", "ok", f"heartbeats keep a lease of {subject.liveness.lease:g} s; {text}")
+
+
+def _longest_batch(connection: sa.Connection, subject: Subject) -> float | None:
+    """How long ago the first of the claimed jobs was claimed."""
+    roles = subject.backend.roles
+    if roles.owner_date is None:
+        raise NotShown("no column says when a job was claimed")
+    since, now = connection.execute(samples.oldest_claim(roles, roles.owner_date, subject.now)).one()
+    return None if since is None else (_aware(now) - _aware(since)).total_seconds()
+
+
+def _aware(instant: datetime) -> datetime:
+    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+
+
+def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether an idle consumer is woken when jobs are enqueued, or why not."""
+    dialect, declared = subject.backend.dialect, subject.liveness.session_lock
+    if not subject.backend.by_lease:
+        yield Finding("wake", "ok", "no consumer is woken: with hold='transaction' there are no owners; it polls")
+    elif subject.plan.changes:
+        yield Finding("wake", "ok", "no consumer is woken: a callable gives the predicate; it polls")
+    elif not (dialect.sessions.are_ours(connection) if declared is None else declared):
+        says = "no consumer is woken: a pooler shares the sessions, or Liveness(session_lock=False) says so"
+        yield Finding("wake", "warning", f"{says}; it polls, and a killed one is found only by its lease")
+    else:
+        who = " by a producer of the same account, or with the right CONNECTION_ADMIN" if dialect.interrupts else ""
+        says = f"`enqueue` wakes idle consumers{who}; rows that are inserted otherwise are found within some 5 s"
+        yield Finding("wake", "ok", says)

@@ -1,0 +1,40 @@
+"""The server: isolation, and who keeps old versions of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.explain.subject import Subject
+from claimjobs.findings import Finding
+
+LONG: Final = 60.0
+"""Seconds. Who holds a snapshot for longer is a warning."""
+SHOWN: Final = 3
+"""So many of those who hold a snapshot are named."""
+
+
+def isolation(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Which isolation a claim has, and other programs beside it."""
+    level, dialect = connection.default_isolation_level or "not known", subject.backend.dialect
+    says = f"a claim is {dialect.isolation}; sessions of this database are {level} if they choose nothing"
+    if level in dialect.reads_that_lock:
+        yield Finding("isolation", "warning", f"{says}: their plain reads lock the rows that they read, for claims too")
+    else:
+        yield Finding("isolation", "ok", says)
+
+
+def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Who keeps rows that are deleted since then from being removed, and for how long already."""
+    old = [pin for pin in subject.inspection.pins(connection) if pin.seconds is None or pin.seconds > LONG]
+    if not old:
+        yield Finding("snapshots", "ok", f"nobody has held a snapshot for longer than {LONG:g} s")
+        return
+    named = ", ".join(pin.who + ("" if pin.seconds is None else f" for {pin.seconds:,.0f} s") for pin in old[:SHOWN])
+    more = f" and {len(old) - SHOWN} more" if len(old) > SHOWN else ""
+    says = (
+        f"a snapshot is held by {named}{more}: rows deleted since then stay, and claims at the head read them; end it"
+    )
+    yield Finding("snapshots", "warning", says)

@@ -1,0 +1,251 @@
+"""What `explain` finds beside the plans: row locks, settings, old rows, snapshots, rights, leases, wake-up."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Liveness, Queue
+from claimjobs.explain.subject import SIZE, SMALL
+from claimjobs.findings import Explanation, Finding
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.test_explain import filled, of
+from tests.conformance.test_rights import account
+
+
+def warned(explained: Explanation, check: str) -> str:
+    """What a warning of this check says."""
+    found = of(explained, check)
+    assert found.verdict == "warning", found
+    return found.says
+
+
+# --- a claim that is rolled back -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", [{}, {"hold": "transaction"}, {"lock": "advisory"}], ids=str)
+def test_a_claim_of_n_locks_n_rows_and_is_rolled_back(backend: Backend, way: dict[str, Any]) -> None:
+    queue = filled(backend, rows=500, **way)
+    before = backend.rows()
+    explained = queue.explain(analyze=True)
+    assert of(explained, "row locks").verdict == "ok", explained.findings
+    assert of(explained, "row locks").says.startswith(f"a claim of {SIZE} jobs locks ")
+    assert of(explained, "rows read").verdict == "ok"
+    assert backend.rows() == before
+    assert queue.stats().owners == ()
+    assert backend.locked() == 0
+
+
+def test_a_claim_that_locks_more_than_it_takes_is_a_warning(backend: Backend) -> None:
+    """A suspect in front, which is claimed alone: the statement that finds and locks has locked others beside it."""
+    backend.requires("lock of what is found")
+    queue = filled(backend, rows=500, hold="transaction")
+    backend.run("UPDATE jobs SET suspect = 2 WHERE d = '0000'")
+    assert "other consumers skip all of them" in warned(queue.explain(analyze=True), "row locks")
+
+
+def test_the_locks_of_a_transaction_are_counted(backend: Backend) -> None:
+    queue = filled(backend, rows=300)
+    with backend.engine.connect() as connection:
+        connection.execute(sa.text("SELECT id FROM jobs WHERE d >= '0100' FOR UPDATE"))
+        assert 200 <= backend.dialect.inspection.row_locks(connection, queue.table) <= 602  # also in an index
+
+
+def test_a_claim_that_reads_the_whole_table_is_a_warning(backend: Backend) -> None:
+    explained = filled(backend, rows=SMALL + 1, order_by="-e").explain(analyze=True)
+    assert "see the findings on the index" in warned(explained, "rows read")
+
+
+def test_without_a_due_job_the_locks_are_not_known(backend: Backend) -> None:
+    found = of(backend.queue().explain(analyze=True), "row locks")
+    assert (found.verdict, found.says[:24]) == ("not known", "not known, because no jo")
+
+
+# --- settings ------------------------------------------------------------------------------------------------
+
+
+def test_sessions_whose_reads_lock_are_a_warning(backend: Backend) -> None:
+    if not backend.dialect.reads_that_lock:
+        pytest.skip(f"{backend.name} has no isolation at which plain reads lock rows")
+    strict = "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"
+    backend.make()
+    with closing(backend.bare_queue(bind=backend.new_engine(connect_args={"init_command": strict}))) as queue:
+        assert "SERIALIZABLE" in warned(queue.explain(), "isolation")
+
+
+def test_a_binary_log_of_statements_will_not_work(backend: Backend) -> None:
+    if not backend.dialect.interrupts:
+        pytest.skip(f"{backend.name} has no format of a binary log")
+    with backend.engine.connect() as connection:
+        if not connection.scalar(sa.text("SELECT @@log_bin")):
+            pytest.skip(f"this {backend.name} writes no binary log")
+    backend.make()
+    engine = backend.new_engine(connect_args={"init_command": "SET SESSION binlog_format = 'STATEMENT'"})
+    with closing(backend.bare_queue(bind=engine)) as queue:
+        found = of(queue.explain(), "binlog")
+    assert (found.verdict, found.fix) == ("will not work", ("SET GLOBAL binlog_format = 'ROW';",))
+
+
+def test_a_long_wait_for_a_lock_is_a_warning_for_open_transactions(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not backend.dialect.interrupts:
+        pytest.skip(f"{backend.name} has no innodb_lock_wait_timeout")
+    monkeypatch.setattr("claimjobs.dialects.mysql.inspection.LONG_WAIT", 1)
+    assert of(backend.queue().explain(), "lock wait").verdict == "ok"  # its consumers set it themselves
+    assert "a settle may wait so long" in warned(backend.queue(hold="transaction").explain(), "lock wait")
+
+
+# --- old rows ------------------------------------------------------------------------------------------------
+
+
+def vacuums(backend: Backend) -> None:
+    if backend.family != "postgres":
+        pytest.skip(f"{backend.name} has no vacuum")
+
+
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ("autovacuum_enabled = false", "RESET (autovacuum_enabled)"),
+        ("autovacuum_vacuum_threshold = 200000", "autovacuum_vacuum_scale_factor = 0"),
+    ],
+)
+def test_a_table_that_vacuum_reaches_late_is_a_warning(backend: Backend, option: str, fix: str) -> None:
+    vacuums(backend)
+    queue = backend.queue()
+    assert of(queue.explain(), "autovacuum").verdict == "ok"
+    backend.run(f"ALTER TABLE jobs SET ({option})")
+    found = of(queue.explain(), "autovacuum")
+    assert (found.verdict, fix in found.fix[0]) == ("warning", True)
+    backend.run(found.fix[0].rstrip(";"))
+    assert of(queue.explain(), "autovacuum").verdict == "ok"
+
+
+def test_more_dead_rows_than_live_ones_are_a_warning(backend: Backend) -> None:
+    vacuums(backend)
+    queue = backend.queue()
+    backend.run("ALTER TABLE jobs SET (autovacuum_enabled = false)")
+    queue.enqueue(jobs(SMALL + 100))
+    backend.run("DELETE FROM jobs")
+    backend.engine.dispose()  # a session that ends reports its counts
+    backend.wait_for(lambda: of(queue.explain(), "dead rows").verdict == "warning", "the dead rows are counted")
+    assert of(queue.explain(), "dead rows").fix == ("VACUUM jobs;",)
+
+
+def test_a_long_history_is_a_warning(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not backend.dialect.interrupts:
+        pytest.skip(f"{backend.name} has no purge")
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    monkeypatch.setattr("claimjobs.dialects.mysql.inspection.LAG", 20)
+    with backend.engine.connect() as old:
+        old.execute(sa.text("SELECT * FROM jobs"))
+        for number in range(40):
+            backend.run(f"UPDATE jobs SET e = '{number}'")
+        assert "purge has not removed" in warned(queue.explain(), "purge lag")
+
+
+def test_who_holds_a_snapshot_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("claimjobs.explain.server.LONG", 0.0)
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    engine = backend.new_engine(isolation_level="REPEATABLE READ")
+    with engine.connect() as old:
+        old.execute(sa.text("SELECT * FROM jobs"))
+        session = old.scalar(
+            sa.text("SELECT pg_backend_pid()" if backend.family == "postgres" else "SELECT connection_id()")
+        )
+        backend.wait_for(
+            lambda: of(queue.explain(), "snapshots").verdict == "warning", "the snapshot is old enough to be shown"
+        )
+        assert f"session {session} of " in of(queue.explain(), "snapshots").says
+
+
+# --- rights --------------------------------------------------------------------------------------------------
+
+ALL = "SELECT, INSERT, UPDATE, DELETE"
+
+
+@pytest.mark.parametrize(
+    ("granted", "verdict", "says"),
+    [
+        ({"jobs": "SELECT, UPDATE, DELETE", "claimjobs_owners": ALL}, "warning", "lacks INSERT on jobs"),
+        ({"jobs": "SELECT, INSERT", "claimjobs_owners": ALL}, "will not work", "lacks UPDATE, DELETE on jobs"),
+        ({"jobs": ALL, "claimjobs_owners": "SELECT"}, "will not work", "INSERT, UPDATE, DELETE on claimjobs_owners"),
+        ({"jobs": ALL}, "will not work", "claimjobs_owners"),
+        ({"jobs": ALL, "claimjobs_owners": ALL}, "ok", "this user may"),
+    ],
+)
+def test_missing_rights_are_named(backend: Backend, granted: dict[str, str], verdict: str, says: str) -> None:
+    backend.make()
+    with (
+        account(backend, **granted, claimjobs_queues="SELECT") as engine,
+        closing(backend.bare_queue(bind=engine)) as queue,
+    ):
+        found = of(queue.explain(), "rights")
+    assert (found.verdict, says in found.says) == (verdict, True), found
+
+
+def test_who_may_not_read_the_jobs_is_told_so(backend: Backend) -> None:
+    backend.make()
+    with (
+        account(backend, jobs="INSERT", claimjobs_owners=ALL, claimjobs_queues="SELECT") as engine,
+        closing(backend.bare_queue(bind=engine, on_done="delete")) as queue,
+    ):
+        explained = queue.explain()
+    assert explained.verdict == "will not work"
+    assert of(explained, "rights").verdict == "will not work"
+
+
+def test_what_the_server_hides_from_this_user_is_not_known(backend: Backend) -> None:
+    """Each with its reason; a claim is not affected."""
+    backend.queue().enqueue(jobs(3))
+    rights = {"jobs": ALL, "claimjobs_owners": ALL, "claimjobs_queues": "SELECT"}
+    with account(backend, **rights) as engine, backend.engine.connect() as another:
+        another.execute(sa.text("SELECT 1"))
+        with closing(backend.bare_queue(bind=engine, on_done="delete")) as queue:
+            explained = queue.explain(analyze=True)
+    hidden = [finding for finding in explained.findings if finding.verdict == "not known"]
+    assert "snapshots" in {finding.check for finding in hidden}
+    assert all(finding.says.startswith("not known, because ") for finding in hidden)
+    assert explained.verdict == "not known"
+
+
+# --- owners --------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_lasts_longer_than_it_may_is_a_warning(backend: Backend) -> None:
+    queue = filled(backend, rows=3)
+    with queue.claim(1) as batch:
+        explained = backend.queue(liveness=Liveness(max_batch_time=0.001)).explain()
+        assert "longer than max_batch_time" in warned(explained, "lease")
+        assert of(backend.queue().explain(), "lease").verdict == "ok"
+        batch.done()
+
+
+def test_a_heartbeat_that_is_late_is_a_warning(backend: Backend) -> None:
+    queue = backend.queue()
+    backend.run(
+        "INSERT INTO claimjobs_owners (id, host, pid, claims, lease, beat) "
+        "VALUES (1, 'there', 1, 'jobs', 10, '2020-01-01 00:00:00')"
+    )
+    says = warned(queue.explain(), "lease")
+    backend.run("DELETE FROM claimjobs_owners")
+    assert "owner 1 has been silent" in says
+
+
+def wake(queue: Queue) -> Finding:
+    return of(queue.explain(), "wake")
+
+
+def test_why_an_idle_consumer_is_not_woken(backend: Backend) -> None:
+    assert wake(backend.queue()).says.startswith("`enqueue` wakes idle consumers")
+    pooled = wake(backend.queue(liveness=Liveness(session_lock=False)))
+    assert (pooled.verdict, "a pooler shares the sessions" in pooled.says) == ("warning", True)
+    assert "there are no owners" in wake(backend.queue(hold="transaction")).says
+    assert "a callable gives" in wake(backend.queue(where=sa.true)).says
