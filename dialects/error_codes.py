@@ -75,6 +75,11 @@ class ErrorCodes:
         """The kind to count for a failure to connect."""
         return self.broken.get(self.code(error), "server unavailable")
 
+    def is_about_tls(self, error: BaseException) -> bool:
+        """Whether a connection failed because of its encryption: a certificate, or none where the server wants one."""
+        said = str(getattr(error, "orig", None) or error)
+        return any(word in said for word in ("SSL", "certificate", "insecure transport"))
+
     def refuses_account(self, error: BaseException) -> bool:
         """Whether the server refused this user, password, address or right."""
         raise NotImplementedError

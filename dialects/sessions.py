@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -24,6 +24,11 @@ class Sessions:
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         """The arguments that limit an attempt to connect to so many seconds."""
         return {"connect_timeout": seconds}
+
+    def misread_option(self, driver: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
+        """An option of a URL that does not mean what it says, and the next step; None if there is none."""
+        del driver, options
+        return None
 
     def on_connect(self, driver_connection: Any) -> None:
         """Set up a new connection of the driver."""

@@ -13,6 +13,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from servers.binaries import packaged
+from servers.binaries.recipe import Tls
 from servers.errors import Unavailable
 from servers.process import Command, Process
 from servers.programs import START_SECONDS, free_port
@@ -36,17 +37,28 @@ pool_mode = {mode}
 default_pool_size = {size}
 max_client_conn = 200
 """
+ENCRYPTED = """
+client_tls_sslmode = require
+client_tls_cert_file = {folder}/server.pem
+client_tls_key_file = {folder}/server.key
+"""
 
 
 @contextmanager
-def pgbouncer(url: str, mode: Mode, size: int = 4) -> Iterator[str]:
-    """A URL that leads to the same database through a pooler with so many sessions. Raises Unavailable."""
+def pgbouncer(url: str, mode: Mode, size: int = 4, tls: Tls | None = None) -> Iterator[str]:
+    """A URL that leads to the same database through a pooler with so many sessions. Raises Unavailable.
+
+    With `tls` it refuses connections that are not encrypted.
+    """
     target = sa.make_url(url)
     program, port = _PROGRAM.fetch(), free_port()
     process = Process("pgbouncer", SIGINT)
     try:
-        settings = process.write("pgbouncer.ini", SETTINGS.format(url=target, port=port, mode=mode, size=size))
-        process.start(Command([*program.command(), str(settings)]))
+        for name, content in (tls.files() if tls else {}).items():
+            process.write(name, content)
+        text = SETTINGS.format(url=target, port=port, mode=mode, size=size)
+        text += ENCRYPTED.format(folder=process.folder) if tls else ""
+        process.start(Command([*program.command(), str(process.write("pgbouncer.ini", text))]))
         through = target.set(host="127.0.0.1", port=port)
         _wait(process, port)
         yield through.render_as_string(hide_password=False)

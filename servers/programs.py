@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from servers.backends import Backend, url
 from servers.binaries import mariadb, mysql, postgres
-from servers.binaries.recipe import Recipe, Ticket
+from servers.binaries.recipe import Recipe, Ticket, Tls
 from servers.errors import Unavailable
 from servers.process import Process
 from servers.server import Server
@@ -32,11 +32,11 @@ class ProgramSource:
         self.recipe.fetch()
         return self.recipe.describe()
 
-    def start(self) -> Server:
+    def start(self, tls: Tls | None = None) -> Server:
         self.recipe.fetch()
         process = Process(self.backend, self.recipe.STOP)
         try:
-            return ProgramServer(self.backend, self.recipe, process).begin()
+            return ProgramServer(self.backend, self.recipe, process, tls).begin()
         except BaseException:
             process.close()
             raise
@@ -45,14 +45,15 @@ class ProgramSource:
 class ProgramServer(Server):
     """A server whose processes and data are ours."""
 
-    def __init__(self, backend: Backend, recipe: Recipe, process: Process) -> None:
+    def __init__(self, backend: Backend, recipe: Recipe, process: Process, tls: Tls | None) -> None:
         self._recipe = recipe
         self._process = process
-        self._place = Ticket(process.folder, free_port(), secrets.token_hex(8))
+        self._place = Ticket(process.folder, free_port(), secrets.token_hex(8), tls)
         super().__init__(backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.origin())
 
     def begin(self) -> Server:
-        for name, content in self._recipe.files(self._place).items():
+        encrypted = self._place.tls.files() if self._place.tls else {}
+        for name, content in {**self._recipe.files(self._place), **encrypted}.items():
             self._process.write(name, content)
         for command in self._recipe.initialise(self._place):
             self._process.run(command, INITIALISE_SECONDS)

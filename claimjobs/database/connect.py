@@ -65,6 +65,7 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     url = parse(bind)
     _require_support(url.get_backend_name())
     _require_driver(url.get_backend_name(), url.get_driver_name())
+    _refuse_misread_options(url)
     try:
         return _engine(url)
     except UNUSABLE as error:
@@ -127,6 +128,13 @@ def _require_driver(name: str, driver: str) -> None:
             f"claimjobs does not work with the driver {driver!r}, only with {' or '.join(known)}: "
             f"write {' or '.join(f'{name}+{other}://...' for other in known)}, or leave the driver out: {EXAMPLES}"
         )
+
+
+def _refuse_misread_options(url: sa.URL) -> None:
+    misread = DIALECTS[url.get_backend_name()]().sessions.misread_option(url.get_driver_name(), url.query)
+    if misread is not None:
+        option, step = misread
+        raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
 
 
 def dialect_for(engine: sa.Engine) -> Dialect:
@@ -215,6 +223,9 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
     if dialect.errors.refuses_account(error):
         return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
+    if dialect.errors.is_about_tls(error):
+        step = "check the TLS options of the URL, and the authority and the host name of the server's certificate"
+        return ServerUnreachable(f"{where}: no encrypted connection ({why}): {step}")
     options = ", and the URL's options" if engine.url.query else ""
     return ServerUnreachable(
         f"{where}: no connection ({why}): check host and port, and that the server is running{options}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -27,6 +27,17 @@ class MySQLSessions(Sessions):
         # PyMySQL's connect_timeout covers the TCP connection only; waiting for the greeting is a read.
         more = {"read_timeout": seconds} if driver == "pymysql" else {}
         return {**super().connect_arguments(driver, seconds), **more}
+
+    def misread_option(self, driver: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
+        # To PyMySQL every text is true, also "false". `ssl_ca` comes from SQLAlchemy in a form that `ssl_verify_...`
+        # replaces: the driver would not look at that authority, nor at the host name.
+        if driver != "pymysql":
+            return None
+        if found := [name for name in ("ssl_verify_identity", "ssl_verify_cert") if name in options]:
+            return found[0], "leave it out: `ssl_ca=FILE` alone checks the certificate and the host name"
+        if options.get("ssl_disabled", "true") != "true":
+            return "ssl_disabled", "leave it out: any value of it switches TLS off"
+        return None
 
     def on_connect(self, driver_connection: Any) -> None:
         if hasattr(driver_connection, "_read_timeout"):

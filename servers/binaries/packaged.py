@@ -87,7 +87,10 @@ def base(program: Program, place: Ticket) -> list[str]:
 
 def listening(place: Ticket) -> list[str]:
     """Small but durable: a commit is on disk when it returns."""
+    files = [f"--ssl-cert={place.folder}/server.pem", f"--ssl-key={place.folder}/server.key"]
+    encrypted = [*files, "--require-secure-transport=ON"] if place.tls else []
     return [
+        *encrypted,
         "--bind-address=127.0.0.1",
         f"--port={place.port}",
         f"--socket={place.folder}/{NAME}.sock",

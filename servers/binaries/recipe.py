@@ -7,12 +7,24 @@ from servers.process import Command
 
 
 @dataclass(frozen=True)
+class Tls:
+    """The server's certificate and its key, as PEM. With them a server refuses connections that are not encrypted."""
+
+    certificate: str
+    key: str
+
+    def files(self) -> dict[str, str]:
+        return {"server.pem": self.certificate, "server.key": self.key}
+
+
+@dataclass(frozen=True)
 class Ticket:
     """Where one server lives."""
 
     folder: Path
     port: int
     password: str
+    tls: Tls | None = None
 
     @property
     def data(self) -> Path:
