@@ -5,6 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, fields
 
+from claimjobs.histogram import SECONDS, SIZES, Histogram
+
+
+@dataclass
+class BatchTimes:
+    """Sizes and times of batches. Empty unless the Queue measures them: see `claimjobs.batch.batch_timer`."""
+
+    batch_jobs: Histogram = field(default_factory=lambda: Histogram(SIZES))
+    """Jobs of each batch that is not empty."""
+    due_to_claimed: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Seconds, of some jobs of each batch."""
+    claimed_to_settled: Histogram = field(default_factory=lambda: Histogram(SECONDS))
+    """Seconds, of each job."""
+
+    def __add__(self, other: BatchTimes) -> BatchTimes:
+        return BatchTimes(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
 
 @dataclass
 class Report:
@@ -32,6 +49,7 @@ class Report:
     """Done with `on_done="leave"`, but still due: the handler did not make the queue's predicate false."""
     transients: Counter[str] = field(default_factory=Counter)
     """Transactions run again, by reason: deadlock, lock timeout, serialization, connection lost, ..."""
+    times: BatchTimes = field(default_factory=BatchTimes)
 
     def count_claim(self, jobs: int, *, candidates: int, collisions: int) -> None:
         """Count one claim."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.orm_instances import instances
@@ -52,10 +53,11 @@ class Batch:
         settled_by: SettlesBatch | None = None,
         entity: type[Any] | None = None,
         failures: Failures | None = None,
+        timer: BatchTimer | None = None,
     ) -> None:
         """`settled_by` settles the batch when its block is left without an exception, in place of the hold.
 
-        `failures` reports the failed jobs after the settle.
+        `failures` reports the failed jobs after the settle. `timer`: measures the batch; None: nobody wants to know.
         """
         self._claimed = claimed
         self._jobs = {job.key: job for job in claimed.jobs}
@@ -69,6 +71,8 @@ class Batch:
         self._retry = retry
         self._entity = entity
         self._failures = failures
+        self._timer = timer
+        self._since = timer.claimed(self._order) if timer is not None and self._order else 0.0
         self._current: Job | None = None
         self._kept: set[Key] = set()
         self.kept_alive: object = None
@@ -322,6 +326,8 @@ class Batch:
         self._outcomes.raised.clear()  # a traceback refers to frames, and their variables to this batch
 
     def _mark_settled(self) -> None:
+        if self._timer is not None and self._order:
+            self._timer.settled(len(self._order), self._since)
         self.settled = True
         self.kept_alive = None
 

@@ -12,6 +12,7 @@ LARGEST: Final = 2**31 - 1
 LONGEST: Final = 31_622_400.0
 """The longest duration: a year, in seconds. Timers of the system accept no longer ones."""
 MOST_PROCESSES: Final = 1_000
+LARGEST_PORT: Final = 65_535
 
 
 class WholeNumber(click.IntRange):

@@ -199,6 +199,7 @@ def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
     """The summary as plain data. `asdict` alone would copy a Counter wrongly: from pairs, which it counts."""
     found = asdict(numbers)
     found["total"]["transients"] = dict(numbers.total.transients)
+    del found["total"]["times"]  # the histograms are for --metrics-port
     return found
 
 

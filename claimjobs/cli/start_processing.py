@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
@@ -12,13 +13,14 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import write_nowhere
 from claimjobs.cli.log_format import LogFormat
-from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
+from claimjobs.cli.numbers import LARGEST_PORT, MOST_PROCESSES, Number, WholeNumber
 from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
 from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
+from claimjobs.workers.endpoints import Endpoints
 from claimjobs.workers.handlers import Per
 from claimjobs.workers.process_main import Plan, log_details
 from claimjobs.workers.progress import Summary
@@ -125,6 +127,19 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     "--on-retry", metavar="MODULE:FUNCTION", help="Call it with each job that failed and runs again, and its error."
 )
 @click.option("--on-dead", metavar="MODULE:FUNCTION", help="Call it with each job that is dead, and its error.")
+@click.option(
+    "--metrics-port", type=WholeNumber(0, LARGEST_PORT), metavar="PORT", help="Serve /metrics for Prometheus there."
+)
+@click.option(
+    "--health-port", type=WholeNumber(0, LARGEST_PORT), metavar="PORT", help="Serve /livez and /readyz there."
+)
+@click.option(
+    "--bind",
+    default=Endpoints.host,
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address of these ports; 0.0.0.0: all addresses of the machine.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
 @click.option(
     "--log-format",
@@ -165,6 +180,9 @@ def start_processing(
     setup: str | None,
     on_retry: str | None,
     on_dead: str | None,
+    metrics_port: int | None,
+    health_port: int | None,
+    bind: str,
     as_json: bool,
     log_format: LogFormat,
     file: Path | None,
@@ -184,6 +202,9 @@ def start_processing(
     With --drain it also gives up when no job of five batches in a row is done or failed, for example because the table
     cannot store a failure. It ends with exit code 4 when a table is dropped. `claimjobs --verbose start-processing`
     shows where a function failed.
+
+    With --metrics-port and --health-port, which may be equal, the supervisor tells by HTTP what all its consumers did,
+    and whether they make progress: see docs/monitoring.md.
 
     The first Ctrl-C or SIGTERM lets every consumer finish its batch. The second releases the batches and ends all
     processes. --stop-timeout does that so many seconds after the first (exit code 0): choose it 10 s shorter than the
@@ -212,6 +233,7 @@ def start_processing(
         drain_retries=drain_retries,
         idle=idle,
     )
+    endpoints = Endpoints(metrics_port, health_port, bind)
     verbose = bool(context.find_root().params.get("verbose"))
     with database(url) as reached:
         plan = Plan(
@@ -226,12 +248,13 @@ def start_processing(
             setup=setup,
             on_retry=on_retry,
             on_dead=on_dead,
+            observed=endpoints.used,
             verbose=verbose,
         )
         log_details(plan.verbose)
         screen = Remembered(screen_for(as_json, log_format))
         supervisor, threads = Supervisor(plan, run, screen), threading.enumerate()
-        summary = _supervised(supervisor, screen)
+        summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
     _print(summary_json(summary) if as_json else summary_text(summary), supervisor.display_error)
     if file is not None and screen.last is not None:
         file.write_text(picture(screen.last), encoding="utf-8")
@@ -246,7 +269,7 @@ def _code_of(summary: Summary) -> int:
     return exits.GAVE_UP if summary.gave_up else exits.OK
 
 
-def _supervised(supervisor: Supervisor, screen: Screen) -> Summary:
+def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextManager[None]) -> Summary:
     """The first signal lets consumers finish their batches; the second cancels. Before the run, the first ends it."""
 
     def cancel() -> None:
@@ -255,7 +278,7 @@ def _supervised(supervisor: Supervisor, screen: Screen) -> Summary:
 
     with interrupted_at_once():
         supervisor.check()
-    with screen, graceful(supervisor.stop, cancel):
+    with screen, served, graceful(supervisor.stop, cancel):
         return supervisor.run()
 
 

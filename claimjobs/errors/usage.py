@@ -69,3 +69,17 @@ class BadOnDone(ClaimjobsError, ValueError):
 
     def __init__(self, found: str) -> None:
         super().__init__(f"on_done returned {found}, and nothing was written: return 'delete', 'keep' or None")
+
+
+class ExtraMissing(ClaimjobsError, ImportError):
+    """A package is not installed that only an optional part of claimjobs needs."""
+
+    def __init__(self, extra: str, package: str) -> None:
+        super().__init__(f"{package} is not installed: run `pip install 'claimjobs[{extra}]'`")
+
+
+class PortUnusable(ClaimjobsError):
+    """A port for monitoring cannot be listened on: another program has it, or the address is not this machine's."""
+
+    def __init__(self, host: str, port: int, why: str) -> None:
+        super().__init__(f"port {port} of {host} cannot be listened on ({why}): choose another port or address")

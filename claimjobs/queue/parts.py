@@ -16,6 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch
+from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold, SettlesBatch
@@ -27,6 +28,7 @@ from claimjobs.claim.probe import Probe
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimResult, ClaimStrategy
 from claimjobs.control import Control
+from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -72,6 +74,7 @@ class QueueParts:
         self._plan: ClaimPlan | None = None
         self._hold: LeaseHold | TransactionHold | None = None
         self._enqueuer: Enqueuer | None = None
+        self._timer: BatchTimer | None = None
         self._in_vain = 0
         """Claims in a row that found candidates and claimed none."""
         self._empty = 0
@@ -258,7 +261,16 @@ class QueueParts:
         """The Batch of a claim."""
         chosen = self._settings
         roles, failures, entity = self.backend.roles, self._failures, chosen.entity
-        batch = Batch(claimed, hold, roles, chosen.retry, settled_by=settled_by, entity=entity, failures=failures)
+        batch = Batch(
+            claimed,
+            hold,
+            roles,
+            chosen.retry,
+            settled_by=settled_by,
+            entity=entity,
+            failures=failures,
+            timer=self._timer,
+        )
         batch.contended = bool(claimed.found) and not claimed.jobs
         batch.kept_alive = self if claimed.jobs else None
         return batch
@@ -267,6 +279,11 @@ class QueueParts:
     def _failures(self) -> Failures:
         """Reports the failed jobs of settles."""
         return Failures(self.backend.source.name, self.backend.roles, self._settings.hooks)
+
+    def measure_batches(self) -> None:
+        """Measure sizes and times of the batches from now on: see `Report.times`."""
+        clock = DatabaseClock(self._engine, self._settings.now)
+        self._timer = self._timer or BatchTimer(self._report, self.backend.source, clock)
 
     def plan(self, where: Where) -> ClaimPlan:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
@@ -299,6 +316,11 @@ class QueueParts:
         excluded = self._left.excluded if chosen.on_done == LEAVE else sa.true()
         roles, order = backend.source, chosen.order_by
         return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, excluded)
+
+    @property
+    def order(self) -> Sequence[sa.ColumnElement[Any]]:
+        """The order of the queue. Raises BadOrder."""
+        return self.selector.selection(None).order
 
     @property
     def _left(self) -> Leftovers:

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs.admin import stats as statistics
+from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
 from claimjobs.admin.dead_jobs import DeadJobs
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
@@ -253,6 +254,13 @@ class Queue:
 
     # --- reading ---------------------------------------------------------------------------------------
 
+    def measure_batches(self) -> None:
+        """Measure the sizes and times of batches from now on, into `report.times`. Metrics and their collector do so.
+
+        Raises ConnectionFailed, ServerTooOld or UnfitTable.
+        """
+        self._parts.measure_batches()
+
     @property
     def table(self) -> sa.Table:
         """The table as it is in the database."""
@@ -268,6 +276,14 @@ class Queue:
         backend = self._parts.backend
         with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:
             return statistics.read_stats(connection, backend, self._chosen.now)
+
+    def backlog(self, limit: int = LIMIT) -> Backlog:
+        """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
+        `limit` in each state. All rows of the table count, whatever `where`.
+        """
+        backend = self._parts.backend
+        with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:
+            return read_backlog(connection, backend, self._parts.order, now=self._chosen.now, limit=limit)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.

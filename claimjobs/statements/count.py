@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.statements.owners import claimed_by_nobody
+from claimjobs.dialects import Dialect
+from claimjobs.dialects.types import database_now
+from claimjobs.statements.owners import claimed_by_nobody, silent
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import Roles
+
+_LIMIT: Final = sa.bindparam("claimjobs_limit", type_=sa.Integer)
 
 
 def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
@@ -37,3 +42,34 @@ def by_owner(roles: Roles) -> sa.Select[Any]:
 def ownerless(roles: Roles) -> sa.Select[Any]:
     """How many rows are claimed without an owner."""
     return sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))
+
+
+def first_waiting(
+    source: Roles, unclaimed: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]], now: sa.ColumnElement[Any]
+) -> sa.Select[Any]:
+    """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`; `oldest` (their first run_at, if
+    any), `now`.
+
+    The order is that of a claim, so that the claim index finds these rows, and the other rows are not read.
+    """
+    run_at = sa.null() if source.run_at is None else source.run_at
+    due = sa.case((source.ripe(now), 1))
+    first = sa.select(run_at.label("run_at"), due.label("due")).select_from(source.table).where(unclaimed)
+    found = first.order_by(*order).limit(_LIMIT).subquery("claimjobs_first")
+    columns = (sa.func.count().label("jobs"), sa.func.count(found.c.due).label("due"))
+    return sa.select(*columns, sa.func.min(found.c.run_at).label("oldest"), now.label("now")).select_from(found)
+
+
+def up_to(roles: Roles, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+    """How many rows are in this state, counted up to `limit`. The order is for the claim index, as above."""
+    rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.is_(state))
+    return sa.select(sa.func.count()).select_from(rows.order_by(*order).limit(_LIMIT).subquery("claimjobs_first"))
+
+
+def owners_by_life(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
+    """One row: how many owners of the table `claims` are `dead`, `asleep` and `awake`, by their leases."""
+    dead = sa.or_(owners.c.died.is_not(None), silent(owners, dialect, database_now()))
+    sleeps = owners.c.asleep.is_not(None)
+    counts = {"dead": dead, "asleep": sa.and_(~dead, sleeps), "awake": sa.and_(~dead, ~sleeps)}
+    columns: list[Any] = [sa.func.count(sa.case((predicate, 1))).label(name) for name, predicate in counts.items()]
+    return sa.select(*columns).where(owners.c.claims == sa.bindparam("claims", type_=sa.String))

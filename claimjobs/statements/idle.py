@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.find import Selection
-from claimjobs.statements.owners import me, unknown
+from claimjobs.statements.owners import me, silent, unknown
 from claimjobs.table.roles import Roles
 
 
@@ -43,12 +43,9 @@ def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Di
     Session locks are checked only for owners that are awake: an owner that sleeps holds no job.
     """
     now = database_now()
-    # A heartbeat in the future means that the clock was set back. `lease.registry` finds out more.
-    ahead = owners.c.beat > dialect.later(now, owners.c.lease)
-    silent = sa.or_(dialect.later(owners.c.beat, owners.c.lease) < now, ahead)
     locked = owners.c.server_since.is_not(None)
     lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.sessions.lock_holder(owners.c.id).is_(None))
-    unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent, lock_lost))
+    unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent(owners, dialect, now), lock_lost))
     # An alias: these owners are not the rows that are counted.
     unknown_owners = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
     return check(owners, work).add_columns((unwell + unknown_owners).label("unwell"))

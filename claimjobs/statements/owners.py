@@ -59,6 +59,12 @@ def claims_of(owners: sa.Table) -> sa.Select[Any]:
     return sa.select(owners.c.claims).where(me(owners))
 
 
+def silent(owners: sa.Table, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    """The predicate of an owner whose lease is over, or whose heartbeat is in the future: the clock was set back."""
+    ahead = owners.c.beat > dialect.later(now, owners.c.lease)
+    return sa.or_(dialect.later(owners.c.beat, owners.c.lease) < now, ahead)
+
+
 def declare_dead(owners: sa.Table) -> sa.Update:
     """Declare `me` dead. From then on no claim and no heartbeat of this owner succeeds."""
     return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(died=database_now())

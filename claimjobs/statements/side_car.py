@@ -126,11 +126,15 @@ def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.Co
 
 def waiting(pair: SideCarJoin) -> sa.Select[Any]:
     """One row: `jobs`, the rows that are unclaimed; `oldest` (the earliest run_at, if any), `now`."""
-    run_at, claims = pair.source.run_at, pair.claims
+    run_at = pair.source.run_at
     oldest = sa.null() if run_at is None else sa.func.min(run_at)
     counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), pair.now.label("now"))
-    held = sa.exists().where(pair.same_key, ~claims.state.is_(UNCLAIMED)).correlate(pair.source.table)
-    return sa.select(*counts).select_from(pair.source.table).where(~held)
+    return sa.select(*counts).select_from(pair.source.table).where(unclaimed(pair))
+
+
+def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
+    """The predicate of a row that nobody has claimed and that is neither done nor dead."""
+    return ~sa.exists().where(pair.same_key, ~pair.claims.state.is_(UNCLAIMED)).correlate(pair.source.table)
 
 
 def _rows(pair: SideCarJoin, columns: Sequence[Any], attempts: Any) -> sa.Select[Any]:

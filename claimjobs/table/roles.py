@@ -77,11 +77,14 @@ class Roles:
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a job that may be claimed at the instant `now`."""
         named = [column.is_not(None) for column in self.key if column.nullable]
-        ripe = [] if self.run_at is None else [self._ripe(self.run_at, now)]
+        ripe = [] if self.run_at is None else [self.ripe(now)]
         return sa.and_(self.state.is_(UNCLAIMED), *ripe, *named)
 
-    @staticmethod
-    def _ripe(run_at: Column, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    def ripe(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """The predicate that `run_at` is not in the future. Without the column that is always so."""
+        run_at = self.run_at
+        if run_at is None:
+            return sa.true()
         return sa.or_(run_at.is_(None), run_at <= now) if run_at.nullable else run_at <= now
 
     @cached_property

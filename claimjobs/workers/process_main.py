@@ -28,6 +28,7 @@ from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
 from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, unblock_signals
 from claimjobs.table.reflection import is_demonstrations
+from claimjobs.workers.alive_reporter import AliveReporter
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
 from claimjobs.workers.handlers import Handler, Per, handler_of
@@ -74,6 +75,8 @@ class Plan:
     setup: str | None = None
     """MODULE:FUNCTION of a context manager that each consumer enters before its first batch."""
     commit_every: int = 10
+    observed: bool = False
+    """Whether metrics or health are served: then consumers measure their batches, and report every few seconds."""
     verbose: bool = False
     """Whether every failure is logged, with its traceback."""
 
@@ -132,6 +135,11 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connec
             loaded = plan.load_handler()
             queue.use_hooks(plan.load_hooks())
             setup.enter_context(entered(setup_named(plan.setup), plan.setup))
+        reporter = AliveReporter(queue, supervisor)
+        if plan.observed:
+            queue.measure_batches()
+            loaded = reporter.watching(loaded)
+            reporter.start()
         handler = _counting(_reporting_begin(loaded, supervisor) if reports_begin else loaded, open_jobs)
         supervisor.send(Registered(queue.owner_id or None))
         consume(

@@ -18,7 +18,7 @@ from claimjobs.log_events import PROCESS_ENDED
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
 from claimjobs.workers.progress import Line
-from claimjobs.workers.supervisor_pipe import Began, Command, Ended, GaveUp, Message, Progress, Registered
+from claimjobs.workers.supervisor_pipe import Alive, Began, Command, Ended, GaveUp, Message, Progress, Registered
 
 SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
 """A forked child would share its parent's database connections; a spawned one starts with none."""
@@ -64,6 +64,10 @@ class ProcessSlot:
         """Whether the process holds a batch, if it reports that."""
         self.active = -math.inf
         """When it last held one, by the machine's monotonic clock."""
+        self.heard_at: float | None = None
+        """When the process last reported, by the machine's monotonic clock. None: it is starting, or there is none."""
+        self.stalled = 0.0
+        """Seconds without progress on its open batch, as it reported last."""
         self._target = target
         self._arguments = arguments
         self._before = Report()
@@ -100,6 +104,7 @@ class ProcessSlot:
         code = self._end()
         self.was_ready = True
         self.busy = False
+        self.heard_at, self.stalled = None, 0.0
         self._before, self._now = self._before + self._now, Report()
         return code
 
@@ -143,6 +148,8 @@ class ProcessSlot:
 
     def note(self, message: Message) -> None:
         """Store what a message says about the process."""
+        if isinstance(message, (Registered, Progress, Alive)):
+            self.heard_at, self.stalled = time.monotonic(), 0.0
         if isinstance(message, Registered):
             self.owner_id = message.owner_id
             self.was_ready = True
@@ -156,6 +163,8 @@ class ProcessSlot:
             self.owner_id = message.owner_id or self.owner_id
             self._batch = message.batch or self._batch
             self._errors = [] if message.batch else self._errors
+        elif isinstance(message, Alive):
+            self._now, self.stalled = message.report, message.stalled
         elif isinstance(message, GaveUp):
             self._errors = [kind for kind in self._errors if kind == message.kind] + [message.kind]
             if message.at_once or len(self._errors) >= STRIKES:

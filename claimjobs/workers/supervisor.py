@@ -58,6 +58,10 @@ class Supervisor:
         self._forced_end = ForcedEnd(self._queue)
         self._began = self._displayed_at = 0.0
         self._before = 0
+        self.latest: Snapshot | None = None
+        """The state of the run, at most a few TICKs ago. It is replaced, never changed: any thread may read it."""
+        self.ticked_at: float | None = None
+        """When the supervisor last looked after its processes, by the machine's monotonic clock."""
         self.cancelled = False
         """Whether `cancel` was called: batches were released before they were finished."""
         self.display_error: OSError | None = None
@@ -128,6 +132,7 @@ class Supervisor:
     # --- one tick --------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
+        self.ticked_at = time.monotonic()
         self._start_due()
         for message in self._receive():
             self._note(message)
@@ -136,6 +141,16 @@ class Supervisor:
         self._decide()
         self._send_requested()
         self._update_display()
+
+    @property
+    def consumers(self) -> list[ProcessSlot]:
+        """The slots of the consumers."""
+        return self._consumers
+
+    @property
+    def ends(self) -> bool:
+        """Whether the run was told to stop, or has ended."""
+        return "stop" in self._requested or self._phase == "ended"
 
     def _children(self) -> list[ProcessSlot]:
         return [*self._generators, *self._consumers]
@@ -310,10 +325,11 @@ class Supervisor:
             self._show()
 
     def _show(self) -> None:
+        self.latest = self._snapshot()
         if self.display_error is not None:
             return
         try:
-            self._watch(self._snapshot())
+            self._watch(self.latest)
         except OSError as error:
             self.display_error = error
             fields = {"event": OUTPUT_FAILED, "error": str(error)}

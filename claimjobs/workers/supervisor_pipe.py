@@ -61,6 +61,18 @@ class Progress:
 
 
 @dataclass(frozen=True)
+class Alive:
+    """What a consumer has done, sent every few seconds, also while it is idle or works on a batch.
+
+    Sent only if somebody may ask: with `--metrics-port` or `--health-port`.
+    """
+
+    report: Report
+    stalled: float
+    """Seconds without progress on its open batch, if an open transaction holds it; otherwise 0."""
+
+
+@dataclass(frozen=True)
 class GaveUp:
     """The last message of a consumer that ends by an error which its replacement would meet, too."""
 
@@ -91,7 +103,7 @@ class LogRecord:
         logging.getLogger(record.name).handle(record)
 
 
-Message = Registered | Began | Progress | GaveUp | Ended | LogRecord
+Message = Registered | Began | Progress | Alive | GaveUp | Ended | LogRecord
 
 
 class SupervisorPipe:

@@ -63,6 +63,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NotInBatch": (7,),
     "CrossedFork": (),
     "NothingDecided": ("shop:send",),
+    "ExtraMissing": ("metrics", "prometheus_client"),
+    "PortUnusable": ("127.0.0.1", 80, "Permission denied"),
     "SetupFailed": ("shop.model:loaded", "ConnectionError: no model here"),
     "UnfinishedHandler": ("shop:send", "a coroutine"),
     "BadOnDone": ("'kept'",),

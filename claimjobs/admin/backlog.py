@@ -1,0 +1,77 @@
+"""Backlog: how much work waits, by statements that read at most so many rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.clock import in_seconds
+from claimjobs.statements import count
+from claimjobs.statements.side_car import SideCarJoin, unclaimed
+from claimjobs.table.backend import Backend
+from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
+
+LIMIT: Final = 10_000
+"""Up to how many jobs are counted in each state."""
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """Jobs and owners of a queue. A number of jobs that is equal to `limit` means: so many or more."""
+
+    limit: int
+    unclaimed: int
+    due: int
+    """Of the unclaimed jobs that were counted: those that may be claimed now."""
+    oldest: float | None
+    """Seconds for which the oldest of these has been due; None where none is, or no `run_at` tells."""
+    claimed: int
+    dead: int
+    owners: dict[str, int]
+    """How many owners are `awake`, `asleep` and `dead`, by their leases. Empty with `hold="transaction"`."""
+
+
+def read_backlog(
+    connection: sa.Connection,
+    backend: Backend,
+    order: Sequence[sa.ColumnElement[Any]],
+    *,
+    now: sa.ColumnElement[Any],
+    limit: int,
+) -> Backlog:
+    """The backlog, by four short statements. `order`: that of the queue, which its claim index has."""
+    roles, upper = backend.roles, {"claimjobs_limit": limit}
+    jobs_order = order if backend.user_table is None else roles.key
+    waiting = connection.execute(count.first_waiting(backend.source, _unclaimed(backend, now), order, now), upper).one()
+
+    def in_state(state: str) -> int:
+        known = state in roles.state.can
+        return int(connection.execute(count.up_to(roles, state, jobs_order), upper).scalar_one()) if known else 0
+
+    return Backlog(
+        limit=limit,
+        unclaimed=waiting.jobs,
+        due=waiting.due,
+        oldest=_age(waiting) if waiting.due else None,
+        claimed=in_state(CLAIMED),
+        dead=in_state(DEAD),
+        owners=_owners(connection, backend) if backend.by_lease else {},
+    )
+
+
+def _unclaimed(backend: Backend, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    if backend.user_table is None:
+        return backend.roles.state.is_(UNCLAIMED)
+    return unclaimed(SideCarJoin(backend.user_table, backend.roles, backend.dialect, now))
+
+
+def _age(waiting: Any) -> float | None:
+    return None if waiting.oldest is None else max(0.0, in_seconds(waiting.now) - in_seconds(waiting.oldest))
+
+
+def _owners(connection: sa.Connection, backend: Backend) -> dict[str, int]:
+    lives = count.owners_by_life(backend.owners, backend.dialect)
+    return dict(connection.execute(lives, {"claims": backend.roles.name}).mappings().one())

@@ -1,0 +1,53 @@
+"""DatabaseClock: the database's time, without a statement for each reading."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from math import inf
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected
+from claimjobs.errors import ClaimjobsError
+
+EVERY: Final = 60.0
+"""Seconds between two readings of the database's clock."""
+
+
+class DatabaseClock:
+    """Reads the database's clock once a minute. In between this machine's monotonic clock counts on.
+
+    The error of a reading is at most the time of its round trip. A clock that is set is noticed within a minute.
+    """
+
+    def __init__(self, engine: sa.Engine, now: sa.ColumnElement[Any]) -> None:
+        self._engine = engine
+        self._statement = sa.select(now)
+        self._ahead: float | None = None
+        """Seconds since 1970 by the database's clock, less this machine's monotonic clock."""
+        self._read_at = -inf
+
+    def now(self) -> float | None:
+        """Seconds since 1970, by the database's clock; None while it could not be read."""
+        here = time.monotonic()
+        if here - self._read_at >= EVERY:
+            self._read_at = here
+            self._read()
+        return None if self._ahead is None else time.monotonic() + self._ahead
+
+    def _read(self) -> None:
+        """Read the database's clock. An error leaves the reading before: the claim goes on."""
+        try:
+            with connected(self._engine) as connection:
+                began = time.monotonic()
+                moment = connection.execute(self._statement).scalar_one()
+        except (ClaimjobsError, sa.exc.SQLAlchemyError):
+            return
+        self._ahead = in_seconds(moment) - (began + time.monotonic()) / 2
+
+
+def in_seconds(moment: datetime) -> float:
+    """Seconds since 1970. An instant without a time zone is one of UTC, as the database's clock is."""
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,92 @@
+"""BacklogReader: the backlog of a queue for scrapes, read now and then in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.admin.backlog import LIMIT, Backlog
+from claimjobs.database.error_translation import reason
+from claimjobs.errors import ClaimjobsError
+from claimjobs.log_events import BACKLOG_FAILED, BACKLOG_RESTORED
+from claimjobs.queue.queue import Queue
+
+EVERY: Final = 5.0
+"""Seconds between two readings, if somebody asks so often."""
+SHARE: Final = 20
+"""Reading takes at most this fraction (one in so many) of the time, however long the statements take."""
+PATIENCE: Final = 1.0
+"""Seconds that a scrape waits for a reading. After that it gets the reading before."""
+STALE: Final = 15.0
+"""Seconds after which a reading that does not end counts as an error."""
+
+log = logging.getLogger("claimjobs.metrics")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The last backlog that could be read, and whether it still can be."""
+
+    backlog: Backlog | None = None
+    error: str | None = "not read yet"
+    """Why the last reading failed; None: it did not."""
+
+
+class BacklogReader:
+    """Reads the backlog when it is asked for and the last reading is old. A database that hangs makes nobody wait."""
+
+    def __init__(self, queue: Queue, name: str, *, every: float = EVERY, limit: int = LIMIT) -> None:
+        """`name`: that of its table, for the log."""
+        self._queue = queue
+        self._name = name
+        self._every = every
+        self._limit = limit
+        self._last = Reading()
+        self._guard = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._began = self._next = -inf
+
+    def latest(self) -> Reading:
+        """The backlog now, or a moment ago."""
+        with self._guard:
+            thread = self._started()
+        if thread is not None:
+            thread.join(PATIENCE)
+            if thread.is_alive() and time.monotonic() - self._began > STALE:
+                return Reading(self._last.backlog, f"the database has not answered for {STALE:g} s")
+        return self._last
+
+    def _started(self) -> threading.Thread | None:
+        """The thread that reads now, if any; started if a reading is due."""
+        if self._thread is not None and self._thread.is_alive():
+            return self._thread
+        if time.monotonic() < self._next:
+            return None
+        self._began = time.monotonic()
+        self._thread = threading.Thread(target=self._read, name="claimjobs backlog", daemon=True)
+        self._thread.start()
+        return self._thread
+
+    def _read(self) -> None:
+        try:
+            reading = Reading(self._queue.backlog(self._limit), None)
+        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+            reading = Reading(self._last.backlog, error=reason(error))
+        self._log_change(reading)
+        self._last = reading
+        self._next = time.monotonic() + max(self._every, SHARE * (time.monotonic() - self._began))
+
+    def _log_change(self, reading: Reading) -> None:
+        """Log once that the queue cannot be read, and once that it can be again."""
+        before = self._last.error
+        if reading.error is not None and reading.error != before:
+            fields = {"event": BACKLOG_FAILED, "queue": self._name, "error": reading.error}
+            log.warning("the backlog cannot be read: %s", reading.error, extra=fields)
+        elif reading.error is None and before not in (None, Reading().error):
+            log.info("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self._name})

@@ -1,0 +1,116 @@
+"""How much work waits, read without a scan of the table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.metrics.backlog_reader import BacklogReader
+from servers.proxy import Proxy
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.owners import age, still
+from tests.conformance.test_rights import account
+
+MANY = 3_000
+LIMIT = 100
+AROUND = 20
+"""So many rows more may be read: owners, and the row after the last one."""
+
+
+def test_it_counts_jobs_by_state_and_owners_by_life(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(6))
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "no", retry=False)
+    with queue.claim(1) as batch:
+        batch.fail(batch[0], "not now", retry_in=600)
+    batch = queue.claim(2)
+    found = queue.backlog()
+    assert (found.unclaimed, found.due, found.claimed, found.dead) == (3, 2, 2, 1)
+    assert found.oldest is not None
+    assert 0 <= found.oldest < 60
+    assert found.owners == {"awake": 1, "asleep": 0, "dead": 0}
+    batch.settle()
+
+
+def test_without_jobs_nothing_is_due(backend: Backend) -> None:
+    found = backend.queue().backlog()
+    assert (found.unclaimed, found.due, found.oldest, found.claimed, found.dead) == (0, 0, None, 0, 0)
+
+
+def test_an_owner_that_is_silent_for_longer_than_its_lease_is_dead(database: Backend) -> None:
+    queue = still(database.queue())
+    age(database, queue.owner_id)
+    assert queue.backlog().owners == {"awake": 0, "asleep": 0, "dead": 1}
+    database.bare_queue().reclaim_owner(queue.owner_id)
+
+
+def test_of_a_side_car_and_of_open_transactions(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(3))
+    held = backend.bare_queue(hold="transaction")
+    assert (held.backlog().unclaimed, held.backlog().owners) == (3, {})
+
+
+def test_it_reads_no_more_rows_than_its_limit(backend: Backend) -> None:
+    queue = backend.queue(on_done="keep")
+    queue.enqueue(jobs(4 * MANY))
+    for after, state in ((0, "done"), (MANY, "dead"), (2 * MANY, "claimed")):
+        backend.run(f"UPDATE jobs SET status = '{state}' WHERE id > {after} AND id <= {after + MANY}")
+    backend.analyze()
+    assert queue.backlog(LIMIT).unclaimed == LIMIT
+    for statement, values in sent(queue, LIMIT):
+        with backend.engine.connect() as connection:
+            assert backend.rows_read(connection, statement, values) <= LIMIT + AROUND, statement
+            assert "jobs_claim" in backend.plan(connection, statement, values).indexes
+
+
+def sent(queue: Queue, limit: int) -> list[tuple[Any, Any]]:
+    """The statements of a backlog that read jobs, with their parameters."""
+    found: list[tuple[Any, Any]] = []
+
+    def note(_connection: Any, statement: Any, _many: Any, parameters: Any, _options: Any) -> None:
+        if "claimjobs_limit" in parameters:
+            found.append((statement, parameters))
+
+    sa.event.listen(queue.engine, "before_execute", note)
+    try:
+        queue.backlog(limit)
+    finally:
+        sa.event.remove(queue.engine, "before_execute", note)
+    assert len(found) == 3
+    return found
+
+
+def test_an_account_that_may_only_read_reads_it(database: Backend) -> None:
+    database.queue().enqueue(jobs(2))
+    with account(database, jobs="SELECT", claimjobs_owners="SELECT") as engine:
+        assert database.bare_queue(bind=engine).backlog().due == 2
+
+
+def test_a_reading_that_fails_leaves_the_last_one_and_says_why(database: Backend) -> None:
+    queue = database.queue()
+    queue.enqueue(jobs(2))
+    reader = BacklogReader(queue, "jobs", every=0)
+    assert reader.latest().error is None
+    database.run("ALTER TABLE jobs RENAME TO elsewhere")
+    database.wait_for(lambda: reader.latest().error is not None, "the reading fails")
+    reading = reader.latest()
+    assert reading.backlog is not None
+    assert reading.backlog.due == 2
+    assert "jobs" in str(reading.error)
+    database.run("ALTER TABLE elsewhere RENAME TO jobs")
+    database.wait_for(lambda: reader.latest().error is None, "it can be read again")
+
+
+def test_a_database_that_hangs_makes_no_scrape_wait_for_long(anywhere: Backend) -> None:
+    anywhere.queue().enqueue(jobs(2))
+    with Proxy(anywhere.url) as proxy:
+        reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), "jobs", every=0)
+        assert reader.latest().error is None
+        proxy.stall()
+        readings = [reader.latest() for _ in range(3)]
+        assert all(reading.backlog is not None for reading in readings)
