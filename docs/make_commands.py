@@ -17,6 +17,7 @@ import click
 
 from claimjobs.cli.exits import MEANINGS
 from claimjobs.cli.main import COMMANDS, main
+from claimjobs.cli.options import TABLE
 
 PAGE: Final = Path(__file__).with_name("commands.md")
 MARKS: Final = r"(?P<begin><!-- options: (?P<name>[\w -]+) -->)\n.*?(?P<end><!-- options: end -->)"
@@ -43,7 +44,10 @@ def filled(page: str) -> str:
 
 def _parts() -> Iterator[tuple[str, list[str]]]:
     commands = dict(_commands())
-    shared = set.intersection(*({*map(_row, _options(c))} for c in commands.values() if not isinstance(c, click.Group)))
+    of_a_queue = [
+        c for c in commands.values() if not isinstance(c, click.Group) and TABLE in {o.name for o in c.params}
+    ]
+    shared = set.intersection(*({*map(_row, _options(command))} for command in of_a_queue))
     yield BEFORE, _table(map(_row, _options(main)))
     yield EVERYWHERE, _table(row for row in map(_row, _options(commands["status"])) if row in shared)
     yield EXITS, ["| code | meaning |\n| --- | --- |", *(f"| {code} | {text} |" for code, text in MEANINGS.items())]

@@ -25,6 +25,8 @@ WARNINGS: Final = 1
 """`explain`: something costs more than it must, or may fail later."""
 WILL_NOT_WORK: Final = 2
 """`explain`: this queue cannot work as it is."""
+OUTDATED: Final = 8
+"""`upgrade-tables --check` found a table of an earlier version."""
 INTERRUPTED: Final = 130
 """Ctrl-C ended a command before its work was done; no transaction is half done."""
 CANCELLED: Final = 130
@@ -39,6 +41,7 @@ MEANINGS: Final = {
     INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",
     GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or no job was done or failed",
     UNHEALTHY: "status --check: the queue exceeds a limit, which the output names",
+    OUTDATED: "upgrade-tables --check: a table has an earlier schema, which the output names",
     INTERRUPTED: "Ctrl-C ended the command before its work was done (start-processing: a second one)",
 }
 """For `claimjobs --help`."""

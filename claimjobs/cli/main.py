@@ -18,6 +18,7 @@ from claimjobs.database.masking import masked
 
 COMMANDS = {
     "setup-tables": ("claimjobs.cli.setup_tables:setup_tables", "Make the tables of a queue, or print their DDL."),
+    "upgrade-tables": ("claimjobs.cli.upgrade_tables:upgrade_tables", "Bring tables of an earlier version up to date."),
     "start-processing": ("claimjobs.cli.start_processing:start_processing", "Run consumers and generators."),
     "enqueue": ("claimjobs.cli.enqueue:enqueue", "Enqueue the rows of a file: JSON lines or CSV."),
     "dead": ("claimjobs.cli.dead:dead", "List, show, retry or drop jobs that are out of attempts."),

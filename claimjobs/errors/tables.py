@@ -49,9 +49,36 @@ class OwnersOutdated(UnfitTable):
 
     def __init__(self, table: str, column: str) -> None:
         super().__init__(
-            f"table {table!r} was made by an earlier version and has no column {column!r}: run `claimjobs "
-            "setup-tables`, which shows the statements that bring it up to date"
+            f"table {table!r} was made by an earlier version and has no column {column!r}: "
+            "run `claimjobs upgrade-tables`"
         )
+
+
+class TablesNewer(UnfitTable):
+    """A table was made, or upgraded, by a later version of claimjobs."""
+
+    def __init__(self, table: str, version: int, ours: int) -> None:
+        super().__init__(
+            f"table {table!r} has schema {version}, and this version of claimjobs knows schemas up to {ours}: "
+            "upgrade with the later version of claimjobs"
+        )
+
+
+class UpgradeStopped(ClaimjobsError):
+    """A statement of an upgrade was refused. The statements before it are done, and stay."""
+
+    def __init__(self, table: str, statement: str, reason: str, step: str) -> None:
+        super().__init__(
+            f"table {table!r} is not upgraded, because the database refused `{statement}` ({reason}): {step} "
+            "What was done before stays"
+        )
+
+
+class UpgradeRunning(ClaimjobsError):
+    """Another upgrade works in this database."""
+
+    def __init__(self) -> None:
+        super().__init__("another upgrade works in this database: wait for its end, then run this again")
 
 
 class NotClaimable(UnfitTable):

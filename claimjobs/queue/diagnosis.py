@@ -60,16 +60,13 @@ def checked_backend(engine: sa.Engine, shape: Shape) -> Backend:
 
 
 def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
-    """The required columns that the tables lack, each with the statement that adds it."""
-    jobs, owners, _queues = tables_for(shape.load())
-    needed = [(jobs, column) for column in _required(shape, jobs)]
-    if shape.hold == "lease":
-        needed += [(owners, _filled(column)) for column in owners.columns]
+    """The required columns that the table of jobs lacks, each with the statement that adds it."""
+    jobs = tables_for(shape.load())[0]
     with connected(engine) as connection:
-        for table, column in needed:
-            if column.name not in columns_in_database(connection, table):
-                lack = f"table {table.fullname!r} has no column {column.name!r}, which a queue needs"
-                yield f"{lack}: {add_column(engine, table, column)}"
+        for column in _required(shape, jobs):
+            if column.name not in columns_in_database(connection, jobs):
+                lack = f"table {jobs.fullname!r} has no column {column.name!r}, which a queue needs"
+                yield f"{lack}: {add_column(engine, jobs, column)}"
 
 
 def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
@@ -84,11 +81,9 @@ def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
     return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
 
 
-def _filled(column: sa.Column[Any]) -> sa.Column[Any]:
-    """An owner of an earlier version writes no heartbeats: with a lease of 0 it is dead, and its jobs are reclaimed."""
-    if column.nullable or column.server_default is not None:
-        return column
-    return sa.Column(column.name, column.type, nullable=False, server_default="0")
+def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
+    """The names of the columns that the table has in the database."""
+    return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
 
 
 def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:

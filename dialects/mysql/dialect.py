@@ -16,6 +16,7 @@ from claimjobs.dialects.mysql.errors import MySQLErrors
 from claimjobs.dialects.mysql.inspection import MySQLInspection
 from claimjobs.dialects.mysql.key_locks import MySQLKeyLocks
 from claimjobs.dialects.mysql.keys import StraightDelete, force, joined, keys_table, listed, straight
+from claimjobs.dialects.mysql.online_ddl import MySQLOnlineDDL
 from claimjobs.dialects.mysql.sessions import MySQLSessions
 from claimjobs.dialects.mysql.table_rules import MySQLTableRules
 from claimjobs.dialects.mysql.waking import MySQLWaking
@@ -26,6 +27,7 @@ class MySQL(Dialect):
     sessions = MySQLSessions()
     key_locks = MySQLKeyLocks()
     table_rules = MySQLTableRules()
+    online_ddl = MySQLOnlineDDL()
     encoding = MySQLEncoding()
     waking = MySQLWaking()
     inspection = MySQLInspection()

@@ -355,30 +355,15 @@ def test_an_index_of_another_name_that_does_as_well_is_enough(anywhere: Backend)
 # --- what an earlier version made ----------------------------------------------------------------------------
 
 
-def test_the_owners_of_an_earlier_version_are_brought_up_to_date(database: Backend) -> None:
-    """An owner that is still registered there gives no signs of life: what it held is handed back."""
+def test_the_owners_of_an_earlier_version_name_the_command_that_upgrades_them(database: Backend) -> None:
     database.make()
-    for column in ("beat", "lease", "server_since", "died", "asleep"):
-        database.run(f"ALTER TABLE {OWNER_TABLE} DROP COLUMN {column}")
-    database.run(f"INSERT INTO {OWNER_TABLE} (host, pid, claims) VALUES ('gone', 1, 'jobs')")
-    [owner] = [row["id"] for row in database.rows(OWNER_TABLE)]
-    database.run(f"INSERT INTO jobs (d, e, status, owner_id) VALUES ('a', 'b', 'claimed', {owner})")
-    for command in ("status", "reclaim"):
+    database.run(f"ALTER TABLE {OWNER_TABLE} DROP COLUMN beat")
+    for command in ("status", "reclaim", "setup-tables"):
         ended = claimjobs(command, "--url", database.url)
         assert ended.code == exits.TABLE
-        assert "was made by an earlier version and has no column 'beat': run `claimjobs setup-tables`" in ended.err
-    ended = claimjobs("setup-tables", "--url", database.url)
-    assert ended.code == exits.TABLE
-    statements = [line[line.index("ALTER TABLE ") :] for line in ended.err.removeprefix(DELETED).splitlines()]
-    assert [statement.split()[5] for statement in statements] == ["beat", "lease", "server_since", "died", "asleep"]
-    for statement in statements:
-        database.run(statement.removeprefix("claimjobs: "))
+        assert "was made by an earlier version and has no column 'beat': run `claimjobs upgrade-tables`" in ended.err
+    assert claimjobs("upgrade-tables", "--yes", "--url", database.url).code == exits.OK
     assert claimjobs("setup-tables", "--url", database.url).code == exits.OK
-    with database.bare_queue() as queue:
-        assert queue.owner_id > owner
-    assert claimjobs("reclaim", "--url", database.url).out in ("0\n", "1\n")  # the queue's heart may have been first
-    assert [row["status"] for row in database.rows()] == ["unclaimed"]
-    assert database.rows(OWNER_TABLE) == []
 
 
 def test_jobs_of_an_earlier_version_are_a_queue_and_what_they_lack_is_told(database: Backend) -> None:
