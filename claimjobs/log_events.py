@@ -61,6 +61,8 @@ OUTAGE_OVER: Final = "outage_over"
 
 RUN_STARTED: Final = "run_started"
 """A run begins; the message says what happens to done jobs."""
+FINDING: Final = "finding"
+"""What `claimjobs explain` would warn of, at the start of a run."""
 RUN_PHASE: Final = "run_phase"
 """The run drains, stops or cancels."""
 RUN_LATE: Final = "run_late"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -21,15 +23,17 @@ from claimjobs.explain.trial import trial
 from claimjobs.findings import Explanation, Finding
 
 SECONDS: Final = 10.0
-"""The longest that one statement of `explain` may take."""
+"""The longest that one statement may take, if the caller gives no time for all."""
 
 
 class Explainer:
     """Collects findings. What the server refuses to show becomes a finding, too."""
 
-    def __init__(self, engine: sa.Engine, subject: Subject, *, seconds: float = SECONDS) -> None:
-        """`seconds`: the longest that one statement may take."""
-        self._engine, self._subject, self._seconds = engine, subject, seconds
+    def __init__(self, engine: sa.Engine, subject: Subject, *, seconds: float | None = None) -> None:
+        """`seconds`: no check begins later, and no statement takes longer than a quarter of that time."""
+        self._engine, self._subject = engine, subject
+        self._ends = math.inf if seconds is None else time.monotonic() + seconds
+        self._longest = SECONDS if seconds is None else seconds / 4
         self._findings: list[Finding] = []
         self._planned: list[Planned] = []
 
@@ -58,11 +62,13 @@ class Explainer:
             connection = pooled.execution_options(isolation_level=isolation)
             connection.detach()
             with connection.begin():
-                self._subject.inspection.limit_time(connection, self._seconds)
+                self._subject.inspection.limit_time(connection, self._longest)
             yield connection
 
     def _add(self, check: str, find: Callable[[], Iterable[Finding]]) -> None:
         """Add what a check finds. A refusal of the server ends this check only."""
+        if time.monotonic() > self._ends:
+            return
         try:
             self._findings.extend(find())
         except NotShown as hidden:

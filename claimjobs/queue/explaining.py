@@ -19,7 +19,9 @@ CHECKS: Final = ("table", "predicate", "settings", "rights")
 """Errors that end every claim, and what each is about."""
 
 
-def explain(engine: sa.Engine, parts: QueueParts, settings: Settings, *, analyze: bool) -> Explanation:
+def explain(
+    engine: sa.Engine, parts: QueueParts, settings: Settings, *, analyze: bool, seconds: float | None
+) -> Explanation:
     """Explain a queue; if it cannot work, the only finding says why. Raises ConnectionFailed."""
     try:
         parts.backend  # noqa: B018 - a server that cannot be reached raises here
@@ -34,7 +36,7 @@ def explain(engine: sa.Engine, parts: QueueParts, settings: Settings, *, analyze
             raise
         says = f"this user may not read the table ({reason(error)}): grant SELECT, INSERT, UPDATE and DELETE on it"
         return Explanation(parts.backend.source.name, (Finding("rights", "will not work", says),))
-    return Explainer(engine, subject).run(analyze=analyze)
+    return Explainer(engine, subject, seconds=seconds).run(analyze=analyze)
 
 
 def _subject(parts: QueueParts, settings: Settings) -> Subject:

@@ -341,14 +341,15 @@ class Queue:
         with selector.understood(None):
             selector.trial(None, ordered=True)
 
-    def explain(self, *, analyze: bool = False) -> Explanation:
+    def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
         """What the statements of this queue do on this database, and what its settings mean for them.
 
         Each finding has a verdict; `Explanation.verdict` is the worst. The statements are planned, not run. With
         `analyze` a claim of 100 jobs is made in a transaction that is rolled back, to count its row locks. A table or a
-        predicate with which no claim can work is a finding, not an error. Raises ConnectionFailed.
+        predicate with which no claim can work is a finding, not an error. `seconds`: what cannot be checked within that
+        time is left out. Raises ConnectionFailed.
         """
-        return explaining.explain(self.engine, self._parts, self._chosen, analyze=analyze)
+        return explaining.explain(self.engine, self._parts, self._chosen, analyze=analyze, seconds=seconds)
 
     # --- reclaiming ------------------------------------------------------------------------------------
 

@@ -44,10 +44,9 @@ class MySQLInspection(Inspection):
     explain = "EXPLAIN FORMAT=TRADITIONAL"
 
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
-        # It counts for SELECT and EXPLAIN; what locks is limited by the wait for a lock.
+        # It counts for SELECT alone. Other statements wait at most for a row, or for a table that is altered now.
         connection.exec_driver_sql(
-            f"SET SESSION max_execution_time = {max(1, round(seconds * 1000))}, "
-            f"innodb_lock_wait_timeout = {max(1, round(seconds))}"
+            f"SET SESSION max_execution_time = {max(1, round(seconds * 1000))}, {_waits(seconds)}"
         ).close()
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
@@ -97,9 +96,7 @@ class MariaDBInspection(MySQLInspection):
     explain = "EXPLAIN"
 
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
-        connection.exec_driver_sql(
-            f"SET SESSION max_statement_time = {seconds}, innodb_lock_wait_timeout = {max(1, round(seconds))}"
-        ).close()
+        connection.exec_driver_sql(f"SET SESSION max_statement_time = {seconds}, {_waits(seconds)}").close()
 
     def row_locks(self, connection: sa.Connection, table: sa.Table) -> int:
         # It lists no locks. InnoDB's count is that of all tables of the transaction, and is renewed ten times a second.
@@ -113,6 +110,11 @@ class MariaDBInspection(MySQLInspection):
 
     def history_length(self, connection: sa.Connection) -> int:
         return int(connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")).one()[1])
+
+
+def _waits(seconds: float) -> str:
+    whole = max(1, round(seconds))
+    return f"innodb_lock_wait_timeout = {whole}, lock_wait_timeout = {whole}"
 
 
 def _binlog(format_: str | None) -> Finding:
