@@ -38,8 +38,7 @@ class StartChecks:
     def _run(self) -> None:
         try:
             findings = self._queue.explain(seconds=SECONDS).findings
-        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:  # the consumers meet it, too, and say so
-            log.debug("the queue could not be explained: %s", error)
+        except (ClaimjobsError, sa.exc.SQLAlchemyError):  # the consumers meet it, too, and say so
             return
         for finding in findings:
             if finding.verdict in ("warning", "will not work") and finding.check not in UNTOLD:
