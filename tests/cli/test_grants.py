@@ -21,6 +21,7 @@ from tests.cli.accounts import Accounts, accounts
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.sleepers import PATIENT, Consumer
+from tests.docs.commands import shown
 
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -311,3 +312,11 @@ def test_a_session_of_another_account_is_ended_with_the_optional_right(database:
             assert ended.out.strip() == "1", ended.err
             batch.done()
             assert len(database.sessions()) <= before
+
+
+def test_the_commands_of_the_page_about_security(database: Backend) -> None:
+    lines = [line for line in shown() if line.where.startswith("security.md:")]
+    assert len(lines) == 3
+    for line in lines:
+        ended = claimjobs(*line.words, env={"CLAIMJOBS_URL": database.url})
+        assert ended.code == 0, f"{line}: {ended.err}"

@@ -15,8 +15,9 @@ COMMANDS = ROOT / "docs" / "commands.md"
 DBA = ROOT / "docs" / "dba.md"
 MONITORING = ROOT / "docs" / "monitoring.md"
 OPERATING = ROOT / "docs" / "operating.md"
+DEPLOYING = ROOT / "docs" / "deploying.md"
 SECURITY = ROOT / "docs" / "security.md"
-MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING, OPERATING, SECURITY)
+MANUAL = (README, GUIDE, COMMANDS, DBA, MONITORING, OPERATING, SECURITY, DEPLOYING)
 """What users read, in this order."""
 
 MADE = r"<!-- (options|bench): [\w -]+ -->\n.*?<!-- \1: end -->"
