@@ -25,6 +25,7 @@ COMMANDS = {
     "purge": ("claimjobs.cli.purge:purge", "Delete jobs that have been done, or dead, for long."),
     "reclaim": ("claimjobs.cli.reclaim:reclaim", "Reclaim the jobs of dead owners, if no consumer runs."),
     "explain": ("claimjobs.cli.explain:explain", "Say what claims do on this database, and what to change."),
+    "exporter": ("claimjobs.cli.exporter:exporter", "Serve metrics of a table for Prometheus."),
     "status": ("claimjobs.cli.status:status", "Count the jobs, and show which owners hold them."),
 }
 """The module of each command, and its help. A module is imported only when its command is called."""

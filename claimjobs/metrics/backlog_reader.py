@@ -89,4 +89,4 @@ class BacklogReader:
             fields = {"event": BACKLOG_FAILED, "queue": self._name, "error": reading.error}
             log.warning("the backlog cannot be read: %s", reading.error, extra=fields)
         elif reading.error is None and before not in (None, Reading().error):
-            log.info("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self._name})
+            log.warning("the backlog can be read again", extra={"event": BACKLOG_RESTORED, "queue": self._name})

@@ -20,7 +20,7 @@ from tests.backends import Backend
 from tests.cli.command import claimjobs
 
 HELP_SECONDS = 0.3
-RUN_ELSEWHERE = {"start-processing"}
+RUN_ELSEWHERE = {"start-processing", "exporter"}
 """Commands whose examples take their time."""
 
 

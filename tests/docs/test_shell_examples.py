@@ -66,7 +66,7 @@ def test_the_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
     for block in (block for page in (GUIDE, COMMANDS, README) for block in written_blocks(page, "sh")):
         for line in block.text.splitlines():
             if line.startswith(("claimjobs ", "printf ")):
-                _run(any_shop, line.replace("--duration 20", "--duration 1 --consumers 2"))
+                _run(any_shop, _ending(line))
     assert (any_shop.folder / "emails.sql").read_text().startswith("CREATE TABLE emails")
     assert ET.parse(any_shop.folder / "run.svg").getroot().tag.endswith("svg")
     assert not (any_shop.folder / "bad.csv").exists()
@@ -75,6 +75,12 @@ def test_the_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
     assert [row["state"] for row in any_shop.backend.rows("orders")] == [2, 2, 2]
     with any_shop.backend.engine.connect() as connection:
         assert sorted(connection.scalars(sa.text("SELECT order_nr FROM entries"))) == [1, 2, 3]
+
+
+def _ending(line: str) -> str:
+    """A command line that would not end by itself, or soon, with an end."""
+    line = line.replace("--duration 20", "--duration 1 --consumers 2").replace("--port 9187", "--port 0")
+    return f"timeout --preserve-status 3 {line}" if "claimjobs exporter" in line else line
 
 
 def _run(shop: Shop, line: str) -> None:

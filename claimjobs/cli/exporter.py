@@ -1,0 +1,78 @@
+"""`claimjobs exporter`: serves the metrics of a table, for Prometheus."""
+
+from __future__ import annotations
+
+import click
+
+from claimjobs.admin.backlog import LIMIT
+from claimjobs.cli.console import log_on_stderr, say
+from claimjobs.cli.numbers import LARGEST_PORT, Number, WholeNumber
+from claimjobs.cli.options import queue_for, url_option
+from claimjobs.cli.shapes import shape_options
+from claimjobs.metrics import require_prometheus_client
+from claimjobs.metrics.backlog_reader import EVERY, BacklogReader
+from claimjobs.metrics.http_server import LOOPBACK, HttpServer
+from claimjobs.queue.config import Shape
+from claimjobs.queue.queue import Queue
+from claimjobs.signals import graceful
+
+
+@click.command()
+@click.option("--port", type=WholeNumber(0, LARGEST_PORT), required=True, help="The port of /metrics; 0: any free one.")
+@click.option(
+    "--bind",
+    default=LOOPBACK,
+    show_default=True,
+    metavar="ADDRESS",
+    help="The address of this port; 0.0.0.0: all addresses of the machine.",
+)
+@click.option(
+    "--every",
+    type=Number(),
+    default=EVERY,
+    show_default=True,
+    metavar="SECONDS",
+    help="Read the table at most so often.",
+)
+@click.option(
+    "--limit",
+    type=WholeNumber(1),
+    default=LIMIT,
+    show_default=True,
+    metavar="JOBS",
+    help="Count the jobs of each state up to this number.",
+)
+@url_option
+@shape_options
+def exporter(port: int, bind: str, every: float, limit: int, url: str | None, shape: Shape) -> None:
+    """Serve metrics of a table on /metrics, without consumers, until Ctrl-C or SIGTERM.
+
+    It needs the extra `metrics`, and an account that may SELECT from the table and from the table of owners. It reads
+    at most --limit rows of each state, and not the whole table: a number that is equal to --limit means "so many or
+    more". docs/monitoring.md has the list of the metrics.
+
+    If the table cannot be read at the start, the command ends with the exit code of that error. If it cannot be read
+    later, claimjobs_backlog_readable is 0, and a line on standard error says why.
+
+    \b
+    Examples:
+      claimjobs exporter --port 9187
+      claimjobs exporter --port 9187 --table orders --column status=state
+    """
+    require_prometheus_client()
+    from claimjobs.metrics.collector import TableCollector  # noqa: PLC0415 - an extra
+    from claimjobs.metrics.metrics_page import MetricsPage  # noqa: PLC0415
+
+    with queue_for(url, shape) as queue, log_on_stderr():
+        queue.backlog(limit)
+        name = queue.table.fullname
+        page = MetricsPage(TableCollector(BacklogReader(queue, name, every=every, limit=limit), name))
+        with HttpServer(bind, port, [page]) as server:
+            say(f"/metrics of table {name} on http://{bind}:{server.port}")
+            _wait_for_a_signal(queue)
+
+
+def _wait_for_a_signal(queue: Queue) -> None:
+    with graceful(queue.stop, queue.stop):
+        while not queue.stopping:
+            queue.wait(60.0)
