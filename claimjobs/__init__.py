@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from claimjobs.queue.config import Shape
     from claimjobs.queue.queue import Queue
     from claimjobs.signals import stop_on_signals
+    from claimjobs.table.alembic import include_object
     from claimjobs.table.columns import Columns
     from claimjobs.table.create import make, tables_for
     from claimjobs.table.definitions import job_table
@@ -40,6 +41,7 @@ __all__ = [
     "Shape",
     "SideCar",
     "database_url",
+    "include_object",
     "job_table",
     "make",
     "next_whole",
@@ -62,6 +64,7 @@ _MODULES = {
     "Shape": "queue.config",
     "SideCar": "options",
     "database_url": "embedded.server",
+    "include_object": "table.alembic",
     "job_table": "table.definitions",
     "make": "table.create",
     "next_whole": "instants",
