@@ -118,7 +118,7 @@ class Arena:
         healthy = replace(formation.settings, road="direct", clock=0.0)
         alive = [group for group in self.supervisors if group.alive]
         if formation.supervised and not alive:
-            self.supervisors.append(self._supervisor(formation.settings, formation.supervised))
+            self.supervisors.append(self.supervisor(formation.settings, formation.supervised))
         while sum(group.alive for group in self.bares) < formation.bare:
             clock = formation.settings.clock * (-1) ** len(self.bares)
             self.bares.append(self.bare(replace(formation.settings, clock=clock)))
@@ -126,7 +126,8 @@ class Arena:
             self.witnesses.append(self.bare(healthy))
         until(lambda: self._registered(any), "a consumer of every group is registered")
 
-    def _supervisor(self, settings: Settings, consumers: int) -> Group:
+    def supervisor(self, settings: Settings, consumers: int) -> Group:
+        """Another supervisor with so many consumers."""
         return self._start(supervised(self.url(settings.road), settings, consumers), settings, consumers)
 
     def bare(self, settings: Settings) -> Group:

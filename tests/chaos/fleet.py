@@ -49,6 +49,8 @@ class Settings:
     """How it reaches the server."""
     clock: float = 0.0
     """Hours by which its clock is off."""
+    stop_timeout: float | None = None
+    """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ def _is_spawned(pid: int) -> bool:
 
 def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
     """The command of a supervisor with so many consumers."""
-    options = {
+    options: dict[str, object] = {
         "--consumers": consumers,
         "--batch-size": settings.size,
         "--lease": settings.lease,
@@ -162,6 +164,8 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--attempts": settings.attempts,
         "--url": url,
     }
+    if settings.stop_timeout is not None:
+        options["--stop-timeout"] = settings.stop_timeout
     words = [str(word) for option in options.items() for word in option]
     return [sys.executable, "-m", "claimjobs", "start-processing", HANDLER, *words, "--json"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.chaos.faults import disk, network, processes, server, work
+from tests.chaos.faults import disk, network, operator, processes, server, work
 from tests.chaos.faults.fault import Fault, NotHere
 from tests.chaos.fleet import Formation
 from tests.chaos.work import KILLS, RAISES
@@ -57,6 +57,9 @@ FAULTS: Final = (
         poison=frozenset({KILLS}),
         hands=work.hands(10),
     ),
+    Fault("operator: stopped at a deadline", operator.stop_at_deadline, ALL_SORTS.but(stop_timeout=0.01), 8, limit=5),
+    Fault("operator: deployed anew", operator.deploy, ALL_SORTS, times=3, limit=5),
+    Fault("operator: paused and resumed", operator.pause_and_resume, ALL_SORTS, times=4, limit=5),
     Fault("a handler that hangs", work.hang, ALL_SORTS.but(lease=2.0, max_batch_time=1.0), times=3, limit=5),
 )
 
