@@ -32,7 +32,7 @@ class ClaimPlan:
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
     _settle_and_claim: SettleThenClaim | None = field(default=None, init=False)
 
-    def settle_and_claim(self, settler: Settler) -> SettleThenClaim:
+    def way_to_settle_and_claim(self, settler: Settler) -> SettleThenClaim:
         """How a batch is settled and the next one claimed in one transaction. Built at the first call."""
         if self._settle_and_claim is None:
             self._settle_and_claim = settle_and_claim_for(settler, self.strategy)

@@ -1,4 +1,4 @@
-"""Refusals: jobs whose outcome the database refuses or swallows. The other jobs of the batch are settled.
+"""SettleWithRefusals: jobs whose outcome the database refuses or swallows. The other jobs of the batch are settled.
 
 A constraint, a trigger or a foreign key refuses a row with an error: the settle is halved until such a row is alone. A
 trigger or a rule can also swallow a write without an error: then this owner still holds the job.
@@ -36,7 +36,7 @@ class Unsettled(NamedTuple):
     """This owner still holds them, because neither their outcome nor their failure can be written; with the reason."""
 
 
-class Refusals:
+class SettleWithRefusals:
     """Settles through a connector, and makes failed each job whose outcome the database refuses or swallows."""
 
     def __init__(self, connector: Connector, backend: Backend, settler: Settler, retry: Retry) -> None:

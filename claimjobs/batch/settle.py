@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
-from claimjobs.batch.leftovers import Leftovers
+from claimjobs.batch.still_due import StillDueRows
 from claimjobs.callables import unfinished
 from claimjobs.claim.strategy import Phase
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -136,14 +136,14 @@ class Settler:
         on_done: OnDone | None,
         *,
         otherwise: Finish | None = None,
-        left: Leftovers | None = None,
+        still_due: StillDueRows | None = None,
         ready: sa.ColumnElement[bool] | None = None,
         locked: bool = False,
         user_table: Roles | None = None,
     ) -> None:
         """`on_done`: None if no done jobs are settled. `otherwise`: what happens if a function returns None.
 
-        `left`, `ready`: with "leave", the rows that are still due, and the predicate that finds them.
+        `still_due`, `ready`: with "leave", the rows that are still due, and the predicate that finds them.
 
         `locked`: the jobs are locked by the transaction that settles, so that the owner's id is no guard.
 
@@ -157,7 +157,7 @@ class Settler:
         self._now = now
         self._on_done = on_done
         self._otherwise = otherwise
-        self._left, self._ready = left, ready
+        self._still_due, self._ready = still_due, ready
         self._delete = CompiledStatement(statements.delete(target))
         self._keep = CompiledStatement(statements.keep(target, now))
         self._release = CompiledStatement(statements.release(target))
@@ -176,29 +176,29 @@ class Settler:
         try:
             for attempt in connector.attempts():
                 with attempt as connection:
-                    lost = self.settle_in(connection, me, outcomes)
+                    unwritten = self.settle_in(connection, me, outcomes)
         except SomeLost:
             for attempt in connector.attempts():
                 with attempt as connection:
-                    lost = self._lock_then_write(connection, me, outcomes)
-        return lost
+                    unwritten = self._lock_then_write(connection, me, outcomes)
+        return unwritten
 
     def settle_in(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes in the caller's transaction; returns as `settle`. Raises SomeLost: roll back then.
 
-        If the database does not return what it wrote, the count shows that some jobs are lost, but not which.
+        If the database does not return what it wrote, the count shows that some jobs were not written, but not which.
         """
         if self._locks_first:
             return self._lock_then_write(connection, me, outcomes)
-        lost: set[Key] = set()
+        unwritten: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
             keys = values["claimjobs_keys"]
             if self._target.dialect.returns_what_it_writes:
                 rows = connection.execute(statement.statement, _by(me, values))
-                lost.update(set(keys) - {key_of(row) for row in rows})
+                unwritten.update(set(keys) - {key_of(row) for row in rows})
             elif statement.count(connection, _by(me, values)) != len(keys):
                 raise SomeLost
-        return lost
+        return unwritten
 
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:
@@ -230,9 +230,9 @@ class Settler:
             reached, keys = statement.count(connection, _by(me, values)), values["claimjobs_keys"]
             if reached < len(keys) and not self._may_be_short(connection, statement, reached, keys):
                 short.update(keys)
-        if self._left is not None and self._ready is not None:
+        if self._still_due is not None and self._ready is not None:
             for keys in _cut(outcomes.done, MANY):
-                self._left.find(connection, keys, self._ready)
+                self._still_due.find(connection, keys, self._ready)
         return short
 
     def _may_be_short(

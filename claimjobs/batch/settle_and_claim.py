@@ -30,12 +30,13 @@ class SettleThenClaim:
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
-        """Settle jobs of `owner`, and claim jobs for `me`, in the caller's transaction: the lost jobs, and the claim.
+        """Settle jobs of `owner`, and claim jobs for `me`, in the caller's transaction: the keys of the rows that
+        were not written, and the claim.
 
         Raises SomeLost, OwnerDead or KeyNotUnique: roll back then, and settle without a claim.
         """
-        lost = self._settler.settle_in(connection, owner, outcomes)
-        return lost, self._strategy.claim(connection, me, request)
+        unwritten = self._settler.settle_in(connection, owner, outcomes)
+        return unwritten, self._strategy.claim(connection, me, request)
 
 
 class SettleAndClaimInOne(SettleThenClaim):
@@ -64,10 +65,10 @@ class SettleAndClaimInOne(SettleThenClaim):
         rows = statement.of(request).rows(connection, parameters, statement.reader)
         count, *arrays = rows[0][: self._settle_columns]
         settled = settled_by_the_dead(count) if count < 0 else count
-        lost = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
+        unwritten = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
         if count < 0:  # the owner was declared dead: the settle stands, and the next claim registers a new id
-            return lost, NOTHING
-        return lost, self._one.result(connection, statement.reader, rows, owner=me, request=request)
+            return unwritten, NOTHING
+        return unwritten, self._one.result(connection, statement.reader, rows, owner=me, request=request)
 
 
 def _keys(arrays: list[list[Any]]) -> set[Key]:

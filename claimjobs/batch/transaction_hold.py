@@ -155,8 +155,8 @@ class BatchTransaction:
 
     Two more savepoints are made before those. The outer one undoes the whole batch. The inner one shows whether the
     transaction is intact: it is released before the settle writes, and the release fails if the server has rolled the
-    transaction back, as after a deadlock. Then no lock protects the handler's later writes, and a settle would wait for
-    the next owner of the jobs.
+    transaction back, as after a deadlock. After such a rollback no lock protects later writes, and the settle would
+    wait for whoever claimed the jobs meanwhile.
     """
 
     def __init__(self, transaction: OpenTransaction, claimed: ClaimResult) -> None:

@@ -20,8 +20,8 @@ from claimjobs.table.backend import Backend
 READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
 """Types of which Python can hold every value."""
 SETTLED_COLUMNS: Final = 1
-"""Columns before those of the job that every row of a claim repeats: how many jobs of the batch before were settled,
-or less than 0 if the owner is dead."""
+"""The leading columns of a claim, equal in every row: the number of settled jobs of the previous batch; negative if the
+owner is dead."""
 
 
 class OneStatement(ClaimStrategy):

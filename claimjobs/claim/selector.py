@@ -27,8 +27,8 @@ class Selector:
     where: Where
     order_by: OrderBy
     now: sa.ColumnElement[Any]
-    excluded: sa.ColumnElement[bool] = field(default_factory=sa.true)
-    """The predicate of rows that this Queue may still claim."""
+    claimable: sa.ColumnElement[bool] = field(default_factory=sa.true)
+    """True for rows that this Queue may still claim: see `batch.still_due`."""
 
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
@@ -37,9 +37,9 @@ class Selector:
         return Selection(sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *self.predicates(where)), order)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
-        """Both predicates, and the one of the excluded rows, over columns of the user's table."""
+        """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""
         roles, lexis = self.roles, self.dialect.lexis
-        return (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis), self.excluded)
+        return (*predicates_of(self.where, roles, lexis), *predicates_of(where, roles, lexis), self.claimable)
 
     def changes(self, where: Where) -> bool:
         """Whether a callable gives the predicate, so that it may differ from call to call."""

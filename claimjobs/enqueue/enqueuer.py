@@ -16,7 +16,7 @@ from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.copy_insert import CopyInsert
 from claimjobs.enqueue.insert import Insert, InsertTarget, OnBad, PlainInsert, Undo
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.replay import Replay, ReportOnce
+from claimjobs.enqueue.repeatable_rows import RepeatableRows, ReportOnce
 from claimjobs.enqueue.unique_insert import UniqueInsert, unique_columns
 from claimjobs.report import Report
 from claimjobs.table.backend import Backend
@@ -61,14 +61,14 @@ class Enqueuer:
         """
         if not unique:
             return self._insert_once(rows, on_bad, unique)
-        replay = Replay([rows] if isinstance(rows, Mapping) else rows)
+        repeatable = RepeatableRows([rows] if isinstance(rows, Mapping) else rows)
         once = None if on_bad is None else ReportOnce(on_bad).report
         backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
         while True:
             try:
-                return self._insert_once(replay, once, unique)
+                return self._insert_once(repeatable, once, unique)
             except sa.exc.DBAPIError as error:
-                if replay.broken or not self._is_conflict(error) or time.monotonic() >= deadline:
+                if repeatable.broken or not self._is_conflict(error) or time.monotonic() >= deadline:
                     raise
             time.sleep(backoff.pause())
 

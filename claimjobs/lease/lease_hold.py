@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold
-from claimjobs.batch.refusals import Refusals, Unsettled
+from claimjobs.batch.refusals import SettleWithRefusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
 from claimjobs.control import Control
@@ -78,7 +78,7 @@ class LeaseHold(Hold):
         self._one_at_a_time = threading.Lock()
         """Locked during a claim and a settle, until `_held_keys` is up to date: no other thread may read it before."""
         self.owner = Owner(self._connector, backend, liveness)
-        self._refusals = Refusals(self._connector, backend, settler, retry)
+        self._refusals = SettleWithRefusals(self._connector, backend, settler, retry)
         self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
         self.heartbeat = Heartbeat(
             self._connector, backend, liveness, owner=self.owner, reaper=reaper, hold=self, control=control
@@ -172,7 +172,7 @@ class LeaseHold(Hold):
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
         owner = claimed.owner
-        way = plan.settle_and_claim(self._settler)
+        way = plan.way_to_settle_and_claim(self._settler)
         with self._one_settle(outcomes):
             losses = self._connector.lost
             if not outcomes.all_done:
@@ -182,7 +182,9 @@ class LeaseHold(Hold):
                 for attempt in self._connector.attempts(autocommit=autocommit):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
-                        lost, following = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+                        unwritten, following = way.settle_and_claim(
+                            connection, me, request, owner=owner, outcomes=outcomes
+                        )
             except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed, sa.exc.DBAPIError) as error:
                 if self._connector.is_passing(error):
                     raise
@@ -190,7 +192,7 @@ class LeaseHold(Hold):
                 unsettled, following = self._refusals.settle(owner, outcomes), NOTHING
             else:
                 self._range.learn(request, following)
-                unsettled, following = self._followed(outcomes, owner, lost, following)
+                unsettled, following = self._followed(outcomes, owner, unwritten, following)
             lost = self._record_settle(outcomes, owner, unsettled, losses=losses)
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too

@@ -20,8 +20,8 @@ from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold, SettlesBatch
-from claimjobs.batch.leftovers import Leftovers
 from claimjobs.batch.settle import OnDone, Settler
+from claimjobs.batch.still_due import StillDueRows
 from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.claim.choose import strategy_for
 from claimjobs.claim.probe import Probe
@@ -70,7 +70,7 @@ class QueueParts:
         self._preparing = threading.RLock()
         self._backend: Backend | None = None
         self._finish: tuple[Finish | None] | None = None
-        self._leftovers: Leftovers | None = None
+        self._still_due_rows: StillDueRows | None = None
         self._plan: ClaimPlan | None = None
         self._hold: LeaseHold | TransactionHold | None = None
         self._enqueuer: Enqueuer | None = None
@@ -195,7 +195,7 @@ class QueueParts:
             now,
             on_done,
             otherwise=self._default_finish if callable(on_done) else None,
-            left=self._left if leaves else None,
+            still_due=self._still_due if leaves else None,
             ready=self.selector.selection(None).ready if leaves else None,
             locked=not chosen.by_lease,
             user_table=backend.user_table,
@@ -209,8 +209,8 @@ class QueueParts:
         Raises BadPredicate; KeyUnequal or WriteSwallowed if no claim can ever succeed.
         """
         hold = self.hold
-        if self._leftovers is not None:
-            self._leftovers.check()
+        if self._still_due_rows is not None:
+            self._still_due_rows.check()
         with self.selector.understood(where), self._readable():
             claimed = hold.claim(size, self.plan(where))
             self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
@@ -313,9 +313,9 @@ class QueueParts:
     def selector(self) -> Selector:
         """The rows that the queue's predicate and order select."""
         backend, chosen = self.backend, self._settings
-        excluded = self._left.excluded if chosen.on_done == LEAVE else sa.true()
+        claimable = self._still_due.claimable if chosen.on_done == LEAVE else sa.true()
         roles, order = backend.source, chosen.order_by
-        return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, excluded)
+        return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable)
 
     @property
     def order(self) -> Sequence[sa.ColumnElement[Any]]:
@@ -323,12 +323,12 @@ class QueueParts:
         return self.selector.selection(None).order
 
     @property
-    def _left(self) -> Leftovers:
+    def _still_due(self) -> StillDueRows:
         """The rows that are still due after their handler. They are remembered as long as this Queue exists."""
         with self._preparing:
-            if self._leftovers is None:
-                self._leftovers = Leftovers(self.backend.roles, self.backend.dialect, self._report)
-            return self._leftovers
+            if self._still_due_rows is None:
+                self._still_due_rows = StillDueRows(self.backend.roles, self.backend.dialect, self._report)
+            return self._still_due_rows
 
     def work(self, where: Where) -> sa.ColumnElement[Any] | None:
         """A scalar that is NULL when no job is due. None if a callable gives the predicate."""

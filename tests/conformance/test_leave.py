@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Queue
-from claimjobs.batch.leftovers import MOST
+from claimjobs.batch.still_due import MOST
 from claimjobs.errors import StillDue
 from claimjobs.options import HOLDS
 from tests.backends import Backend

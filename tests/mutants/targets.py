@@ -21,7 +21,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_pickup test_columns test_locks test_liveness test_unreadable test_fit test_tables",
     ),
     "settle": (
-        "batch/settle batch/batch batch/refusals batch/leftovers options statements/settle",
+        "batch/settle batch/batch batch/refusals batch/still_due options statements/settle",
         "unit/test_batch unit/test_retry test_settle test_retry test_batch test_on_done test_owners test_transaction "
         "test_dead test_bulk test_turn test_side_car test_refusals test_leave",
     ),

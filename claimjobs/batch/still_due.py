@@ -1,4 +1,4 @@
-"""Leftovers: rows that are still due after their handler has returned, with `on_done="leave"`."""
+"""StillDueRows: rows that are still due after their handler has returned, with `on_done="leave"`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST: Final = 1_000
 SHOWN: Final = 10
 """The most keys in a message."""
 
-log = logging.getLogger("claimjobs.leftovers")
+log = logging.getLogger("claimjobs.still_due")
 
 
-class Leftovers:
+class StillDueRows:
     """Finds such rows in the settle, reports each once, and excludes them from the claims of this Queue.
 
     Other Queues do not know them: another consumer may claim such a row once, too.
@@ -35,8 +35,8 @@ class Leftovers:
         self._keys: dict[Key, None] = {}
 
     @property
-    def excluded(self) -> sa.ColumnElement[bool]:
-        """The predicate of rows that are not excluded. Its keys are read each time it is sent."""
+    def claimable(self) -> sa.ColumnElement[bool]:
+        """True for rows that this Queue may still claim. The keys are read each time it is sent."""
         key = self._roles.key
         keys: sa.BindParameter[Any] = sa.bindparam("claimjobs_left", expanding=True, callable_=lambda: [*self._keys])
         return key[0].not_in(keys) if len(key) == 1 else sa.tuple_(*key).not_in(keys)

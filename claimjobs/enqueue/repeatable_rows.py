@@ -9,7 +9,7 @@ from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadRow
 
 
-class Replay:
+class RepeatableRows:
     """Rows that can be iterated over several times, even if their source gives them only once."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
