@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Final
 
 import sqlalchemy as sa
@@ -293,7 +293,7 @@ class LeaseHold(Hold):
         if self._process != os.getpid():
             return 0
         with self._one_at_a_time:
-            jobs = self._release_in_database()
+            jobs = self._release_but(self._stuck)
             self._held_keys.clear()
             self._report.released += jobs
         self.progress()
@@ -325,13 +325,14 @@ class LeaseHold(Hold):
 
     def _release_all(self) -> None:
         self._reaper.report()
-        self._release_in_database(patience=1)
+        self._release_but(frozenset(), patience=1)
         self.owner.leave()
 
-    def _release_in_database(self, patience: float | None = None) -> int:
+    def _release_but(self, stuck: Set[Key], patience: float | None = None) -> int:
+        """Release what this owner holds in the database; return how many jobs that were."""
         self._following.clear()
         me = self.owner.id
-        keys = [key for key in self._held_by(me, patience) if key not in self._stuck]
+        keys = [key for key in self._held_by(me, patience) if key not in stuck]
         if keys:
             self._settler.settle(self._connector, me, Outcomes(released=keys))
         return len(keys)
