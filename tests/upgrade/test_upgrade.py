@@ -107,6 +107,23 @@ def test_a_table_in_use_is_not_waited_for_and_the_upgrade_can_run_again(database
     assert [table.table for table in upgrade(database.engine)] == ["jobs"]
 
 
+def test_what_a_server_cannot_do_online_is_refused_and_can_run_again(database: Backend) -> None:
+    if database.family == "postgres":
+        pytest.skip("postgres lacks a clause that refuses to copy a table")
+    database.may_leave_owners = True
+    install(database, "before-heartbeats")
+    adopt(database)
+    database.run("ALTER TABLE jobs ROW_FORMAT=COMPRESSED")
+    with pytest.raises(
+        UpgradeStopped, match="run it without ALGORITHM and LOCK when the table may be locked"
+    ) as refused:
+        list(upgrade(database.engine))
+    statement = str(refused.value).partition("`")[2].partition(", ALGORITHM")[0]
+    database.run(statement)
+    list(upgrade(database.engine))
+    assert plan(database.engine) == []
+
+
 def test_two_upgrades_do_not_work_at_once(database: Backend) -> None:
     database.may_leave_owners = True
     install(database, "schema-1")
