@@ -46,7 +46,7 @@ def _longest_batch(connection: sa.Connection, subject: Subject) -> float | None:
     if roles.owner_date is None:
         raise NotShown("no column says when a job was claimed")
     since, now = connection.execute(samples.oldest_claim(roles, roles.owner_date, subject.now)).one()
-    return None if since is None else (_aware(now) - _aware(since)).total_seconds()
+    return None if since is None else max(0.0, (_aware(now) - _aware(since)).total_seconds())
 
 
 def _aware(instant: datetime) -> datetime:

@@ -47,7 +47,7 @@ class Planned(NamedTuple):
 def planned(connection: sa.Connection, subject: Subject) -> Iterator[Planned]:
     """Each phase with its plan. Without rows in the table only those that need no keys."""
     keys = subject.some_keys(connection)
-    for phase in subject.phases(keys):
+    for phase in subject.phases(subject.some_owner(connection), keys):
         if keys or [] not in phase.parameters.values():
             sql, parameters = as_sent(connection, phase.statement, phase.parameters)
             yield Planned(phase, sql, subject.inspection.plan(connection, sql, parameters))
@@ -59,6 +59,8 @@ def plan_finding(found: Planned, *, is_small: bool) -> Finding:
     if found.sorts:
         costs.append("sorts rows of the table before it takes the first")
     check = f"plan of {found.phase.name}"
+    if not found.reads:
+        return Finding(check, "not known", "not known, because no owner lives for whom it could reach a row")
     if not costs:
         return Finding(check, "ok", f"it reads {', '.join(map(_through, found.reads))}, and sorts nothing")
     if is_small:

@@ -47,10 +47,14 @@ class Subject:
         """The user's table."""
         return self.backend.source.table
 
-    def phases(self, keys: list[Key]) -> list[Phase]:
+    def phases(self, owner: int, keys: list[Key]) -> list[Phase]:
         """The statements of a claim, then of a settle, of jobs with these keys."""
-        claim = self.plan.strategy.phases(NOBODY, ClaimRequest(SIZE, SIZE), keys)
-        return [*claim, *self.settler.phases(NOBODY, keys)]
+        claim = self.plan.strategy.phases(owner, ClaimRequest(SIZE, SIZE), keys)
+        return [*claim, *self.settler.phases(owner, keys)]
+
+    def some_owner(self, connection: sa.Connection) -> int:
+        """An owner that lives, or nobody. A planner may find out that a statement for a dead owner reaches no row."""
+        return (self.backend.by_lease and connection.scalar(samples.some_owner(self.backend.owners))) or NOBODY
 
     def some_keys(self, connection: sa.Connection) -> list[Key]:
         """The keys of a few rows."""

@@ -25,5 +25,10 @@ def oldest_claim(roles: Roles, owner_date: sa.Column[Any], now: sa.ColumnElement
     return sa.select(sa.func.min(owner_date), now).select_from(roles.table).where(roles.state.is_(CLAIMED))
 
 
+def some_owner(owners: sa.Table) -> sa.Select[Any]:
+    """The id of an owner that was not declared dead; NULL: there is none."""
+    return sa.select(sa.func.min(owners.c.id)).where(owners.c.died.is_(None))
+
+
 def _some(rows: sa.Select[Any]) -> sa.Select[Any]:
     return rows.limit(sa.bindparam("claimjobs_limit", type_=sa.Integer))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Liveness, Queue
+from claimjobs import Liveness, Queue, SideCar, make, side_car_tables
 from claimjobs.explain.subject import SIZE, SMALL
 from claimjobs.findings import Explanation, Finding
 from tests.backends import Backend
@@ -191,6 +191,17 @@ def test_missing_rights_are_named(backend: Backend, granted: dict[str, str], ver
     assert (found.verdict, says in found.says) == (verdict, True), found
 
 
+def test_a_table_that_is_only_read_needs_no_right_to_write(backend: Backend) -> None:
+    backend.run("CREATE TABLE mails (id INT PRIMARY KEY, subject VARCHAR(40))")
+    make(backend.engine, side_car_tables(backend.engine, "mails"))
+    backend.run("CREATE TABLE jobs (id SERIAL PRIMARY KEY)")  # of which the account has a right to the sequence
+    rights = {"mails": "SELECT, INSERT", "mails_claims": ALL, "claimjobs_owners": ALL, "claimjobs_queues": "SELECT"}
+    with account(backend, **rights) as engine:
+        for reads, verdict in ((SideCar(lock_source=False), "ok"), (SideCar(), "will not work")):
+            with closing(backend.bare_queue("mails", bind=engine, side_car=reads)) as queue:
+                assert of(queue.explain(), "rights").verdict == verdict
+
+
 def test_who_may_not_read_the_jobs_is_told_so(backend: Backend) -> None:
     backend.make()
     with (
@@ -222,8 +233,9 @@ def test_what_the_server_hides_from_this_user_is_not_known(backend: Backend) -> 
 def test_a_batch_that_lasts_longer_than_it_may_is_a_warning(backend: Backend) -> None:
     queue = filled(backend, rows=3)
     with queue.claim(1) as batch:
-        explained = backend.queue(liveness=Liveness(max_batch_time=0.001)).explain()
-        assert "longer than max_batch_time" in warned(explained, "lease")
+        hasty = backend.queue(liveness=Liveness(max_batch_time=0.001))
+        backend.wait_for(lambda: of(hasty.explain(), "lease").verdict == "warning", "the claim is old enough")
+        assert "longer than max_batch_time" in warned(hasty.explain(), "lease")
         assert of(backend.queue().explain(), "lease").verdict == "ok"
         batch.done()
 
