@@ -28,6 +28,7 @@ class Control:
         self._queue = None if queue is None else weakref.ref(queue)
         self._stopped = False
         self._expired = False
+        self._paused = False
         self._draining = False
         self.waits_for_retries = False
         """Whether a loop that drains goes on while failed jobs wait for their next attempt."""
@@ -73,6 +74,17 @@ class Control:
     def expired(self) -> bool:
         """Whether `expire` was called."""
         return self._expired
+
+    def set_paused(self, paused: bool) -> None:
+        """Note whether the queue is paused; when it is resumed, wake the waiting threads."""
+        resumed, self._paused = self._paused and not paused, paused
+        if resumed:
+            self.wake()
+
+    @property
+    def paused(self) -> bool:
+        """Whether the queue was paused when that was read last."""
+        return self._paused
 
     @property
     def draining(self) -> bool:

@@ -10,8 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.database.savepoint import savepoint
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
-from claimjobs.statements import count
+from claimjobs.statements import count, pause
 from claimjobs.statements.side_car import SideCarJoin, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
@@ -62,6 +63,10 @@ class Stats:
     strangers: Mapping[int, int] = field(default_factory=dict)
     """Claimed jobs by their `owner_id`, if that is another program's. Consumers do not reclaim them."""
 
+    paused: float | None = None
+    """Seconds for which the queue has been paused; None: it is not paused."""
+    pause_reason: str | None = None
+
     @property
     def left(self) -> int:
         """Jobs that are still to be done: unclaimed and claimed."""
@@ -97,6 +102,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = _held(connection, backend) if backend.by_lease else {}
+    paused, reason = _paused(connection, backend)
     return Stats(
         unclaimed=jobs[UNCLAIMED],
         claimed=jobs[CLAIMED],
@@ -107,7 +113,21 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
         ownerless=_ownerless(connection, backend) if known[CLAIMED] else 0,
+        paused=paused,
+        pause_reason=reason,
     )
+
+
+def _paused(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:
+    """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
+    try:
+        with savepoint(connection):
+            row = connection.execute(pause.read(backend.roles.name)).first()
+    except sa.exc.DBAPIError:
+        if backend.by_lease:
+            raise
+        return None, None
+    return (None, None) if row is None else ((_aware(row.now) - _aware(row.paused)).total_seconds(), row.reason)
 
 
 def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:

@@ -6,6 +6,8 @@ import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
+import sqlalchemy as sa
+
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.candidate_range import CandidateRange
@@ -14,6 +16,7 @@ from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
 from claimjobs.report import Report
+from claimjobs.statements import pause
 from claimjobs.table.backend import Backend
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ class Hold(ABC):
         self._backend, self._settler, self._report, self._control = backend, settler, report, control
         self._range = CandidateRange(report)
         self._process = os.getpid()
+        self._read_pause = pause.read(backend.roles.name)
 
     @property
     @abstractmethod
@@ -60,6 +64,19 @@ class Hold(ABC):
     @abstractmethod
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         """Claim in a transaction of this connector."""
+
+    @property
+    def pause_is_stale(self) -> bool:
+        """Whether `read_pause` is due because of the time: no heartbeat calls it."""
+        return False
+
+    @abstractmethod
+    def read_pause(self, patience: float | None = None) -> None:
+        """Read whether the queue is paused, and note it in the control."""
+
+    def _note_pause(self, connection: sa.Connection) -> None:
+        paused = connection.execute(self._read_pause).first() is not None
+        self._control.set_paused(paused)
 
     @abstractmethod
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:

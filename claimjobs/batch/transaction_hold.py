@@ -7,8 +7,10 @@ and a table needs no column for one.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -278,15 +280,13 @@ class TransactionHold(Hold):
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
+        self._pause_read_at = -math.inf
 
     # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs, locked by a transaction that stays open."""
-        if not self._idle:
-            self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
-        transaction = self._idle.pop()
-        self._busy.append(transaction)
+        transaction = self._take()
         try:
             claimed = self._claim_until_over(transaction, size, plan)
         except BaseException:
@@ -297,6 +297,33 @@ class TransactionHold(Hold):
             return claimed
         self._end(transaction)
         return NOTHING if claimed.jobs else claimed
+
+    def _take(self) -> OpenTransaction:
+        if not self._idle:
+            self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
+        transaction = self._idle.pop()
+        self._busy.append(transaction)
+        return transaction
+
+    @property
+    def pause_is_stale(self) -> bool:
+        """No heartbeat reads it: it is read between two batches, once in the time of a heartbeat at most."""
+        return time.monotonic() - self._pause_read_at >= self._liveness.beat
+
+    def read_pause(self, patience: float | None = None) -> None:
+        """Read it through the connection of the next claim. A database without the table of queues has no pauses."""
+        transaction = self._take()
+        try:
+            for attempt in transaction.attempts(patience, unless=self._control):
+                with attempt as connection:
+                    self._note_pause(connection)
+            self._pause_read_at = time.monotonic()
+        except sa.exc.DBAPIError as error:
+            if transaction.is_passing(error):
+                raise
+            self._pause_read_at = math.inf  # it is missing, or this user may not read it: do not try again
+        finally:
+            self._end(transaction)
 
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
         connector.close()  # the last try claimed nothing

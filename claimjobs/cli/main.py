@@ -24,6 +24,8 @@ COMMANDS = {
     "dead": ("claimjobs.cli.dead:dead", "List, show, retry or drop jobs that are out of attempts."),
     "purge": ("claimjobs.cli.purge:purge", "Delete jobs that have been done, or dead, for long."),
     "reclaim": ("claimjobs.cli.reclaim:reclaim", "Reclaim the jobs of dead owners, if no consumer runs."),
+    "pause": ("claimjobs.cli.pause:pause", "Let no consumer claim from a table."),
+    "resume": ("claimjobs.cli.pause:resume", "End a pause."),
     "explain": ("claimjobs.cli.explain:explain", "Say what claims do on this database, and what to change."),
     "exporter": ("claimjobs.cli.exporter:exporter", "Serve metrics of a table for Prometheus."),
     "status": ("claimjobs.cli.status:status", "Count the jobs, and show which owners hold them."),

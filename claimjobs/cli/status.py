@@ -63,11 +63,11 @@ def status(
 
     With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (claimed jobs without an owner's
     id); "other", a list with the "value" and the "rows" of each value that means no state; "strangers", a list with the
-    "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due); "owners", each with
-    "id", "host", "pid", "age_seconds" (since it began), "silence_seconds" (since its last heartbeat), "lease_seconds",
-    "lock" ("held", "free" or "none": lease only), "dead" (true until its jobs are reclaimed), "asleep_seconds" (since
-    it fell asleep; null: it is awake) and "jobs" (that it holds); "where_not_counted", the predicate of the queue, or
-    null.
+    "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due); "paused_seconds"
+    (null: it is not paused) and "pause_reason"; "owners", each with "id", "host", "pid", "age_seconds" (since it
+    began), "silence_seconds" (since its last heartbeat), "lease_seconds", "lock" ("held", "free" or "none": lease
+    only), "dead" (true until its jobs are reclaimed), "asleep_seconds" (since it fell asleep; null: it is awake) and
+    "jobs" (that it holds); "where_not_counted", the predicate of the queue, or null.
 
     --check is for cron and for monitoring such as Nagios. It needs at least one of --max-age, --max-dead, --max-waiting
     and --min-owners. It prints one line that names each limit that is exceeded, or "ok". With --json it adds the same
@@ -119,6 +119,8 @@ def _object(name: str, stats: Stats) -> dict[str, object]:
         "ownerless": stats.ownerless,
         "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
         "oldest_due_seconds": stats.oldest,
+        "paused_seconds": stats.paused,
+        "pause_reason": stats.pause_reason,
         "strangers": [{"owner_id": owner, "jobs": jobs} for owner, jobs in stats.strangers.items()],
         "owners": [_renamed(asdict(owner)) for owner in stats.owners],
     }
@@ -138,7 +140,15 @@ def _lines(name: str, stats: Stats) -> list[str]:
     owners = [f"{name}: owner {_owner(owner)}" for owner in stats.owners]
     nobody = [f"{name}: {line}" for line in _ownerless(stats)]
     strangers = [f"{name}: {line}" for line in _strangers(stats)]
-    return [*counts, *nobody, *others, f"{name}: {_oldest(stats)}", *owners, *strangers]
+    paused = [f"{name}: {line}" for line in _paused(stats)]
+    return [*paused, *counts, *nobody, *others, f"{name}: {_oldest(stats)}", *owners, *strangers]
+
+
+def _paused(stats: Stats) -> list[str]:
+    if stats.paused is None:
+        return []
+    reason = f" ({stats.pause_reason})" if stats.pause_reason else ""
+    return [f"paused for {age(stats.paused)}{reason}: `claimjobs resume` ends it"]
 
 
 def _ownerless(stats: Stats) -> list[str]:
@@ -192,7 +202,14 @@ def _tables(name: str, stats: Stats) -> list[Table | str]:
     for line in _others(stats):
         rows, _, what = line.partition(" ")
         jobs.add_row(what, f"{int(rows):,}")
-    return [jobs, *_ownerless(stats), _oldest(stats), *([_owners(stats)] if stats.owners else []), *_strangers(stats)]
+    return [
+        *_paused(stats),
+        jobs,
+        *_ownerless(stats),
+        _oldest(stats),
+        *([_owners(stats)] if stats.owners else []),
+        *_strangers(stats),
+    ]
 
 
 def _owners(stats: Stats) -> Table:

@@ -39,7 +39,7 @@ class Enqueuer:
         self._engine = engine
         self._roles = backend.source
         self._dialect = backend.dialect
-        self._notifier = notifier
+        self.notifier = notifier
         self._patience = patience
         self._report = report
         self._unique_keys: dict[tuple[str, ...], tuple[Column, ...]] = {}
@@ -51,7 +51,7 @@ class Enqueuer:
         """Insert in the transaction of a caller, who commits; return how many rows were inserted."""
         connection = transaction_of.connection() if isinstance(transaction_of, Session) else transaction_of
         count = self._insert_on(connection, on_bad, savepoint, unique).insert_all(rows)
-        self._notifier.wake_after_commit(connection, count)
+        self.notifier.wake_after_commit(connection, count)
         return count
 
     def insert_and_commit(self, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]) -> int:
@@ -80,7 +80,7 @@ class Enqueuer:
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 own.execution_options(isolation_level=AUTOCOMMIT)
-            self._notifier.wake(own, count)
+            self.notifier.wake(own, count)
             return count
 
     def _insert_on(

@@ -140,6 +140,7 @@ class Heartbeat:
         now = time.monotonic()
         if now >= self._next_beat or not self._leads:
             self._owner.beat()
+            self._hold.read_pause(patience=0)
             self._next_beat = now + self._liveness.beat
 
     def _reclaim_dead(self) -> None:

@@ -98,6 +98,12 @@ class LeaseHold(Hold):
         self.progress()
         return claimed
 
+    def read_pause(self, patience: float | None = None) -> None:
+        """Read it through the owner's connection. After `stop` that is not tried again."""
+        for attempt in self._connector.attempts(patience, unless=self._control):
+            with attempt as connection:
+                self._note_pause(connection)
+
     def _add_held(self, claimed: ClaimResult) -> None:
         self._held_keys[claimed.owner].update(keys_of(claimed))
         self._release_unconfirmed()

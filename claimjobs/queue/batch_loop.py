@@ -85,10 +85,12 @@ class BatchLoop:
             return None
 
     def _is_last(self, empty: Batch, idleness: IdleBackoff) -> bool:
-        """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates."""
+        """Whether the loop ends after this empty batch. A drain goes on while others have locked the candidates, and
+        while the queue is paused: nobody knows then whether a job is due.
+        """
         if self._control.stopping or idleness.left <= 0:
             return True
-        drained = (self._drain or self._control.draining) and not empty.contended
+        drained = (self._drain or self._control.draining) and not (empty.contended or self._control.paused)
         return bool(drained) and not self._retries_are_awaited()
 
     @property
@@ -110,6 +112,7 @@ class BatchLoop:
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
             self._wait_to_be_woken(sleeper, idleness)
         self._control.clear_wake()
+        self._parts.expect_pause()
         return True
 
     def _wake_condition(self, idleness: IdleBackoff) -> WakeCondition:
@@ -149,6 +152,8 @@ class BatchSource:
 
     def next_batch(self) -> Batch:
         """The batch that was claimed with the last settle, or else a new claim. It may be empty."""
+        if self._control.paused:
+            self._release_following()
         following, self._next = self._next, None
         if following is not None:
             hold, claimed = following
@@ -158,7 +163,7 @@ class BatchSource:
 
     def settle(self, hold: Hold, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
         """Settle a batch and claim the next one. If no job was done, a claim would return the same jobs again."""
-        if self._is_last or not (outcomes.done and hold.settles_and_claims):
+        if self._ends or not (outcomes.done and hold.settles_and_claims):
             return hold.settle(claimed, outcomes)
         try:
             plan = self._parts.plan(self.where)
@@ -170,12 +175,16 @@ class BatchSource:
         return lost
 
     @property
-    def _is_last(self) -> bool:
-        return self._closed or self._control.stopping
+    def _ends(self) -> bool:
+        """Whether no other batch follows for now."""
+        return self._closed or self._control.stopping or self._control.paused
 
     def close(self) -> None:
         """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""
         self._closed = True
+        self._release_following()
+
+    def _release_following(self) -> None:
         following, self._next = self._next, None
         if following is not None:
             hold, claimed = following
@@ -201,6 +210,8 @@ class PrefetchSource:
 
     def next_batch(self) -> Batch:
         """The oldest batch that was claimed ahead, or else a new claim. It may be empty."""
+        if self._control.paused:
+            self._release_all()
         batch = self._next.popleft().result() if self._next else self._claim()
         if not batch:  # it was claimed some time ago: there may be jobs now
             batch = self._claim()
@@ -211,6 +222,9 @@ class PrefetchSource:
     def close(self) -> None:
         """Release the batches that were not asked for."""
         self._thread.shutdown(cancel_futures=True)
+        self._release_all()
+
+    def _release_all(self) -> None:
         for claim in self._next:
             if not claim.cancelled() and not claim.exception():
                 claim.result().settle()

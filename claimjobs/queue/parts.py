@@ -26,7 +26,7 @@ from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.claim.choose import strategy_for
 from claimjobs.claim.probe import Probe
 from claimjobs.claim.selector import Selector
-from claimjobs.claim.strategy import ClaimResult, ClaimStrategy
+from claimjobs.claim.strategy import NOTHING, ClaimResult, ClaimStrategy
 from claimjobs.control import Control
 from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
@@ -42,6 +42,7 @@ from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
 from claimjobs.statements.find import Selection
+from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
@@ -77,6 +78,7 @@ class QueueParts:
         self._timer: BatchTimer | None = None
         self._in_vain = 0
         """Claims in a row that found candidates and claimed none."""
+        self._pause_expected = False
         self._empty = 0
         """Claims that found no candidate."""
         self._finalizers: list[Callable[[], Any]] = []
@@ -123,6 +125,7 @@ class QueueParts:
             if self._hold is None:
                 self._hold = self._new_hold(backend)
                 self._finalizers.append(weakref.finalize(self, self._hold.close))
+                self._hold.read_pause()
             return self._hold
 
     def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
@@ -209,6 +212,8 @@ class QueueParts:
         Raises BadPredicate; KeyUnequal or WriteSwallowed if no claim can ever succeed.
         """
         hold = self.hold
+        if self.is_paused():
+            return self.batch(hold, NOTHING, settled_by)
         if self._still_due_rows is not None:
             self._still_due_rows.check()
         with self.selector.understood(where), self._readable():
@@ -219,6 +224,20 @@ class QueueParts:
             elif not claimed.found:
                 self._report_unreadable_keys()
         return self.batch(hold, claimed, settled_by)
+
+    def is_paused(self) -> bool:
+        """Whether the queue is paused. The database is asked while it is, after `expect_pause`, and where no heartbeat
+        does it.
+        """
+        hold = self.hold
+        if self._control.paused or self._pause_expected or hold.pause_is_stale:
+            self._pause_expected = False
+            hold.read_pause()
+        return self._control.paused
+
+    def expect_pause(self) -> None:
+        """Let the next claim read whether the queue is paused: while a loop slept, no heartbeat read it."""
+        self._pause_expected = True
 
     def _report_unreadable_keys(self) -> None:
         """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""
@@ -331,7 +350,9 @@ class QueueParts:
             return self._still_due_rows
 
     def work(self, where: Where) -> sa.ColumnElement[Any] | None:
-        """A scalar that is NULL when no job is due. None if a callable gives the predicate."""
+        """A scalar that is NULL when no job is due, or the queue is paused. None if a callable gives the predicate."""
+        if self._control.paused:
+            return resumed(self.backend.roles.name)
         return None if self.selector.changes(where) else self.plan(where).work
 
     def retries(self, where: Where) -> Retries:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
 from claimjobs.admin.dead_jobs import DeadJobs
+from claimjobs.admin.pause import Pauses
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
@@ -156,7 +157,8 @@ class Queue:
     # --- claiming --------------------------------------------------------------------------------------
 
     def claim(self, size: int = 100, where: Where = None) -> Batch:
-        """Claim the next jobs: at most `size`, perhaps none. This Queue holds them until the batch is settled.
+        """Claim the next jobs: at most `size`, perhaps none, and none while the queue is paused. This Queue holds them
+        until the batch is settled.
 
         `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder.
         """
@@ -238,6 +240,24 @@ class Queue:
     def wait(self, seconds: float) -> None:
         """Pause for so many seconds; `stop()` and `drain()` end the pause."""
         self._control.wait(seconds)
+
+    def pause(self, reason: str | None = None) -> None:
+        """Let nobody claim from this table until `resume`, on any machine. It is stored in the database.
+
+        Consumers notice it with their next heartbeat, after a fifth of a lease, or when they wake. They finish the
+        batch in hand, release what they claimed ahead, and wait. It counts for the whole table, whatever `where`. If
+        the queue is paused already, only the reason is replaced. Raises QueuesMissing.
+        """
+        with self._parts.connector() as connector:
+            Pauses(self.engine, connector, self._parts.backend).pause(reason)
+        self._parts.expect_pause()
+
+    def resume(self) -> bool:
+        """End a pause, and wake the consumers; return whether the queue was paused. Raises QueuesMissing."""
+        with self._parts.connector() as connector:
+            was_paused = Pauses(self.engine, connector, self._parts.backend).resume(self._parts.enqueuer.notifier)
+        self._parts.expect_pause()
+        return was_paused
 
     @property
     def owner_id(self) -> int:

@@ -118,7 +118,7 @@ def _claims(connection: sa.Connection, dialect: Dialect, source: Roles, *, side_
 def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
     try:
         owners = resolve(connection, owner_table())
-        _check_queues(connection)
+        check_queues(connection)
     except ColumnMissing as missing:
         raise OwnersOutdated(missing.table, missing.column) from None
     except sa.exc.DBAPIError as error:
@@ -132,7 +132,8 @@ def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
     return owners
 
 
-def _check_queues(connection: sa.Connection) -> None:
+def check_queues(connection: sa.Connection) -> None:
+    """Raises QueuesMissing."""
     try:
         resolve(connection, queues_table())
     except TableMissing:

@@ -26,6 +26,8 @@ class BacklogCounter:
     def __init__(self, queue: Queue, every: float = 1.0) -> None:
         self.left: int | None = None
         """Jobs unclaimed or claimed, at the last count."""
+        self.paused = False
+        """Whether the queue was paused at the last count."""
         self._queue = queue
         self._every = every
         self._ended = threading.Event()
@@ -59,7 +61,8 @@ class BacklogCounter:
         """Count; return the seconds until the next count."""
         began = time.monotonic()
         try:
-            self.left = self._queue.stats().left
+            stats = self._queue.stats()
+            self.left, self.paused = stats.left, stats.paused is not None
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             fields = {"event": COUNT_FAILED, "error": str(error)}
             log.debug("the queue could not be counted: %s", error, extra=fields)

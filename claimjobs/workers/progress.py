@@ -28,7 +28,7 @@ class Snapshot:
     """A run at one moment."""
 
     phase: str
-    """`starting`, `running`, `draining`, `stopping`, `cancelling` or `ended`."""
+    """`starting`, `running`, `paused`, `draining`, `stopping`, `cancelling` or `ended`."""
     elapsed: float
     """Seconds since the start."""
     consumers: tuple[Line, ...]

@@ -443,7 +443,7 @@ def test_what_an_unknown_owner_holds_is_found_by_sleepers(backend: Backend) -> N
 def test_a_producer_that_may_not_look_for_sleepers_enqueues_all_the_same(backend: Backend) -> None:
     """Also into a transaction that holds more than that."""
     producer = backend.queue()
-    producer._parts.enqueuer._notifier._choose = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
+    producer._parts.enqueuer.notifier._choose = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
     with Consumer(backend, backend.queue(), poll=0.1) as consumer:
         consumer.falls_asleep()
         with backend.engine.begin() as connection:

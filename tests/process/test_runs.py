@@ -249,3 +249,29 @@ def test_a_batch_in_hand_is_work_however_long_it_takes(anywhere: Backend, tmp_pa
     assert code == 0
     assert "no consumer had a job for 0.5 s" in err
     assert len(noted(anywhere, "done")) == 10
+
+
+# --- paused --------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_run_waits_with_drain_and_goes_on_when_it_is_resumed(database: Backend, tmp_path: Path) -> None:
+    """The pause outlasts the start of consumers; the screen shows it."""
+    queue = database.queue()
+    queue.enqueue(rows(20))
+    queue.pause("deploy")
+    with started(database, tmp_path, f"{HANDLERS}:note_batch", "--consumers", "2", "--drain") as command:
+        command.wait_until_it_says("paused ")
+        assert noted(database, "done") == []
+        queue.resume()
+        code, _, _ = command.end()
+    assert code == 0
+    assert len(noted(database, "done")) == 20
+
+
+def test_a_paused_run_ends_by_idle(anywhere: Backend, tmp_path: Path) -> None:
+    queue = anywhere.queue()
+    queue.enqueue(rows(3))
+    queue.pause()
+    with started(anywhere, tmp_path, f"{HANDLERS}:note_batch", "--consumers", "1", "--idle", "0.5") as command:
+        code, _, err = command.end()
+    assert (code, statuses(anywhere)) == (0, ["unclaimed"] * 3), err

@@ -48,6 +48,7 @@ class Settled(Hold):
 
     settle_and_claim: Any = claim
     _claim_once: Any = claim
+    read_pause: Any = claim
 
     def progress(self) -> None:
         """Nobody is told."""

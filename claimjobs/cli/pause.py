@@ -1,0 +1,48 @@
+"""`claimjobs pause` and `claimjobs resume`: what an operator tells all consumers of a table."""
+
+from __future__ import annotations
+
+import click
+
+from claimjobs.cli.console import say
+from claimjobs.cli.options import queue_for, url_option
+from claimjobs.cli.shapes import shape_options
+from claimjobs.queue.config import Shape
+
+
+@click.command()
+@click.option("--reason", metavar="TEXT", help="Why: `claimjobs status` shows it.")
+@url_option
+@shape_options
+def pause(reason: str | None, url: str | None, shape: Shape) -> None:
+    """Let no consumer claim from this table, on any machine, until `claimjobs resume`.
+
+    It is stored in the database, and outlasts restarts. Consumers notice it within a fifth of their lease (2 s). They
+    finish the batch in hand, and wait; jobs can still be enqueued. A run with --drain waits, too; --idle and --duration
+    end it. The pause is for the whole table, whatever the predicate of a queue. If it is paused already, only the
+    reason is replaced.
+
+    \b
+    Examples:
+      claimjobs pause --reason "the mail server is down"
+      claimjobs pause --table emails
+    """
+    with queue_for(url, shape) as queue:
+        queue.pause(reason)
+        say(f"{queue.table.fullname} is paused: `claimjobs resume` ends that")
+
+
+@click.command()
+@url_option
+@shape_options
+def resume(url: str | None, shape: Shape) -> None:
+    """End a pause. Waiting consumers go on at once.
+
+    \b
+    Examples:
+      claimjobs resume
+      claimjobs resume --table emails
+    """
+    with queue_for(url, shape) as queue:
+        was_paused = queue.resume()
+        say(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")
