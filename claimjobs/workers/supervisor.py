@@ -340,7 +340,7 @@ class Supervisor:
     def _snapshot(self) -> Snapshot:
         total = self._total()
         return Snapshot(
-            phase="paused" if self._phase == "running" and self._backlog.paused else self._phase,
+            phase="paused" if self._phase in ("running", "draining") and self._backlog.paused else self._phase,
             elapsed=time.monotonic() - self._began,
             consumers=tuple(child.line() for child in self._consumers),
             generators=tuple(child.line() for child in self._generators),

@@ -160,7 +160,7 @@ def test_without_the_table_of_queues_a_transaction_claims_and_a_pause_says_what_
 def test_a_table_that_does_not_exist_cannot_be_paused(anywhere: Backend) -> None:
     anywhere.make()
     with pytest.raises(TableMissing):
-        anywhere.queue(table="nowhere").pause()
+        anywhere.bare_queue("nowhere").pause()
     assert anywhere.rows("claimjobs_queues") == []
 
 
