@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from claimjobs.cli.console import say
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue.config import Shape
@@ -29,7 +28,7 @@ def pause(reason: str | None, url: str | None, shape: Shape) -> None:
     """
     with queue_for(url, shape) as queue:
         queue.pause(reason)
-        say(f"{queue.table.fullname} is paused: `claimjobs resume` ends that")
+        click.echo(f"{queue.table.fullname} is paused: `claimjobs resume` ends that")
 
 
 @click.command()
@@ -45,4 +44,4 @@ def resume(url: str | None, shape: Shape) -> None:
     """
     with queue_for(url, shape) as queue:
         was_paused = queue.resume()
-        say(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")
+        click.echo(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")
