@@ -21,7 +21,7 @@ from claimjobs.dialects.online_ddl import OnlineDDL
 from claimjobs.dialects.sessions import ISOLATION, Sessions
 from claimjobs.dialects.table_rules import TableRules
 from claimjobs.dialects.value_encoding import ValueEncoding
-from claimjobs.dialects.waking import Waking
+from claimjobs.dialects.waking import WakeTrigger, Waking
 
 Write = TypeVar("Write", sa.Update, sa.Delete, sa.Select[Any])
 Key = Any
@@ -88,6 +88,12 @@ class Dialect:
 
     wakes: ClassVar[bool] = False
     """An owner that waits for work can be woken by the transaction that enqueues it (see `waking`)."""
+
+    wake_trigger: ClassVar[WakeTrigger | None] = None
+    """A trigger can wake owners at each INSERT of any program; None: it cannot, for the reason `no_wake_trigger`."""
+
+    no_wake_trigger: ClassVar[str] = ""
+    """Why there is no such trigger."""
 
     interrupts: ClassVar[bool] = False
     """Waking an owner ends the statement that it sleeps in, after the commit. Otherwise it is part of the transaction.

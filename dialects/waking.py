@@ -22,6 +22,24 @@ class Listener(Protocol):
         """Free what the listener holds. `wait` is not called any more."""
 
 
+class WakeTrigger:
+    """A trigger on a user's table that wakes idle owners, whoever inserts. Names are given as statements write them."""
+
+    def make(self, table: str, claims: str, owners: str) -> str:
+        """The statement that makes the trigger, if it is not there. `claims`: what owners of this queue claim from,
+        besides the table. `owners`: the table of owners.
+        """
+        raise NotImplementedError
+
+    def drop(self, table: str) -> str:
+        """The statement that drops the trigger, if it is there."""
+        raise NotImplementedError
+
+    def is_there(self, table: str) -> sa.ColumnElement[bool]:
+        """Whether the table has the trigger, and it is enabled."""
+        raise NotImplementedError
+
+
 class Waking:
     """For a database that `wakes`."""
 

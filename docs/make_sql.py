@@ -170,7 +170,7 @@ def _asleep(ours: sa.Table, roles: Roles, dialect: Dialect) -> dict[str, Any]:
         "lie down": sleepers.mark_asleep(ours),
         "check": sleepers.check(ours, work),
         "careful": sleepers.careful(ours, work, dialect=dialect, roles=roles),
-        "call": sleepers.wake(ours, dialect),
+        "call": sleepers.wake(ours, dialect, DEFAULT_TABLE),
         **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
     }
 

@@ -39,6 +39,7 @@ CODES: dict[type[BaseException], int] = {
     errors.BadMap: exits.INPUT,
     errors.BadRow: exits.INPUT,
     errors.BadUnique: exits.USAGE,
+    errors.NoWakeTrigger: exits.USAGE,
     errors.ReferenceNotFound: exits.INPUT,
     errors.BadHandler: exits.INPUT,
     KeyboardInterrupt: exits.INTERRUPTED,

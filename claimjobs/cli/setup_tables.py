@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs.cli.console import asks, number, say
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.shapes import shape_options
+from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, trigger_statement
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.errors import UnfitTable
 from claimjobs.queue.config import Shape
@@ -43,6 +44,10 @@ DDL_WITHOUT_URL = "postgresql://"
     help=f"With --grants: the name of an account, {', '.join(PURPOSES)}. Can be repeated. "
     "Default: claimjobs_producer and so on.",
 )
+@click.option(
+    "--wake-trigger", "trigger", flag_value="make", help="Also make a trigger by which each INSERT wakes consumers."
+)
+@click.option("--drop-wake-trigger", "trigger", flag_value="drop", help="Only drop that trigger.")
 @url_option
 @shape_options
 def setup_tables(
@@ -53,6 +58,7 @@ def setup_tables(
     ledger: bool,
     grants_: bool,
     accounts: tuple[str, ...],
+    trigger: Wanted,
     url: str | None,
     shape: Shape,
 ) -> None:
@@ -74,6 +80,11 @@ def setup_tables(
     --ledger makes only the table claimjobs_ledger. In the database where your jobs have their effect, it tells the
     first attempt of a job from a second one. It is never dropped.
 
+    --wake-trigger makes a trigger on the table, where the database can: an INSERT of any program (psql, COPY, another
+    language) then wakes idle consumers when it is committed; without it they poll every 3 to 5 s. A producer needs no
+    further right. It is not for a table that is filled by PREPARE TRANSACTION, which refuses a notification. A row that
+    is inserted directly into a partition does not call it. --recreate drops it with the table.
+
     --grants prints the GRANT statements for a producer, which enqueues jobs, a consumer, which claims them, and an
     operator (status, dead, purge, reclaim). An administrator runs them. A right on columns is for the columns that the
     tables have now: print the statements again after the tables were changed.
@@ -86,17 +97,19 @@ def setup_tables(
       claimjobs setup-tables --recreate --yes
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
+      claimjobs setup-tables --wake-trigger
       claimjobs setup-tables --grants --account producer=shop > grants.sql
     """
     wanted = _requested(add)
+    if trigger is not None and not (grants_ or accounts or ledger):
+        check_wanted(engine_of(url or DDL_WITHOUT_URL), shape, trigger)
     if grants_ or accounts:
         _refuse_other_options(grants_, recreate or sql or bool(wanted))
         _print_grants(url, shape, _named(accounts), ledger=ledger)
         return
     _refuse_mixtures(recreate, wanted, ledger, side_car=shape.side_car)
     if sql and not wanted and not shape.side_car:
-        tables = [ledger_table()] if ledger else _tables(engine_of(url or DDL_WITHOUT_URL), shape)
-        click.echo(ddl(engine_of(url or DDL_WITHOUT_URL), tables, recreate=recreate), nl=False)
+        _print_ddl(engine_of(url or DDL_WITHOUT_URL), shape, trigger, recreate, ledger=ledger)
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
@@ -107,9 +120,16 @@ def setup_tables(
         if wanted:
             _add(engine, additions(engine, shape, wanted), yes, sql)
         if not sql:
-            _set_up(engine, shape, recreate, yes)
+            _set_up(engine, shape, recreate, yes, trigger)
         elif shape.side_car:
-            click.echo(ddl(engine, _tables(engine, shape)), nl=False)
+            _print_ddl(engine, shape, trigger, recreate, ledger=ledger)
+
+
+def _print_ddl(engine: sa.Engine, shape: Shape, trigger: Wanted, recreate: bool, *, ledger: bool) -> None:
+    if trigger != "drop":
+        click.echo(ddl(engine, [ledger_table()] if ledger else _tables(engine, shape), recreate=recreate), nl=False)
+    if trigger is not None and not ledger:
+        click.echo(f"{trigger_statement(engine, shape, trigger)};")
 
 
 def _requested(add: tuple[str, ...]) -> list[str]:
@@ -169,13 +189,17 @@ def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None
     setup.alter(engine, statements)
 
 
-def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool) -> None:
+def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger: Wanted) -> None:
+    if trigger == "drop":
+        set_up_trigger(engine, shape, trigger)
+        return
     if recreate:
         _confirm(engine, setup.drop_plan(engine, shape.load()), yes)
     _must_be_there(engine, shape)
     with suppress(UnfitTable):  # `checked_roles` says all that the table lacks
         say(what_becomes_of_done_jobs(engine, shape))
     _tell(setup.make(engine, _tables(engine, shape, mapped=True), recreate=recreate))
+    set_up_trigger(engine, shape, trigger)
     for line in advice(engine, shape, checked_roles(engine, shape)):
         say(line)
 

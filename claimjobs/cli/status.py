@@ -18,6 +18,8 @@ from claimjobs.cli.limits import Limits, limit_options
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue.config import Shape
+from claimjobs.queue.queue import Queue
+from claimjobs.table.wake_trigger import has_wake_trigger
 
 IN_SECONDS = ("age", "silence", "lease", "asleep")
 
@@ -84,6 +86,7 @@ def status(
     _must_fit(limits, check, shape)
     with queue_for(url, shape) as queue:
         name, stats = queue.table.fullname, queue.stats()
+        notes = [*_whole(shape), *_trigger(queue)]
     exceeded = list(limits.exceeded(stats))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
@@ -91,9 +94,9 @@ def status(
     elif check:
         click.echo(f"{name}: {'; '.join(exceeded) or 'ok'}")
     elif on_terminal():
-        Console().print(*_tables(name, stats), *_whole(shape), sep="\n")
+        Console().print(*_tables(name, stats), *notes, sep="\n")
     else:
-        click.echo("\n".join([*_lines(name, stats), *(f"{name}: {line}" for line in _whole(shape))]))
+        click.echo("\n".join([*_lines(name, stats), *(f"{name}: {line}" for line in notes)]))
     context.exit(exits.UNHEALTHY if exceeded else exits.OK)
 
 
@@ -110,6 +113,10 @@ def _whole(shape: Shape) -> list[str]:
     if shape.where is None:
         return []
     return [f"all rows of the table are counted, also those that are not in the queue (where {shape.where})"]
+
+
+def _trigger(queue: Queue) -> list[str]:
+    return ["a trigger wakes consumers at each INSERT"] if has_wake_trigger(queue.engine, queue.table) else []
 
 
 def _object(name: str, stats: Stats) -> dict[str, object]:

@@ -36,7 +36,8 @@ class Notifier:
         """`session_locks`: whether owners may hold a session lock, by which the session to interrupt is found."""
         self._engine = engine
         self._dialect = backend.dialect
-        self._choose = wake(backend.owners, backend.dialect)
+        jobs = engine.dialect.identifier_preparer.format_table(backend.source.table)
+        self._choose = wake(backend.owners, backend.dialect, jobs)
         self._claims = backend.roles.name
         can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
         self._may: bool | None = None if backend.by_lease and can else False

@@ -45,6 +45,16 @@ class NothingDecided(ClaimjobsError):
         )
 
 
+class NoWakeTrigger(ClaimjobsError):
+    """`setup-tables --wake-trigger` on a database in which no trigger can wake consumers."""
+
+    def __init__(self, title: str, why: str) -> None:
+        super().__init__(
+            f"{title} can have no trigger that wakes consumers, because {why}; leave --wake-trigger out, and enqueue "
+            "with claimjobs or choose a shorter `poll`"
+        )
+
+
 class SetupFailed(ClaimjobsError):
     """The context manager of `--setup` could not be entered by a consumer process."""
 

@@ -47,6 +47,8 @@ class MySQL(Dialect):
     indexes_end_in_the_key = True
     primary = "PRIMARY"
     wakes = True
+    # KILL QUERY in a trigger is allowed, and ends the sleep. But a trigger runs before the commit, once for each row.
+    no_wake_trigger = "its triggers run before the commit, once for each row: who is woken then finds no job"
     interrupts = True
     reads_that_lock = frozenset({"SERIALIZABLE"})
 

@@ -19,6 +19,7 @@ from claimjobs.dialects.postgres.names import PREPARER
 from claimjobs.dialects.postgres.online_ddl import PostgresOnlineDDL
 from claimjobs.dialects.postgres.sessions import PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
+from claimjobs.dialects.postgres.wake_trigger import PostgresWakeTrigger
 from claimjobs.dialects.postgres.waking import PostgresWaking
 
 _HERE: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -47,6 +48,7 @@ class Postgres(Dialect):
     skips_duplicates = True
     copies = True
     wakes = True
+    wake_trigger = PostgresWakeTrigger()
     switches_autocommit_freely = True
 
     # Texts with escapes, E'\'', and in dollars, $tag$ ... $tag$.

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects.waking import Waking
 
-_CHANNEL: Final = "claimjobs_"
+CHANNEL: Final = "claimjobs_"
 """The channel of an owner is this, then the owner's number."""
 
 
@@ -22,10 +22,10 @@ class PostgresWaking(Waking):
 
     def listen(self, owner: int) -> sa.Executable:
         # Each owner has a channel: one for all would wake all. LISTEN takes no parameter; an owner is a number.
-        return sa.text(f"LISTEN {_CHANNEL}{owner:d}")
+        return sa.text(f"LISTEN {CHANNEL}{owner:d}")
 
     def wake(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        return sa.func.pg_notify(sa.func.concat(_CHANNEL, owner), "")
+        return sa.func.pg_notify(sa.func.concat(CHANNEL, owner), "")
 
     @contextlib.contextmanager
     def autocommit(self, connection: sa.Connection) -> Iterator[None]:
@@ -51,9 +51,9 @@ class _Notifications:
     @classmethod
     def of(cls, connection: sa.Connection) -> _Notifications:
         """The counter of this connection."""
-        found: _Notifications | None = connection.info.get(_CHANNEL)
+        found: _Notifications | None = connection.info.get(CHANNEL)
         if found is None:
-            found = connection.info[_CHANNEL] = cls()
+            found = connection.info[CHANNEL] = cls()
             driver: Any = connection.connection.driver_connection
             driver.add_notify_handler(found.add)
         return found

@@ -68,6 +68,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NothingDecided": ("shop:send",),
     "ExtraMissing": ("metrics", "prometheus_client"),
     "PortUnusable": ("127.0.0.1", 80, "Permission denied"),
+    "NoWakeTrigger": ("MySQL", "its triggers run before the commit"),
     "SetupFailed": ("shop.model:loaded", "ConnectionError: no model here"),
     "UnfinishedHandler": ("shop:send", "a coroutine"),
     "BadOnDone": ("'kept'",),

@@ -1,0 +1,44 @@
+"""`setup-tables --wake-trigger`: makes, drops or prints the trigger that wakes consumers at each INSERT."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import click
+import sqlalchemy as sa
+
+from claimjobs.queue.config import Shape
+from claimjobs.table.create import alter, tables_for
+from claimjobs.table.side_car_table import side_car_tables
+from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement, trigger_of
+
+Wanted = Literal["make", "drop"] | None
+
+
+def check_wanted(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:
+    """Refuse what is not possible before anything is made. Raises NoWakeTrigger."""
+    if wanted is not None:
+        if shape.hold == "transaction":
+            raise click.UsageError("--wake-trigger: with --hold transaction no consumer can be woken: leave it out")
+        trigger_of(engine)
+
+
+def trigger_statement(engine: sa.Engine, shape: Shape, wanted: Wanted) -> str:
+    """The statement that makes or drops the trigger."""
+    jobs = tables_for(shape.load())[0]
+    if wanted == "drop":
+        return drop_statement(engine, jobs)
+    claims = side_car_tables(engine, shape.load(), columns=shape.columns)[0] if shape.side_car else jobs
+    return make_statement(engine, jobs, claims.fullname)
+
+
+def set_up_trigger(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:
+    """Make or drop the trigger, and print whether the table has it."""
+    jobs = tables_for(shape.load())[0]
+    before = has_wake_trigger(engine, jobs)
+    if wanted is not None:
+        alter(engine, [trigger_statement(engine, shape, wanted)])
+    if wanted == "drop":
+        click.echo(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
+    elif before or wanted == "make":
+        click.echo(f"{jobs.fullname}: wake trigger {'was there' if before else 'made'}")

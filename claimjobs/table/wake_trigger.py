@@ -1,0 +1,42 @@
+"""The trigger that wakes idle consumers at each INSERT of any program, where the database can have one."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+
+from claimjobs.database.connect import connected
+from claimjobs.dialects import dialect_named_by
+from claimjobs.dialects.waking import WakeTrigger
+from claimjobs.errors import NoWakeTrigger
+from claimjobs.table.definitions import OWNER_TABLE
+
+
+def trigger_of(engine: sa.Engine) -> WakeTrigger:
+    """The kind of trigger of this database. Raises NoWakeTrigger, with the reason, if it has none. Connects not."""
+    dialect = dialect_named_by(engine)
+    if dialect.wake_trigger is None:
+        raise NoWakeTrigger(dialect.title, dialect.no_wake_trigger)
+    return dialect.wake_trigger
+
+
+def make_statement(engine: sa.Engine, table: sa.Table, claims: str) -> str:
+    """The statement that makes the trigger. `claims`: the name of the queue, as in the table of owners."""
+    return trigger_of(engine).make(_name(engine, table), claims, OWNER_TABLE)
+
+
+def drop_statement(engine: sa.Engine, table: sa.Table) -> str:
+    """The statement that drops it."""
+    return trigger_of(engine).drop(_name(engine, table))
+
+
+def has_wake_trigger(engine: sa.Engine, table: sa.Table) -> bool:
+    """Whether the table has it."""
+    trigger = dialect_named_by(engine).wake_trigger
+    if trigger is None:
+        return False
+    with connected(engine) as connection:
+        return bool(connection.scalar(sa.select(trigger.is_there(_name(engine, table)))))
+
+
+def _name(engine: sa.Engine, table: sa.Table) -> str:
+    return engine.dialect.identifier_preparer.format_table(table)

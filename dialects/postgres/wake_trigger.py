@@ -1,0 +1,81 @@
+"""A trigger on Postgres that wakes idle owners at each INSERT, whoever inserts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.dialects.postgres.waking import CHANNEL
+from claimjobs.dialects.waking import WakeTrigger
+
+NAME: Final = "claimjobs_wake"
+"""The name of the trigger, and of its function."""
+
+_BODY: Final = """
+DECLARE
+    wakes integer;
+BEGIN
+    IF EXISTS (SELECT FROM {owners} o WHERE o.asleep IS NOT NULL AND o.claims = ANY (
+        TG_ARGV || ARRAY[TG_TABLE_NAME::text, TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME]))
+    THEN
+        SELECT (count(*) + 99) / 100 + least(count(*), 1) INTO wakes
+        FROM (SELECT FROM claimjobs_inserted LIMIT 10000) counted;
+        PERFORM pg_notify('{channel}' || chosen.id, '')
+        FROM (SELECT o.id FROM {owners} o WHERE o.asleep IS NOT NULL AND o.claims = ANY (
+            TG_ARGV || ARRAY[TG_TABLE_NAME::text, TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME])
+            ORDER BY random() LIMIT wakes) chosen;
+    END IF;
+    RETURN NULL;
+EXCEPTION WHEN OTHERS THEN
+    RETURN NULL; -- a wake that fails must not fail the INSERT: consumers poll
+END
+"""
+"""As many owners as the rows make batches, and one more, as `enqueue` does. If nobody sleeps it reads a small table."""
+
+_MAKE: Final = """
+DO $make$
+DECLARE
+    jobs regclass := {table};
+    place text;
+BEGIN
+    SELECT quote_ident(n.nspname) INTO STRICT place FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.oid = {owner_table}::regclass;
+    EXECUTE 'CREATE OR REPLACE FUNCTION ' || place || '.{name}() RETURNS trigger LANGUAGE plpgsql '
+        'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS '
+        || quote_literal(replace($body${body}$body$, '{owners}', place || '.{owner_table_name}'));
+    EXECUTE 'REVOKE ALL ON FUNCTION ' || place || '.{name}() FROM PUBLIC';
+    IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = jobs AND tgname = '{name}') THEN
+        EXECUTE 'CREATE TRIGGER {name} AFTER INSERT ON ' || jobs || ' REFERENCING NEW TABLE AS claimjobs_inserted '
+            'FOR EACH STATEMENT EXECUTE FUNCTION ' || place || '.{name}(' || quote_literal({claims}) || ')';
+    END IF;
+END $make$
+"""
+
+
+class PostgresWakeTrigger(WakeTrigger):
+    """A trigger for each statement, not for each row: COPY of 100,000 rows calls it once.
+
+    Its function runs with the rights of who made it (SECURITY DEFINER), with a fixed search_path and qualified names:
+    so a producer needs no right on the table of owners, and can put no object of its own in the function's way.
+    """
+
+    def make(self, table: str, claims: str, owners: str) -> str:
+        body = _BODY.replace("{channel}", CHANNEL)
+        named = {"body": body, "table": _literal(table), "claims": _literal(claims), "name": NAME}
+        statement = _MAKE.replace("{owner_table}", _literal(owners)).replace("{owner_table_name}", owners)
+        for name, value in named.items():
+            statement = statement.replace(f"{{{name}}}", value)
+        return statement.strip()
+
+    def drop(self, table: str) -> str:
+        return f"DROP TRIGGER IF EXISTS {NAME} ON {table}"
+
+    def is_there(self, table: str) -> sa.ColumnElement[bool]:
+        triggers = sa.table("pg_trigger", *map(sa.column, ("tgrelid", "tgname", "tgenabled")))
+        ours = triggers.c.tgrelid == sa.func.to_regclass(sa.literal(str(table), sa.String))
+        return sa.exists().where(ours, triggers.c.tgname == NAME, triggers.c.tgenabled != "D")
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

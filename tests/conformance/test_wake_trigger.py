@@ -1,0 +1,123 @@
+"""The wake trigger: an INSERT of any program wakes a sleeper at its commit; a failed wake fails no INSERT."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.errors import NoWakeTrigger
+from claimjobs.table.create import alter
+from claimjobs.table.definitions import article_table
+from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement
+from tests.backends import Backend
+from tests.conformance.sleepers import Consumer
+
+JOBS = article_table()
+INSERT = "INSERT INTO jobs (d, e) VALUES ('{}', '')"
+
+pytestmark = pytest.mark.usefixtures("only_when_called")
+
+
+@pytest.fixture
+def able(backend: Backend) -> Backend:
+    """A backend whose table of jobs has the trigger."""
+    if backend.dialect.wake_trigger is None:
+        pytest.skip(f"{backend.name} lacks triggers that wake at the commit")
+    backend.queue()
+    alter(backend.engine, [make_statement(backend.engine, JOBS, "jobs")] * 2)  # the second time does no harm
+    return backend
+
+
+def test_where_no_trigger_can_wake_the_reason_is_given(backend: Backend) -> None:
+    if backend.dialect.wake_trigger is not None:
+        pytest.skip("it can")
+    backend.queue()
+    with pytest.raises(NoWakeTrigger, match="before the commit"):
+        make_statement(backend.engine, JOBS, "jobs")
+    assert not has_wake_trigger(backend.engine, JOBS)
+
+
+def test_a_plain_insert_wakes_a_sleeper_at_its_commit(able: Backend) -> None:
+    assert has_wake_trigger(able.engine, JOBS)
+    with Consumer(able) as consumer:
+        for number, name in enumerate(("one", "two", "three"), 1):
+            consumer.falls_asleep()
+            with able.engine.begin() as connection:
+                connection.exec_driver_sql(INSERT.format(name))
+                assert consumer.is_asleep()
+            consumer.does(*("one", "two", "three")[:number])
+
+
+def test_it_is_dropped(able: Backend) -> None:
+    alter(able.engine, [drop_statement(able.engine, JOBS)] * 2)
+    assert not has_wake_trigger(able.engine, JOBS)
+
+
+def test_an_enqueue_leaves_the_wake_to_the_trigger(able: Backend) -> None:
+    """Otherwise it would wake other owners as well."""
+    with Consumer(able) as consumer:
+        consumer.falls_asleep()
+        looks = consumer.queue.report.empty_claims
+        able.queue().enqueue({"d": "one", "e": ""})
+        consumer.does("one")
+        consumer.falls_asleep()
+        assert consumer.queue.report.empty_claims == looks + 2  # with the job's settle, and after it
+
+
+def test_a_producer_needs_no_right_on_the_owners_and_a_broken_wake_fails_no_insert(able: Backend) -> None:
+    with Consumer(able) as consumer:
+        consumer.falls_asleep()
+        with able.engine.begin() as connection:
+            schema = connection.exec_driver_sql("SELECT quote_ident(current_schema())").scalar_one()
+            for statement in (
+                "CREATE ROLE wake_producer",
+                "GRANT INSERT ON jobs TO wake_producer",
+                f"GRANT USAGE ON SCHEMA {schema} TO wake_producer",
+                f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA {schema} TO wake_producer",
+            ):
+                connection.exec_driver_sql(statement)
+        try:
+            with able.engine.begin() as connection:
+                connection.exec_driver_sql("SET LOCAL ROLE wake_producer")
+                # Its own objects are not in the way of the function.
+                connection.exec_driver_sql("CREATE TEMPORARY TABLE claimjobs_owners (id text, asleep int, claims text)")
+                connection.exec_driver_sql(INSERT.format("one"))
+            consumer.does("one")
+        finally:
+            with able.engine.begin() as connection:
+                connection.exec_driver_sql("DROP OWNED BY wake_producer")
+                connection.exec_driver_sql("DROP ROLE wake_producer")
+    with able.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE claimjobs_owners RENAME TO away")
+        connection.exec_driver_sql(INSERT.format("two"))
+        connection.exec_driver_sql("ALTER TABLE away RENAME TO claimjobs_owners")
+    assert [row["d"] for row in able.rows()] == ["two"]
+
+
+def test_names_are_quoted_and_partitions_work(able: Backend) -> None:
+    odd = sa.Table("Odd 'name'", sa.MetaData(schema='Other "schema"'))
+    with able.engine.begin() as connection:
+        quoted = connection.dialect.identifier_preparer.format_table(odd)
+        connection.exec_driver_sql('CREATE SCHEMA "Other ""schema"""')
+        connection.exec_driver_sql(f"CREATE TABLE {quoted} (id int) PARTITION BY RANGE (id)")
+        connection.exec_driver_sql(f"CREATE TABLE part PARTITION OF {quoted} FOR VALUES FROM (0) TO (1000000)")
+    try:
+        alter(able.engine, [make_statement(able.engine, odd, odd.fullname)] * 2)
+        assert has_wake_trigger(able.engine, odd)
+        with able.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            values = "VALUES ('h', 1, %s, 1, now()) RETURNING id"
+            asleep = f"INSERT INTO claimjobs_owners (host, pid, claims, lease, asleep) {values}"
+            ids = [connection.exec_driver_sql(asleep, (odd.fullname,)).scalar_one() for _ in range(20)]
+            for owner in ids:
+                connection.exec_driver_sql(f"LISTEN claimjobs_{owner}")
+            connection.exec_driver_sql(f"INSERT INTO {quoted} SELECT generate_series(1, 1000)")
+            driver: Any = connection.connection.driver_connection
+            woken = [notify.channel for notify in driver.notifies(timeout=2)]
+            assert len(woken) == len(set(woken)) == 11, "as many as the rows make batches, and one more"
+            connection.exec_driver_sql("DELETE FROM claimjobs_owners WHERE host = 'h'")
+            connection.detach()
+    finally:
+        with able.engine.begin() as connection:
+            connection.exec_driver_sql('DROP SCHEMA "Other ""schema""" CASCADE')
