@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 import sqlalchemy as sa
 
+from claimjobs import tracing
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold, SettlesBatch
@@ -73,6 +75,7 @@ class Batch:
         self._failures = failures
         self._timer = timer
         self._since = timer.claimed(self._order) if timer is not None and self._order else 0.0
+        self._span: AbstractContextManager[Any] | None = None
         self._current: Job | None = None
         self._kept: set[Key] = set()
         self.kept_alive: object = None
@@ -264,18 +267,34 @@ class Batch:
 
     def __enter__(self) -> Self:
         self._must_be_open()
+        if tracing.is_on():
+            self._span = tracing.span("batch", self._roles.name, len(self._order), of=self._traceparents())
+            self._span.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.settled:
-            return
+        span, self._span = self._span, None
+        try:
+            if not self.settled:
+                self._end(error)
+        finally:
+            if span is not None:
+                span.__exit__(kind, error, trace)
+
+    def _end(self, error: BaseException | None) -> None:
         if isinstance(error, Exception):
             self.blame(error)
         elif error is not None:
             self._undo_what_raised()
         self._settle(self._settled_by if error is None else None)
+
+    def _traceparents(self) -> Iterator[str]:
+        """The trace contexts in which the jobs were enqueued, if a column has them."""
+        column = self._roles.traceparent
+        if column is not None:
+            yield from filter(None, (job.shown(column.name) for job in self._order))
 
     def _undo_what_raised(self) -> None:
         """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""
@@ -306,10 +325,9 @@ class Batch:
         try:
             if not self._order:
                 lost: set[Key] = set()
-            elif settled_by is None:
-                lost = self._hold.settle(self._claimed, self._outcomes)
             else:
-                lost = settled_by.settle(self._hold, self._claimed, self._outcomes)
+                with tracing.span("settle", self._roles.name, len(self._order)):
+                    lost = self._write(settled_by)
         except BaseException as error:
             if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # the other outcomes were written
                 self._mark_settled()
@@ -319,6 +337,11 @@ class Batch:
         self._mark_settled()
         self.lost = tuple(job for job in self._order if job.key in lost)
         self._report_failures()
+
+    def _write(self, settled_by: SettlesBatch | None) -> set[Key]:
+        if settled_by is None:
+            return self._hold.settle(self._claimed, self._outcomes)
+        return settled_by.settle(self._hold, self._claimed, self._outcomes)
 
     def _report_failures(self) -> None:
         if self._failures is not None and self._outcomes.errors:

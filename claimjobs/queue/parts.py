@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs import tracing
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.batch_timer import BatchTimer
@@ -217,7 +218,8 @@ class QueueParts:
         if self._still_due_rows is not None:
             self._still_due_rows.check()
         with self.selector.understood(where), self._readable():
-            claimed = hold.claim(size, self.plan(where))
+            with tracing.span("claim", self.backend.source.name):
+                claimed = hold.claim(size, self.plan(where))
             self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
             if self._in_vain in PROBES:
                 claimed = self._claim_carefully(hold, size, where)

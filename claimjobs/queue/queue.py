@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from claimjobs import tracing
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
 from claimjobs.admin.dead_jobs import DeadJobs
@@ -145,7 +146,8 @@ class Queue:
         backend = self._parts.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
         enqueuer = self._parts.enqueuer
-        with backend.tables_in_use.naming_what_is_missing():
+        with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):
+            rows = _with_context(rows, backend.source)
             if connection is not None:
                 count = enqueuer.insert_into(connection, rows, on_bad, names)
             else:
@@ -422,6 +424,16 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _with_context(rows: Row | Iterable[Row], source: Roles) -> Row | Iterable[Row]:
+    """The rows with the current trace context, if the table has a column for it. A value that is given stays."""
+    column = source.traceparent
+    context = None if column is None else tracing.traceparent()
+    if column is None or context is None:
+        return rows
+    default = {column.name: context}
+    return {**default, **rows} if isinstance(rows, Mapping) else ({**default, **row} for row in rows)
 
 
 def _check_size(size: Any) -> None:

@@ -38,6 +38,8 @@ class Columns:
     suspect: str | None = "suspect"
     assignee: str | None = None
     """For `Assignments`: a unique column, NULL in a row that is free."""
+    traceparent: str | None = None
+    """Text, at least 55 characters: the trace context in which a job was enqueued, for OpenTelemetry."""
     states: Mapping[str, Any] | None = None
     """The value of the status column for each of `unclaimed`, `claimed`, `done` and `dead`, as far as there are any.
 

@@ -24,7 +24,7 @@ from claimjobs.table.job_state import Column, State
 
 REQUIRED: Final = ("status", "owner_id")
 """Columns that a table without a map of its columns must have."""
-OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee")
+OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee", "traceparent")
 ALL: Final = (*REQUIRED, *OPTIONAL)
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that are stored."""
@@ -46,6 +46,7 @@ class Roles:
     last_error: Column | None
     suspect: Column | None
     assignee: Column | None
+    traceparent: Column | None
     states_named: bool = False
     """Whether a map names the values of the states."""
     key_index: str | None = None
