@@ -10,6 +10,7 @@ WORKERS ?= $(if $(CLAIMJOBS_TEST_MYSQL_URL)$(CLAIMJOBS_TEST_MARIADB_URL)$(CLAIMJ
 SEED ?=
 CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
+OPERATION_ARGS ?=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 MUTANTS_ARGS ?= --sample 60 --reach .mutants
@@ -25,7 +26,7 @@ LOWEST := .venv-lowest
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests as-user lowest chaos bench bench-peers examples model mutants fuzz servers clean
+.PHONY: help test demo lint format types layers tests as-user lowest chaos operation bench bench-peers examples model mutants fuzz servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -70,6 +71,9 @@ lowest: ## the library and its commands with the lowest versions that pyproject.
 
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+
+operation: $(READY) ## a run operated for an hour on Postgres and MySQL: upgraded, deployed, stopped, paused, scraped (OPERATION_ARGS=...)
+	$(BIN)/python -m tests.operation $(OPERATION_ARGS)
 
 bench: $(READY) ## claimjobs beside the raw loops, every scenario, on Postgres and MySQL: twenty minutes (BENCH_ARGS=--small)
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
