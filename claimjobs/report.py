@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 from claimjobs.histogram import SECONDS, SIZES, Histogram
 
@@ -21,6 +22,17 @@ class BatchTimes:
 
     def __add__(self, other: BatchTimes) -> BatchTimes:
         return BatchTimes(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Small to send, after each batch: the receiver knows the bounds."""
+        return _received, tuple((histogram.counts, histogram.sum) for histogram in vars(self).values())
+
+
+def _received(*sent: tuple[list[int], float]) -> BatchTimes:
+    times = BatchTimes()
+    for histogram, (counts, total) in zip(vars(times).values(), sent, strict=True):
+        histogram.counts, histogram.sum = counts, total
+    return times
 
 
 @dataclass

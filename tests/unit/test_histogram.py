@@ -38,3 +38,6 @@ def test_reports_add_their_histograms_and_stay_as_they_are() -> None:
 def test_what_is_not_measured_is_small_to_send() -> None:
     assert Report().times.batch_jobs.cumulative[-1] == ("+Inf", 0.0)
     assert pickle.loads(pickle.dumps(Report())) == Report()
+    measured = Report()
+    measured.times.claimed_to_settled.observe(2.5, times=3)
+    assert pickle.loads(pickle.dumps(measured)) == measured
