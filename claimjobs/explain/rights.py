@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.explain.sent import as_sent
 from claimjobs.explain.subject import NOBODY, Subject
 from claimjobs.findings import Finding
-from claimjobs.table.definitions import queues_table
-
-ALL: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+from claimjobs.table.grants import Columns, of_consumer
 
 
 def rights(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Which rights are missing on the tables of the queue."""
+    """Which rights of a consumer are missing on the tables of the queue, as `setup-tables --grants` prints them."""
+    needed = of_consumer(subject.backend, deletes=_deletes(subject))
     missing = {
-        table: [right for right in needed if _lacks(connection, subject, _each(table)[right])]
-        for table, needed in _needed(subject).items()
+        table: [
+            right for right, columns in found.items() if _lacks(connection, subject, _sample(table, right, columns))
+        ]
+        for table, found in needed.items()
     }
     lacks = [f"{', '.join(found)} on {table.fullname}" for table, found in missing.items() if found]
     if lacks:
-        yield Finding("rights", "will not work", f"this user lacks {' and '.join(lacks)}: grant it")
-    elif _lacks(connection, subject, _each(subject.table)["INSERT"]):
-        says = f"this user lacks INSERT on {subject.table.fullname}: it can claim, but not enqueue"
-        yield Finding("rights", "warning", says)
+        says = f"this user lacks {' and '.join(lacks)}: grant it, see `claimjobs setup-tables --grants`"
+        yield Finding("rights", "will not work", says)
+    elif _lacks(connection, subject, _sample(subject.table, "INSERT", ())):
+        yield Finding("rights", "ok", "this user may claim; it has no INSERT on the whole table of jobs, to enqueue")
     else:
         yield Finding("rights", "ok", "this user may read and write the tables of the queue as it must")
 
 
-def _needed(subject: Subject) -> dict[sa.Table, Sequence[str]]:
-    """The rights that a consumer needs. It inserts no jobs; `DELETE` only if done jobs are deleted."""
-    backend, table = subject.backend, subject.table
+def _deletes(subject: Subject) -> bool:
+    """Whether done jobs are deleted."""
     settles = [phase.statement for phase in subject.settler.phases(NOBODY, [])]
-    deletes = any(isinstance(statement, sa.Delete) and statement.table is table for statement in settles)
-    writes = backend.user_table is None or backend.lock_source
-    needed: dict[sa.Table, Sequence[str]] = {
-        table: ("SELECT", *(["UPDATE"] if writes else []), *(["DELETE"] if deletes else []))
-    }
-    if backend.user_table is not None:
-        needed[backend.roles.table] = ALL
-    if backend.by_lease:
-        needed |= {backend.owners: ALL, queues_table(): ("SELECT",)}
-    return needed
+    return any(isinstance(statement, sa.Delete) and statement.table is subject.table for statement in settles)
 
 
 def _lacks(connection: sa.Connection, subject: Subject, statement: Any) -> bool:
@@ -56,13 +47,15 @@ def _lacks(connection: sa.Connection, subject: Subject, statement: Any) -> bool:
     return False
 
 
-def _each(table: sa.Table) -> dict[str, Any]:
-    """A statement for each right. None of them reaches a row."""
-    column = next(iter(table.primary_key or table.columns))
-    none = sa.select(column).where(sa.false())
-    return {
+def _sample(table: sa.Table, right: str, columns: Columns) -> Any:
+    """A statement that needs a right on these columns, and reaches no row."""
+    written = [column for column in table.columns if column.name in columns] or list(table.primary_key)[:1]
+    written = written or list(table.columns)[:1]
+    none = sa.select(*written).where(sa.false())
+    samples = {
         "SELECT": none,
-        "INSERT": sa.insert(table).from_select([column.name], none, include_defaults=False),
-        "UPDATE": sa.update(table).where(sa.false()).values({column: column}),
+        "INSERT": sa.insert(table).from_select([column.name for column in written], none, include_defaults=False),
+        "UPDATE": sa.update(table).where(sa.false()).values({column: column for column in written}),
         "DELETE": sa.delete(table).where(sa.false()),
     }
+    return samples[right]

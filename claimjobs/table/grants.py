@@ -80,7 +80,7 @@ def grants(engine: sa.Engine, backend: Backend, names: Mapping[str, str], *, del
             yield "-- check, after up to 6 seconds. It lets the account end every session of the server:"
             yield from (f"-- {line}" for line in producer.on_tables(_to_wake(backend)))
             yield f"-- {producer.grant(backend.dialect.access_rights.other_sessions)}"
-        yield from _headed(consumer, CONSUMER, _of_consumer(backend, deletes=deletes))
+        yield from _headed(consumer, CONSUMER, of_consumer(backend, deletes=deletes))
         yield from _headed(operator, OPERATOR, _of_operator(backend))
 
 
@@ -127,7 +127,8 @@ def _may_be_given(source: Roles, column: sa.Column[Any]) -> bool:
     return column.default is not None or not (column.nullable or is_filled)
 
 
-def _of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
+def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
+    """The rights of a consumer. `deletes`: whether the rows of done jobs are deleted."""
     everything = {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
     owners: TableRights = {backend.owners: everything} if backend.by_lease else {}
     shared: TableRights = {**owners, queues_table(): {"SELECT": WHOLE}}
@@ -145,7 +146,7 @@ def _of_operator(backend: Backend) -> TableRights:
     jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), "DELETE": WHOLE}
     source: TableRights = {} if backend.user_table is None else {backend.source.table: {"SELECT": WHOLE}}
     owners: TableRights = {backend.owners: {"SELECT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}}
-    queues: TableRights = {queues_table(): {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE}}
+    queues: TableRights = {queues_table(): {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}}
     return {backend.roles.table: jobs, **source, **(owners if backend.by_lease else {}), **queues}
 
 

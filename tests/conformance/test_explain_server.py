@@ -174,7 +174,7 @@ ALL = "SELECT, INSERT, UPDATE, DELETE"
 @pytest.mark.parametrize(
     ("granted", "verdict", "says"),
     [
-        ({"jobs": "SELECT, UPDATE, DELETE", "claimjobs_owners": ALL}, "warning", "lacks INSERT on jobs"),
+        ({"jobs": "SELECT, UPDATE, DELETE", "claimjobs_owners": ALL}, "ok", "no INSERT on the whole table"),
         ({"jobs": "SELECT, INSERT", "claimjobs_owners": ALL}, "will not work", "lacks UPDATE, DELETE on jobs"),
         ({"jobs": ALL, "claimjobs_owners": "SELECT"}, "will not work", "INSERT, UPDATE, DELETE on claimjobs_owners"),
         ({"jobs": ALL}, "will not work", "claimjobs_owners"),
@@ -197,7 +197,8 @@ def test_a_table_that_is_only_read_needs_no_right_to_write(backend: Backend) -> 
     backend.run("CREATE TABLE jobs (id SERIAL PRIMARY KEY)")  # of which the account has a right to the sequence
     rights = {"mails": "SELECT, INSERT", "mails_claims": ALL, "claimjobs_owners": ALL, "claimjobs_queues": "SELECT"}
     with account(backend, **rights) as engine:
-        for reads, verdict in ((SideCar(lock_source=False), "ok"), (SideCar(), "will not work")):
+        locking = "will not work" if backend.dialect.access_rights.locking else "ok"
+        for reads, verdict in ((SideCar(lock_source=False), "ok"), (SideCar(), locking)):
             with closing(backend.bare_queue("mails", bind=engine, side_car=reads)) as queue:
                 assert of(queue.explain(), "rights").verdict == verdict
 
