@@ -26,7 +26,7 @@ from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate, how_ended
 from claimjobs.workers.progress import Snapshot, Summary
 from claimjobs.workers.reclaim_thread import ReclaimThread
 from claimjobs.workers.run import Run
-from claimjobs.workers.start_checks import StartChecks
+from claimjobs.workers.start_checks import log_findings
 from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, Command, GaveUp, LogRecord, Message, Progress
 
 TICK: Final = 0.1
@@ -123,8 +123,9 @@ class Supervisor:
 
     def _run_to_the_end(self) -> Summary:
         log.info("%s", self._queue.done_jobs, extra={"event": RUN_STARTED, "queue": self._queue.table.fullname})
+        log_findings(self._queue)
         self._began = time.monotonic()
-        with StartChecks(self._queue), BacklogCounter(self._queue) as self._backlog:
+        with BacklogCounter(self._queue) as self._backlog:
             with ReclaimThread(self._queue) as self._reclaim_thread, self._no_process_left():
                 while self._alive():
                     self._tick()
