@@ -37,7 +37,7 @@ from claimjobs.statements.mark import mark
 from claimjobs.table.create import tables_for
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
-from claimjobs.table.roles import Roles, roles_of
+from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
 from docs.sql_texts import TEXTS
 from tests.backends import Backend, Servers
@@ -140,12 +140,12 @@ def _built(family: str) -> dict[str, Any]:
     }
 
 
-def _clean_up(roles: Roles, dialect: Dialect) -> dict[str, Any]:
+def _clean_up(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     old = purge.old(roles, "done", sa.bindparam("until", type_=Instant()))
     return {"old": purge.purge_page(roles, dialect, old, None), "purge": purge.delete_old(roles, dialect, old)}
 
 
-def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
+def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
     names = ("settings", "isolation", "dates")
@@ -162,7 +162,7 @@ def _life(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     }
 
 
-def _asleep(ours: sa.Table, roles: Roles, dialect: Dialect) -> dict[str, Any]:
+def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     work = sleepers.work(roles, Selection(roles.due(database_now()), roles.default_order))
     listen = dialect.waking.listen(FIRST_OWNER)
     return {
@@ -179,7 +179,7 @@ def _sleep() -> Any:
     return sa.select(sa.func.sleep(sa.bindparam("seconds")))
 
 
-def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
+def _reclaiming(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     return {
         "lead": sa.select(dialect.sessions.try_named_lock(f"reaper of {roles.name}")),
@@ -194,7 +194,7 @@ def _reclaiming(roles: Roles, dialect: Dialect) -> dict[str, Any]:
     }
 
 
-def _claims(roles: Roles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
+def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
     walk = keyset_order_of(selection)
     assert walk is not None  # noqa: S101 - the default order can be entered anywhere
     after = walk.after(selection, dialect)

@@ -26,7 +26,7 @@ from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 from claimjobs.table.job_state import Column
-from claimjobs.table.roles import Roles, quote_of
+from claimjobs.table.roles import ColumnRoles, quote_of
 
 Outcome = Literal["assigned", "already assigned", "nothing free", "busy"]
 Result = TypeVar("Result")
@@ -222,7 +222,7 @@ def _translated(connection: sa.Connection, work: Callable[[sa.Connection], Resul
         raise
 
 
-def _assignee(roles: Roles) -> Column:
+def _assignee(roles: ColumnRoles) -> Column:
     if roles.assignee is None:
         raise NoAssignee(roles.name)
     return roles.assignee
@@ -241,7 +241,7 @@ def index_over(connection: sa.Connection, columns: Sequence[Column]) -> str | No
     raise NotExclusive(table.fullname, [column.name for column in columns], quote_of(connection))
 
 
-def _indexes(connection: sa.Connection, roles: Roles, unnamed: str | None) -> set[str | None]:
+def _indexes(connection: sa.Connection, roles: ColumnRoles, unnamed: str | None) -> set[str | None]:
     """The names of the indexes over only the worker, or only the key; `unnamed` is the name of any primary key."""
     table, inspector = roles.table, sa.inspect(connection)
     primary = inspector.get_pk_constraint(table.name, schema=table.schema)

@@ -18,7 +18,7 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.job_state import State
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Retries:
 
 
 def read_retries(
-    connection: sa.Connection, roles: Roles, now: sa.ColumnElement[Any], where: Sequence[sa.ColumnElement[bool]]
+    connection: sa.Connection, roles: ColumnRoles, now: sa.ColumnElement[Any], where: Sequence[sa.ColumnElement[bool]]
 ) -> Retries:
     """The retries in a queue's table, or in its side-car, that match these predicates. Without `run_at` none waits."""
     if roles.run_at is None:

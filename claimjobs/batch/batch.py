@@ -30,7 +30,7 @@ from claimjobs.errors import (
 from claimjobs.job import Job, claim_of
 from claimjobs.options import Retry, bounded
 from claimjobs.table.columns import DEAD
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -49,7 +49,7 @@ class Batch:
         self,
         claimed: ClaimResult,
         hold: Hold,
-        roles: Roles,
+        roles: ColumnRoles,
         retry: Retry,
         *,
         settled_by: SettlesBatch | None = None,

@@ -11,7 +11,7 @@ from claimjobs.database.clock import DatabaseClock, in_seconds
 from claimjobs.errors import Unreadable
 from claimjobs.job import Job
 from claimjobs.report import Report
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 SAMPLES: Final = 10
 """Jobs of each batch whose time from due to claimed is measured. To read `run_at` of each job would cost a few percent
@@ -21,7 +21,7 @@ of a consumer's time."""
 class BatchTimer:
     """Adds sizes and times of batches to a report."""
 
-    def __init__(self, report: Report, roles: Roles, clock: DatabaseClock) -> None:
+    def __init__(self, report: Report, roles: ColumnRoles, clock: DatabaseClock) -> None:
         """`roles`: those of the table with `run_at`. Without one nothing tells how long a job has been due."""
         self._times = report.times
         self._run_at = None if roles.run_at is None else roles.run_at.name

@@ -13,7 +13,7 @@ from claimjobs.dialects import Key
 from claimjobs.errors import UnfinishedHandler
 from claimjobs.job import Job, claim_of
 from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Hook = Callable[[Job, BaseException | str], object]
 """A function that is called with a failed job and its error: the exception, or a text if there is none."""
@@ -39,7 +39,7 @@ class Failures:
     raises is logged: the outcomes are written, and the consumer goes on.
     """
 
-    def __init__(self, name: str, roles: Roles, hooks: Hooks) -> None:
+    def __init__(self, name: str, roles: ColumnRoles, hooks: Hooks) -> None:
         """`name`: of the queue, in the log."""
         self._name = name
         self._roles = roles

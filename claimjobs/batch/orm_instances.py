@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs.job import Job
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
-def instances(session: Session, entity: type[Any], roles: Roles, jobs: Sequence[Job]) -> tuple[Any, ...]:
+def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Sequence[Job]) -> tuple[Any, ...]:
     """The instance of each job, in the order of the jobs; one statement reads them as they are now.
 
     Raises LookupError if the row of a job was deleted while it was claimed.

@@ -20,7 +20,7 @@ from claimjobs.job import claim_of, key_of
 from claimjobs.options import Retry
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 SWALLOWED: Final = (
     "the database wrote nothing into its row: a trigger or a rule swallows the write, or its key is unequal"
@@ -156,7 +156,7 @@ class IsolatingSettle:
                 savepoint.commit()
 
 
-def isolating(outcomes: Outcomes, why: str, roles: Roles, retry: Retry) -> Outcomes | None:
+def isolating(outcomes: Outcomes, why: str, roles: ColumnRoles, retry: Retry) -> Outcomes | None:
     """The outcomes to write instead, after a row was refused and all writes of the batch were undone.
 
     A single done job failed; several are suspects. None if the table cannot store that.

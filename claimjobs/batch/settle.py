@@ -23,7 +23,7 @@ from claimjobs.statements import settle as statements
 from claimjobs.statements import side_car
 from claimjobs.table.columns import DONE
 from claimjobs.table.on_done import FINISHES, LEAVE, Finish
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Finish | None]
 """What happens to done jobs. A function is called in the settle's transaction, with the jobs, which are locked and
@@ -130,7 +130,7 @@ class Settler:
 
     def __init__(
         self,
-        roles: Roles,
+        roles: ColumnRoles,
         dialect: Dialect,
         now: sa.ColumnElement[Any],
         on_done: OnDone | None,
@@ -139,7 +139,7 @@ class Settler:
         still_due: StillDueRows | None = None,
         ready: sa.ColumnElement[bool] | None = None,
         locked: bool = False,
-        user_table: Roles | None = None,
+        user_table: ColumnRoles | None = None,
     ) -> None:
         """`on_done`: None if no done jobs are settled. `otherwise`: what happens if a function returns None.
 

@@ -12,7 +12,7 @@ from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import StillDue
 from claimjobs.log_events import JOBS_LEFT
 from claimjobs.report import Report
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 MOST: Final = 1_000
 """The most rows that are excluded from claims: each claim sends their keys."""
@@ -28,7 +28,7 @@ class StillDueRows:
     Other Queues do not know them: another consumer may claim such a row once, too.
     """
 
-    def __init__(self, roles: Roles, dialect: Dialect, report: Report) -> None:
+    def __init__(self, roles: ColumnRoles, dialect: Dialect, report: Report) -> None:
         self._roles = roles
         self._dialect = dialect
         self._report = report

@@ -32,7 +32,7 @@ from claimjobs.statements.find import Selection
 from claimjobs.statements.lock import lock
 from claimjobs.table.backend import Backend
 from claimjobs.table.job_state import Column
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 LOCKS: Final = "claimjobs_locks"
 """The key in the `info` of a connection that holds the locks of its session. It goes with the session."""
@@ -229,7 +229,7 @@ def _lock_some(connection: sa.Connection, locks: AdvisoryLocks, rest: deque[Key]
 class KeyText:
     """Writes a key as text, equally for every driver and every description of the table."""
 
-    def __init__(self, roles: Roles, dialect: sa.Dialect) -> None:
+    def __init__(self, roles: ColumnRoles, dialect: sa.Dialect) -> None:
         self._as_stored = [_as_stored(column, dialect) for column in roles.key]
 
     def text(self, key: Key) -> str:

@@ -15,7 +15,7 @@ from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.table.backend import Backend
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Statement = TypeVar("Statement")
 
@@ -84,7 +84,7 @@ class CandidateCount(CursorStatement[sa.Select[Any]]):
         return max(count, at_least)
 
 
-def check_keys(roles: Roles, jobs: Sequence[Job]) -> None:
+def check_keys(roles: ColumnRoles, jobs: Sequence[Job]) -> None:
     """Raises KeyNotUnique if two jobs have one key. Only a key that is no primary key can name two rows."""
     if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
         raise KeyNotUnique(roles.name)

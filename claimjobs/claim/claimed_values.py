@@ -8,13 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.table.columns import CLAIMED
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 class ClaimedValues:
     """The values of the columns for state and owner after a claim. `owner_date` is missing: the server sets it."""
 
-    def __init__(self, roles: Roles) -> None:
+    def __init__(self, roles: ColumnRoles) -> None:
         self._roles = roles
         self._last: tuple[int | None, Mapping[str, Any]] = (None, {})
 

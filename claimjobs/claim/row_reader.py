@@ -17,7 +17,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.errors import KeyUnreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
 from claimjobs.statements.column_encoding import decoder, encoded, parts_of
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
 
@@ -25,7 +25,7 @@ AS_IT_IS: Mapping[str, Any] = MappingProxyType({})
 class RowReader:
     """Makes jobs of the rows of a statement that returns `columns`. Other columns may stand before and after these."""
 
-    def __init__(self, roles: Roles, dialect: Dialect, known: Sequence[str] = (), before: int = 0) -> None:
+    def __init__(self, roles: ColumnRoles, dialect: Dialect, known: Sequence[str] = (), before: int = 0) -> None:
         """`known`: names of columns that are not read: `jobs` is given their values.
 
         `before`: how many columns of a row stand before `columns`.
@@ -162,7 +162,7 @@ def _reader(place: int, make: Convert) -> Callable[[Sequence[Any]], Any]:
 class JobReader:
     """Makes jobs of the rows of a table, as a SELECT of its columns returns them."""
 
-    def __init__(self, roles: Roles) -> None:
+    def __init__(self, roles: ColumnRoles) -> None:
         self._places: Places = {name: (place, None) for place, name in enumerate(roles.columns)}
         self._key = _key_reader([self._places[column.name] for column in roles.key])
 

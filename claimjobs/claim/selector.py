@@ -14,7 +14,7 @@ from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Dialect
 from claimjobs.statements.find import Selection
 from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Selector:
 
     engine: sa.Engine
     dialect: Dialect
-    roles: Roles
+    roles: ColumnRoles
     where: Where
     order_by: OrderBy
     now: sa.ColumnElement[Any]

@@ -16,7 +16,7 @@ from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
 from claimjobs.errors import BadRow
 from claimjobs.statements.insert import insert_rows
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 from claimjobs.table.value_ranges import culprit
 
 OnBad = Callable[[BadRow], None]
@@ -35,7 +35,7 @@ class InsertTarget:
     """Where rows are inserted, and what happens to rows that do not fit."""
 
     connection: sa.Connection
-    roles: Roles
+    roles: ColumnRoles
     dialect: Dialect
     on_bad: OnBad | None
     """Called for each row that does not fit; None: the first one raises its BadRow."""
@@ -71,7 +71,7 @@ def raise_bad(bad: BadRow) -> None:
     raise bad
 
 
-def _chunks(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Chunk]:
+def _chunks(rows: Iterable[Any], roles: ColumnRoles, on_bad: OnBad) -> Iterator[Chunk]:
     """Rows in their order, in chunks of one shape: one statement inserts rows of one shape."""
     numbers: list[int] = []
     alike: list[Row] = []
@@ -100,7 +100,7 @@ def _chunks(rows: Iterable[Any], roles: Roles, on_bad: OnBad) -> Iterator[Chunk]
         yield Chunk(numbers, alike)
 
 
-def _misfit(row: Any, roles: Roles) -> str | None:
+def _misfit(row: Any, roles: ColumnRoles) -> str | None:
     """Why a row does not fit, as far as it is known without the database; None: it fits."""
     if not isinstance(row, Mapping):
         return f"{row!r} is no mapping of column names to values"

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.job_state import Column
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 MEANINGS: Final = {
     "owner_id": "who holds a job",
@@ -23,7 +23,7 @@ FRESH: Final = {"attempts": (None, 0, "0"), "suspect": (None, 0, "0")}
 class Reserved:
     """The reserved columns of a table."""
 
-    def __init__(self, roles: Roles) -> None:
+    def __init__(self, roles: ColumnRoles) -> None:
         self._state = roles.state
         found = {role: getattr(roles, role) for role in MEANINGS}
         self._roles = {column.key: role for role, column in found.items() if _is_ours(role, column)}

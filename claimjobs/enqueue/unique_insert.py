@@ -14,7 +14,7 @@ from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
 from claimjobs.instants import in_utc
 from claimjobs.statements import insert as statements
 from claimjobs.table.job_state import Column
-from claimjobs.table.roles import Roles, is_whole
+from claimjobs.table.roles import ColumnRoles, is_whole
 
 KeyValues = tuple[Hashable, ...]
 
@@ -22,7 +22,7 @@ KeyValues = tuple[Hashable, ...]
 # --- which columns -------------------------------------------------------------------------------------------
 
 
-def unique_columns(connection: sa.Connection, roles: Roles, names: tuple[str, ...]) -> tuple[Column, ...]:
+def unique_columns(connection: sa.Connection, roles: ColumnRoles, names: tuple[str, ...]) -> tuple[Column, ...]:
     """The columns of these names, after a check that the database has a unique index over them.
 
     Raises ColumnMissing, BadUnique for a column that claimjobs writes, or NotUnique with the statement that creates the
@@ -34,7 +34,7 @@ def unique_columns(connection: sa.Connection, roles: Roles, names: tuple[str, ..
     return columns
 
 
-def _column(roles: Roles, name: str) -> Column:
+def _column(roles: ColumnRoles, name: str) -> Column:
     column = roles.table.c.get(name)
     if column is None:
         raise ColumnMissing(roles.name, name, "enqueueing by a unique key", roles.quote)

@@ -23,7 +23,7 @@ from claimjobs.table.grants import grants
 from claimjobs.table.on_done import default_finish, sentence
 from claimjobs.table.predicates import order_of
 from claimjobs.table.reflection import columns_in_database, resolve
-from claimjobs.table.roles import REQUIRED, Roles, roles_of
+from claimjobs.table.roles import REQUIRED, ColumnRoles, roles_of
 
 WITHOUT: Final = {
     "status": "done jobs cannot be kept, and none can be dead",
@@ -41,7 +41,7 @@ ADDABLE: Final = ("owner_id", *WITHOUT, INDEX)
 """What can be added to an existing table: columns by their roles, and the index that claims read."""
 
 
-def checked_roles(engine: sa.Engine, shape: Shape) -> Roles:
+def checked_roles(engine: sa.Engine, shape: Shape) -> ColumnRoles:
     """The roles of the columns, checked as by `checked_backend`."""
     return checked_backend(engine, shape).roles
 
@@ -111,7 +111,7 @@ def rights(engine: sa.Engine, shape: Shape, names: Mapping[str, str]) -> list[st
 # --- optional columns and the index --------------------------------------------------------------------------
 
 
-def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
+def advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[str]:
     """What the table lacks for optional features, each with the statement that adds it.
 
     Empty for a table that must not be altered.
@@ -130,7 +130,7 @@ def advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
     return [*states, *lines, *_index_advice(engine, shape, roles)]
 
 
-def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
+def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
     """Advice for an enum without a value for dead jobs: without it no job can be dead."""
     status = roles.status
     if status is None or not isinstance(status.type, sa.Enum) or roles.can_be_dead:
@@ -139,7 +139,7 @@ def _state_advice(engine: sa.Engine, roles: Roles) -> list[str]:
     return [f"{lack}: {add_value(engine, status, DEAD)}"]
 
 
-def _index_advice(engine: sa.Engine, shape: Shape, roles: Roles) -> list[str]:
+def _index_advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[str]:
     """Advice for the index that claims read, if the table has none with all columns of phase 1."""
     order = order_of(shape.order_by, roles, dialect_named_by(engine).lexis)
     with connected(engine) as connection:

@@ -39,7 +39,7 @@ from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.predicates import OrderBy, Where
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 class Queue:
@@ -289,7 +289,7 @@ class Queue:
         return self._parts.backend.source.table
 
     @property
-    def roles(self) -> Roles:
+    def roles(self) -> ColumnRoles:
         """Which column of the table plays which role, and which columns are the key."""
         return self._parts.backend.roles
 
@@ -426,7 +426,7 @@ class Queue:
         self.close()
 
 
-def _with_context(rows: Row | Iterable[Row], source: Roles) -> Row | Iterable[Row]:
+def _with_context(rows: Row | Iterable[Row], source: ColumnRoles) -> Row | Iterable[Row]:
     """The rows with the current trace context, if the table has a column for it. A value that is given stays."""
     column = source.traceparent
     context = None if column is None else tracing.traceparent()

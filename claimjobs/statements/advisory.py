@@ -11,7 +11,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.statements.find import Selection
 from claimjobs.statements.mark import mark
 from claimjobs.statements.owners import alive
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 def try_locks(dialect: Dialect) -> sa.Select[Any]:
@@ -29,7 +29,7 @@ def unlock(dialect: Dialect) -> sa.Select[Any]:
     return sa.select(dialect.key_locks.unlock(dialect.key_locks.each_lock()))
 
 
-def recheck(roles: Roles, dialect: Dialect, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
+def recheck(roles: ColumnRoles, dialect: Dialect, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of those of the jobs `keys` that are still ready. It runs after they were locked, and so reads what
     was committed between phase 1 and the locks."""
     jobs = sa.select(*columns).where(dialect.among(roles.key, "claimjobs_keys"), selection.ready)
@@ -37,13 +37,13 @@ def recheck(roles: Roles, dialect: Dialect, selection: Selection, columns: Seque
 
 
 def mark_ready(
-    roles: Roles, dialect: Dialect, selection: Selection, *, now: sa.ColumnElement[Any], owners: sa.Table
+    roles: ColumnRoles, dialect: Dialect, selection: Selection, *, now: sa.ColumnElement[Any], owners: sa.Table
 ) -> sa.Update:
     """Mark those of the jobs `keys` that are still ready as claimed by `me`; none if `me` was declared dead."""
     return mark(roles, dialect, now, owners).where(selection.ready)
 
 
-def marked(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+def marked(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of those of the jobs `keys` that `me` holds."""
     jobs = sa.select(*columns).where(dialect.among(roles.key, "claimjobs_keys"), roles.mine)
     return dialect.by_key(jobs, roles.key_index)

@@ -23,7 +23,7 @@ from claimjobs.statements.find import (
 from claimjobs.statements.lock import free_ones
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 SETTLED: Final = "claimjobs_settled_count"
 """The first column of every row: how many jobs of the batch before were settled. If `me` was declared dead, it is less
@@ -34,7 +34,7 @@ settled, as arrays. They are NULL if all jobs of the batch were."""
 
 
 def claim(
-    roles: Roles,
+    roles: ColumnRoles,
     dialect: Dialect,
     selection: Selection,
     *,
@@ -66,7 +66,7 @@ def settled_by_the_dead(count: int) -> int:
     return -1 - count
 
 
-def _alive(roles: Roles, dialect: Dialect, is_alive: sa.ColumnElement[bool], settled: sa.CTE | None) -> sa.CTE:
+def _alive(roles: ColumnRoles, dialect: Dialect, is_alive: sa.ColumnElement[bool], settled: sa.CTE | None) -> sa.CTE:
     """Whether the owner is alive, and what was settled. It runs before anything is locked."""
     if settled is None:
         return _once(sa.select(sa.case((is_alive, 0), else_=-1).label(SETTLED)), "claimjobs_alive")
@@ -77,7 +77,7 @@ def _alive(roles: Roles, dialect: Dialect, is_alive: sa.ColumnElement[bool], set
     return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 
 
-def _locked(roles: Roles, selection: Selection, owner_alive: sa.CTE) -> sa.CTE:
+def _locked(roles: ColumnRoles, selection: Selection, owner_alive: sa.CTE) -> sa.CTE:
     """The first free jobs, locked: their keys, and the sizes of their groups of suspects."""
     jobs = sa.select(*(column.label(KEY.format(i)) for i, column in enumerate(roles.key)))
     if roles.suspect is not None:
@@ -86,7 +86,7 @@ def _locked(roles: Roles, selection: Selection, owner_alive: sa.CTE) -> sa.CTE:
     return _once(free_ones(in_order(jobs.where(is_alive), selection).limit(SIZE), roles), "claimjobs_locked")
 
 
-def _first_group(roles: Roles, locked: sa.CTE) -> sa.CTE:
+def _first_group(roles: ColumnRoles, locked: sa.CTE) -> sa.CTE:
     """The locked jobs whose group is as large as that of the first one."""
     if roles.suspect is None:
         return locked
@@ -102,7 +102,7 @@ def _at_most(group_size: sa.ColumnElement[Any], size: sa.ColumnElement[Any]) -> 
 
 
 def _claimed(
-    roles: Roles,
+    roles: ColumnRoles,
     dialect: Dialect,
     chosen: sa.CTE,
     *,

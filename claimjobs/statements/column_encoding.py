@@ -13,13 +13,13 @@ import sqlalchemy as sa
 
 from claimjobs.database.compiled_statement import FAST_PATH
 from claimjobs.dialects import Dialect
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Parts = Sequence[Sequence[sa.Column[Any]]]
 """The columns of a row that is returned: in each, one column of the table, or several that are joined into one text."""
 
 
-def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: Roles) -> Parts:
+def parts_of(columns: Sequence[sa.Column[Any]], dialect: Dialect, roles: ColumnRoles) -> Parts:
     """How to return these columns. The key is not joined, and `suspect` is the first of the joined ones."""
     joined = [column for column in columns if dialect.encoding.joins_columns(column) and column not in set(roles.key)]
     if not FAST_PATH or len(joined) < 2:

@@ -11,12 +11,12 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.owners import claimed_by_nobody, silent
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 _LIMIT: Final = sa.bindparam("claimjobs_limit", type_=sa.Integer)
 
 
-def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def by_state(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """One row for each state: the columns that distinguish it, `jobs`, `oldest` (the first run_at, if any), `now`."""
     oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
     counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now"))
@@ -24,7 +24,7 @@ def by_state(roles: Roles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
     return sa.select(*state, *counts).select_from(roles.table).group_by(*state)
 
 
-def retries(roles: Roles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
     """One row: `jobs` (that failed and wait for their next attempt), `next` (their earliest run_at), `now`."""
     run_at = roles.need("run_at", "waiting for a retry")
     failed = [column > 0 for column in (roles.attempts, roles.suspect) if column is not None]
@@ -32,20 +32,23 @@ def retries(roles: Roles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[b
     return wait.where(roles.state.is_(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
 
 
-def by_owner(roles: Roles) -> sa.Select[Any]:
+def by_owner(roles: ColumnRoles) -> sa.Select[Any]:
     """One row for each owner that holds jobs: `owner_id`, `jobs`."""
     owner = roles.need("owner_id", "counting what owners hold")
     columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)
 
 
-def ownerless(roles: Roles) -> sa.Select[Any]:
+def ownerless(roles: ColumnRoles) -> sa.Select[Any]:
     """How many rows are claimed without an owner."""
     return sa.select(sa.func.count()).select_from(roles.table).where(claimed_by_nobody(roles))
 
 
 def first_waiting(
-    source: Roles, unclaimed: sa.ColumnElement[bool], order: Sequence[sa.ColumnElement[Any]], now: sa.ColumnElement[Any]
+    source: ColumnRoles,
+    unclaimed: sa.ColumnElement[bool],
+    order: Sequence[sa.ColumnElement[Any]],
+    now: sa.ColumnElement[Any],
 ) -> sa.Select[Any]:
     """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`; `oldest` (their first run_at, if
     any), `now`.
@@ -60,7 +63,7 @@ def first_waiting(
     return sa.select(*columns, sa.func.min(found.c.run_at).label("oldest"), now.label("now")).select_from(found)
 
 
-def up_to(roles: Roles, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+def up_to(roles: ColumnRoles, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
     """How many rows are in this state, counted up to `limit`. The order is for the claim index, as above."""
     rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.is_(state))
     return sa.select(sa.func.count()).select_from(rows.order_by(*order).limit(_LIMIT).subquery("claimjobs_first"))

@@ -10,31 +10,31 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.find import LIMIT
 from claimjobs.table.columns import DEAD, UNCLAIMED
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
 
 
 def dead_page(
-    roles: Roles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
+    roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates, *, after: Key | None = None
 ) -> sa.Select[Any]:
     """These columns of the next `limit` dead jobs, in the order of their keys, after the key `after`."""
     is_after = () if after is None else (dialect.after_values(roles.key, after if len(roles.key) > 1 else (after,)),)
     return sa.select(*columns).where(roles.state.is_(DEAD), *where, *is_after).order_by(*roles.key).limit(LIMIT)
 
 
-def chosen(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of those of the jobs `keys` that are dead, in the order of their keys."""
     dead = sa.select(*columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
     return dialect.restrict_to_keys(dead, roles.key, roles.key_index)
 
 
-def count_dead(roles: Roles, where: Predicates) -> sa.Select[Any]:
+def count_dead(roles: ColumnRoles, where: Predicates) -> sa.Select[Any]:
     """How many jobs are dead."""
     return sa.select(sa.func.count()).select_from(roles.table).where(roles.state.is_(DEAD), *where)
 
 
-def retry_dead(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+def retry_dead(roles: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
     """Make those of the jobs `keys` that are dead unclaimed, as if they had never failed. Their last error stays."""
     date = roles.owner_date if roles.owner_date is not None and roles.owner_date.nullable else None
     fresh = {date: None, roles.run_at: now, roles.attempts: 0, roles.suspect: 0}
@@ -43,7 +43,7 @@ def retry_dead(roles: Roles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa
     return dialect.restrict_to_keys(update.where(roles.state.is_(DEAD)), roles.key, roles.key_index)
 
 
-def drop_dead(roles: Roles, dialect: Dialect) -> sa.Delete:
+def drop_dead(roles: ColumnRoles, dialect: Dialect) -> sa.Delete:
     """Delete those of the jobs `keys` that are dead."""
     delete = dialect.delete(roles.table).where(roles.state.is_(DEAD))
     return dialect.restrict_to_keys(delete, roles.key, roles.key_index)

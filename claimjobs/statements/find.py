@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql import operators
 
 from claimjobs.dialects import Dialect
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 SUSPECT: Final = "claimjobs_suspect"
 """The last column of a candidate: the size of its group of suspects (see `group_size`)."""
@@ -82,12 +82,12 @@ def _step(term: sa.ColumnElement[Any]) -> tuple[sa.Column[Any] | None, bool]:
     return (column if exact else None), falling  # type: ignore[return-value]  # exact: a Column
 
 
-def find(roles: Roles, selection: Selection) -> sa.Select[Any]:
+def find(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """The first `limit` jobs that are ready, in order: their keys, then the sizes of their groups of suspects."""
     return first(sa.select(*roles.key, group_size(roles).label(SUSPECT)), selection)
 
 
-def group_size(roles: Roles) -> sa.ColumnElement[int]:
+def group_size(roles: ColumnRoles) -> sa.ColumnElement[int]:
     """How many jobs were in the batch that failed as a whole with this one. 0: the job is no suspect."""
     return sa.literal(0, sa.Integer) if roles.suspect is None else counted(roles.suspect)
 
@@ -103,19 +103,19 @@ def in_order(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
     return ready.order_by(*selection.order)
 
 
-def how_many(roles: Roles, selection: Selection) -> sa.Select[Any]:
+def how_many(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """How many rows `find` returns."""
     return sa.select(sa.func.count()).select_from(find(roles, selection).subquery("candidate"))
 
 
-def numbered(roles: Roles, selection: Selection) -> sa.Select[Any]:
+def numbered(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """The rows of `find`, each with its number, under names that no table has."""
     found = find(roles, selection).subquery("first")
     keys = [found.c[column.key].label(KEY.format(i)) for i, column in enumerate(roles.key)]
     return sa.select(*keys, found.c[SUSPECT], sa.func.row_number().over().label(PLACE))
 
 
-def same_key(roles: Roles, other: sa.FromClause) -> sa.ColumnElement[bool]:
+def same_key(roles: ColumnRoles, other: sa.FromClause) -> sa.ColumnElement[bool]:
     """The predicate of a row of the table and its candidate."""
     return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
 

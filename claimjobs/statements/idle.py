@@ -10,7 +10,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.find import Selection
 from claimjobs.statements.owners import me, silent, unknown
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 def mark_asleep(owners: sa.Table) -> sa.Update:
@@ -37,7 +37,9 @@ def check(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[Any
     return sa.select(*columns).select_from(owners).where(owners.c.claims == claims)
 
 
-def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Dialect, roles: Roles) -> sa.Select[Any]:
+def careful(
+    owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Dialect, roles: ColumnRoles
+) -> sa.Select[Any]:
     """As `glance`, and whether there is something to reclaim: owners that seem dead, and jobs of unknown owners.
 
     Session locks are checked only for owners that are awake: an owner that sleeps holds no job.
@@ -51,7 +53,7 @@ def careful(owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Di
     return check(owners, work).add_columns((unwell + unknown_owners).label("unwell"))
 
 
-def work(source: Roles, selection: Selection) -> sa.ColumnElement[Any]:
+def work(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
     """NULL if no job is ready.
 
     It has the order of a claim, so that the planner uses the claim index. Without an order the planner may read the

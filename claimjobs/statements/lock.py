@@ -10,10 +10,10 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.statements.column_encoding import Parts, encoded, encoded_with_last
 from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, numbered, same_key
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
-def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
+def lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
     """Lock the first `size` of the `candidates` that nobody else has locked and that are still ready.
 
     The recheck is needed: between the phases another consumer may have claimed a candidate and committed.
@@ -23,7 +23,7 @@ def lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> s
     return free_ones(picked.limit(SIZE), roles)
 
 
-def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
+def find_and_lock(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
     """Find and lock in one statement, for a database that can lock one of two joined tables in the order of the other.
 
     It returns the columns `read`, and at the end the number of each job among the `limit` candidates.
@@ -34,7 +34,7 @@ def find_and_lock(roles: Roles, dialect: Dialect, selection: Selection, read: Pa
     return dialect.lock_in_order(wanted, joined, SIZE, roles.key_index)
 
 
-def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
+def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read: Parts) -> sa.Select[Any]:
     """Find and lock in one statement, for a database that `locks_in_order`: it locks each row before it reads the next.
 
     Rows that it skips because others have locked them are not counted: the number of each job is 0.
@@ -43,7 +43,7 @@ def lock_first(roles: Roles, dialect: Dialect, selection: Selection, read: Parts
     return free_ones(rows.limit(SIZE), roles)
 
 
-def lock_those(roles: Roles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
+def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
     """Lock those of the rows `keys` for which a user's predicates hold, and return their keys. The predicates hold
     until the transaction ends. So the statement that writes needs no text of the user's.
     """
@@ -51,6 +51,6 @@ def lock_those(roles: Roles, dialect: Dialect, predicates: Sequence[sa.ColumnEle
     return rows.order_by(*roles.key).with_for_update(of=roles.table)
 
 
-def free_ones(rows: sa.Select[Any], roles: Roles) -> sa.Select[Any]:
+def free_ones(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
     """Lock these rows, without those that others have locked."""
     return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)

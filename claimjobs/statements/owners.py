@@ -12,7 +12,7 @@ from claimjobs.dialects.types import Instant, database_now
 from claimjobs.statements.find import LIMIT, counted
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 def register(owners: sa.Table) -> sa.Insert:
@@ -70,24 +70,24 @@ def declare_dead(owners: sa.Table) -> sa.Update:
     return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(died=database_now())
 
 
-def held(roles: Roles) -> sa.Select[Any]:
+def held(roles: ColumnRoles) -> sa.Select[Any]:
     """The keys of all jobs that `me` holds."""
     return sa.select(*roles.key).where(roles.mine)
 
 
-def left_behind(roles: Roles) -> sa.Select[Any]:
+def left_behind(roles: ColumnRoles) -> sa.Select[Any]:
     """Lock the jobs that `me` holds and nobody else has locked: their keys, then attempts. They are released next."""
     attempts = sa.literal(0) if roles.attempts is None else counted(roles.attempts)
     jobs = sa.select(*roles.key, attempts).where(roles.mine).order_by(*roles.key)
     return jobs.with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
-def reclaimed(roles: Roles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+def reclaimed(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of the jobs `keys`, in any state."""
     return dialect.restrict_to_keys(sa.select(*columns).select_from(roles.table), roles.key, roles.key_index)
 
 
-def claimed_by_nobody(roles: Roles) -> sa.ColumnElement[bool]:
+def claimed_by_nobody(roles: ColumnRoles) -> sa.ColumnElement[bool]:
     """The predicate of a row that is claimed without an owner's id.
 
     No claim leaves such a row: it was written by hand or by another program. No owner has an id below 1.
@@ -96,13 +96,13 @@ def claimed_by_nobody(roles: Roles) -> sa.ColumnElement[bool]:
     return sa.and_(roles.state.is_(CLAIMED), sa.or_(owner.is_(None), owner < 1))
 
 
-def ownerless(roles: Roles) -> sa.Select[Any]:
+def ownerless(roles: ColumnRoles) -> sa.Select[Any]:
     """Lock `limit` rows that are claimed without an owner and that nobody else has locked: their keys."""
     rows = sa.select(*roles.key).where(claimed_by_nobody(roles)).order_by(*roles.key)
     return rows.limit(LIMIT).with_for_update(skip_locked=True, key_share=True, of=roles.table)
 
 
-def unknown(roles: Roles, owners: sa.FromClause) -> sa.Select[Any]:
+def unknown(roles: ColumnRoles, owners: sa.FromClause) -> sa.Select[Any]:
     """The ids of owners that hold jobs and have no row: a claim of theirs was committed after their row was deleted.
 
     Ids below ours belong to other programs, which may claim jobs of the same table.

@@ -10,19 +10,19 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.statements.find import LIMIT
 from claimjobs.table.job_state import Column
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
 
 
-def old(roles: Roles, status: str, until: Any) -> Predicates:
+def old(roles: ColumnRoles, status: str, until: Any) -> Predicates:
     """The predicates of an old job: it has had this status since the instant `until` or longer."""
     roles.need_state(status, f"keeping jobs that are {status}")
     since = roles.need("owner_date", f"telling since when a job is {status}")
     return (roles.state.is_(status), since <= until)
 
 
-def purge_order(roles: Roles) -> tuple[Column, ...]:
+def purge_order(roles: ColumnRoles) -> tuple[Column, ...]:
     """The columns to page through: those of the claim index, which holds the jobs of one status side by side.
 
     It is the key if one of them may be NULL: no row is after a NULL.
@@ -31,18 +31,18 @@ def purge_order(roles: Roles) -> tuple[Column, ...]:
     return roles.key if any(column.nullable for column in order) else order
 
 
-def purge_page(roles: Roles, dialect: Dialect, chosen: Predicates, after: Sequence[Any] | None) -> sa.Select[Any]:
+def purge_page(roles: ColumnRoles, dialect: Dialect, chosen: Predicates, after: Sequence[Any] | None) -> sa.Select[Any]:
     """The next `limit` of the jobs in the order of `purge_order`, after the values `after` of these columns."""
     columns = purge_order(roles)
     is_after = () if after is None else (dialect.after_values(columns, after),)
     return sa.select(*columns).where(*chosen, *is_after).order_by(*columns).limit(LIMIT)
 
 
-def count_chosen(roles: Roles, chosen: Predicates) -> sa.Select[Any]:
+def count_chosen(roles: ColumnRoles, chosen: Predicates) -> sa.Select[Any]:
     """How many jobs meet these predicates."""
     return sa.select(sa.func.count()).select_from(roles.table).where(*chosen)
 
 
-def delete_old(roles: Roles, dialect: Dialect, guard: Predicates) -> sa.Delete:
+def delete_old(roles: ColumnRoles, dialect: Dialect, guard: Predicates) -> sa.Delete:
     """Delete those of the jobs `keys` that are still old. `guard` is `old`: it holds no text of the user's."""
     return dialect.restrict_to_keys(dialect.delete(roles.table).where(*guard), roles.key, roles.key_index)

@@ -7,20 +7,20 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.table.columns import CLAIMED
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
-def how_many(roles: Roles) -> sa.Select[Any]:
+def how_many(roles: ColumnRoles) -> sa.Select[Any]:
     """How many rows the table has, but at most `limit`."""
     return sa.select(sa.func.count()).select_from(_some(sa.select(sa.literal(1)).select_from(roles.table)).subquery())
 
 
-def keys(roles: Roles) -> sa.Select[Any]:
+def keys(roles: ColumnRoles) -> sa.Select[Any]:
     """The keys of `limit` rows."""
     return _some(sa.select(*roles.key))
 
 
-def oldest_claim(roles: Roles, owner_date: sa.Column[Any], now: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def oldest_claim(roles: ColumnRoles, owner_date: sa.Column[Any], now: sa.ColumnElement[Any]) -> sa.Select[Any]:
     """When the first of the jobs that are claimed now was claimed (NULL: there are none), and the time."""
     return sa.select(sa.func.min(owner_date), now).select_from(roles.table).where(roles.state.is_(CLAIMED))
 

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.find import counted
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Write = TypeVar("Write", sa.Update, sa.Delete)
 
@@ -20,10 +20,10 @@ Write = TypeVar("Write", sa.Update, sa.Delete)
 class SettleGuard:
     """Which jobs a settle may write: those that the owner still holds."""
 
-    roles: Roles
+    roles: ColumnRoles
     dialect: Dialect
     guard: sa.ColumnElement[bool]
-    """`Roles.mine`; or true if the open transaction holds the locks of the jobs."""
+    """`ColumnRoles.mine`; or true if the open transaction holds the locks of the jobs."""
 
     @property
     def filter(self) -> sa.ColumnElement[bool]:
@@ -111,7 +111,7 @@ def still_mine(target: SettleGuard) -> sa.Select[Any]:
     return target.dialect.restrict_to_keys(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
-def still_there(source: Roles, dialect: Dialect) -> sa.Select[Any]:
+def still_there(source: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Those of `keys` that still have a row in the user's table."""
     return dialect.restrict_to_keys(sa.select(*source.key), source.key, source.key_index)
 
@@ -122,7 +122,7 @@ def _guarded(write: Write, target: SettleGuard) -> Write:
     return cast(Write, write.returning(*roles.key)) if dialect.returns_what_it_writes else write
 
 
-def _disowned(roles: Roles, status: str) -> dict[Any, Any]:
+def _disowned(roles: ColumnRoles, status: str) -> dict[Any, Any]:
     values = roles.state.becomes(status)
     if roles.owner_id is not None:
         values[roles.owner_id] = None
@@ -131,7 +131,7 @@ def _disowned(roles: Roles, status: str) -> dict[Any, Any]:
     return values
 
 
-def _failure(roles: Roles, errors: Mapping[Key, str]) -> dict[Any, Any]:
+def _failure(roles: ColumnRoles, errors: Mapping[Key, str]) -> dict[Any, Any]:
     values: dict[Any, Any] = {} if roles.attempts is None else {roles.attempts: counted(roles.attempts) + 1}
     if roles.suspect is not None:
         values[roles.suspect] = 0
@@ -140,11 +140,11 @@ def _failure(roles: Roles, errors: Mapping[Key, str]) -> dict[Any, Any]:
     return values
 
 
-def _by_key(roles: Roles, values: Mapping[Key, Any], type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
+def _by_key(roles: ColumnRoles, values: Mapping[Key, Any], type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:
     """A CASE with one value for each key."""
     return sa.case(*((_is(roles, key), sa.literal(value, type_)) for key, value in values.items()))
 
 
-def _is(roles: Roles, key: Key) -> sa.ColumnElement[bool]:
+def _is(roles: ColumnRoles, key: Key) -> sa.ColumnElement[bool]:
     parts = key if len(roles.key) > 1 else (key,)
     return sa.and_(*(column == part for column, part in zip(roles.key, parts, strict=True)))

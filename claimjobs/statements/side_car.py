@@ -13,7 +13,7 @@ from claimjobs.statements.find import SIZE, SUSPECT, Selection, first
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.columns import UNCLAIMED
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 ATTEMPTS: Final = "claimjobs_attempts"
 """The last column of a job: how many attempts have failed."""
@@ -23,8 +23,8 @@ ATTEMPTS: Final = "claimjobs_attempts"
 class SideCarJoin:
     """The user's table and its side-car."""
 
-    source: Roles
-    claims: Roles
+    source: ColumnRoles
+    claims: ColumnRoles
     dialect: Dialect
     now: sa.ColumnElement[Any]
 

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.errors import Inherited, KeyUnfit, NotClaimable, ReservedName, RoleComputed, RoleInKey
 from claimjobs.table.reflection import columns_in_database
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 WRITTEN: Final = ("status", "owner_id", "owner_date", "run_at", "attempts", "last_error", "suspect", "assignee")
 """The roles whose columns claimjobs writes. `priority` is only read."""
@@ -36,7 +36,7 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
         raise ReservedName(table.fullname, taken[0])
 
 
-def check_key(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None:
+def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
     """Check that a row is found again by its key as it is read. Raises KeyUnfit.
 
     The type in the database counts, not that of a description in Python.
@@ -48,7 +48,7 @@ def check_key(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None
             raise KeyUnfit(roles.name, column.name, _shown(type_, connection.dialect))
 
 
-def check_roles(connection: sa.Connection, dialect: Dialect, roles: Roles) -> None:
+def check_roles(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
     """Check that claimjobs can write its columns, and that a write does not change the row's key or partition.
 
     Raises RoleInKey or RoleComputed.

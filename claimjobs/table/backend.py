@@ -16,7 +16,7 @@ from claimjobs.table import acceptance, column_checks
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, claims_table, owner_table, queues_table
 from claimjobs.table.reflection import collated, map_of, resolve
-from claimjobs.table.roles import Roles, check_lease, key_index, quote_of, roles_of
+from claimjobs.table.roles import ColumnRoles, check_lease, key_index, quote_of, roles_of
 
 TableLike = str | sa.Table | type[Any]
 
@@ -26,11 +26,11 @@ class Backend:
     """A server's capabilities, the roles of the table's columns, and the table of owners."""
 
     dialect: Dialect
-    roles: Roles
+    roles: ColumnRoles
     owners: sa.Table
     by_lease: bool = True
     """Whether claims are held by lease: committed with the id of an owner."""
-    user_table: Roles | None = None
+    user_table: ColumnRoles | None = None
     """The user's table, if `roles` are those of its side-car."""
     lock_source: bool = True
     """With a side-car: whether a claim locks the rows of the user's table."""
@@ -38,7 +38,7 @@ class Backend:
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
     @property
-    def source(self) -> Roles:
+    def source(self) -> ColumnRoles:
         """The user's table: `where` and the order are about it, and jobs are enqueued into it."""
         return self.user_table or self.roles
 
@@ -94,7 +94,9 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
         return replace(backend, refusal=error)
 
 
-def source_roles(connection: sa.Connection, dialect: Dialect, table: sa.Table, *, columns: Columns | None) -> Roles:
+def source_roles(
+    connection: sa.Connection, dialect: Dialect, table: sa.Table, *, columns: Columns | None
+) -> ColumnRoles:
     """The roles of a table that has a side-car: claimjobs ignores its columns for a state.
 
     Raises NoPrimaryKey; KeyUnfit; or KeyNotIndexed if no unique index is over the key.
@@ -104,7 +106,7 @@ def source_roles(connection: sa.Connection, dialect: Dialect, table: sa.Table, *
     return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
 
 
-def _claims(connection: sa.Connection, dialect: Dialect, source: Roles, *, side_car: SideCar) -> Roles:
+def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *, side_car: SideCar) -> ColumnRoles:
     key = [sa.Column(column.name, column.type, primary_key=True) for column in source.key]
     name = side_car.name_for(source.name)
     try:

@@ -11,7 +11,7 @@ from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.dialects import dialect_named_by
 from claimjobs.table.ddl import text
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 LONGEST: Final = 57
 """Characters of a table's name in the name of its index. Every database allows 63 bytes for the whole name."""
@@ -21,7 +21,7 @@ Part = tuple[str, bool]
 """A column's name, and whether it is descending."""
 
 
-def claim_index(roles: Roles, order: Sequence[sa.ColumnElement[Any]]) -> sa.Index | None:
+def claim_index(roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]) -> sa.Index | None:
     """The index that phase 1 reads: it has all columns that find waiting jobs in their order.
 
     None if the key's own index does, and for an order by anything but columns.
@@ -44,7 +44,7 @@ def _part(by: sa.ColumnElement[Any]) -> Part | None:
     return (by.element.name, True) if falls and isinstance(by.element, sa.Column) else None
 
 
-def _index(roles: Roles, falling: Mapping[str, bool]) -> sa.Index:
+def _index(roles: ColumnRoles, falling: Mapping[str, bool]) -> sa.Index:
     """An index over a copy of the table, so that a user's description does not get one more index."""
     columns = (sa.Column(column.name, column.type) for column in roles.table.columns)
     copy = sa.Table(roles.table.name, sa.MetaData(schema=roles.table.schema), *columns)
@@ -83,7 +83,7 @@ class MissingIndex(NamedTuple):
 
 
 def missing_index(
-    connection: sa.Connection, roles: Roles, order: Sequence[sa.ColumnElement[Any]]
+    connection: sa.Connection, roles: ColumnRoles, order: Sequence[sa.ColumnElement[Any]]
 ) -> MissingIndex | None:
     """The claim index, if the table has none with all columns of phase 1."""
     index, found = claim_index(roles, order), indexes_of(connection, roles.table)

@@ -17,7 +17,7 @@ from claimjobs.table.ddl import add_column
 from claimjobs.table.definitions import LAST_OWNER, job_table
 from claimjobs.table.job_state import Column
 from claimjobs.table.reflection import columns_in_database
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 from claimjobs.table.value_ranges import integer_range
 
 Type = sa.types.TypeEngine[Any]
@@ -36,7 +36,7 @@ WRITTEN: Final = {
 """What is written for each role, and the types that cannot hold it."""
 
 
-def check_columns(connection: sa.Connection, roles: Roles) -> None:
+def check_columns(connection: sa.Connection, roles: ColumnRoles) -> None:
     """Check that the status column holds the value of each state, and the other columns the values of their roles.
 
     Raises StateUnfit or ColumnUnfit.
@@ -52,7 +52,7 @@ def check_columns(connection: sa.Connection, roles: Roles) -> None:
         raise columns.unfit("owner_id", "NULL for a row that no owner holds")
 
 
-def check_owner(connection: sa.Connection, roles: Roles) -> None:
+def check_owner(connection: sa.Connection, roles: ColumnRoles) -> None:
     """Check that the owner column holds the ids of owners. Raises ColumnUnfit."""
     columns = _DatabaseColumns(connection, roles)
     found = columns.at("owner_id")
@@ -71,7 +71,7 @@ def _holds_owners(type_: Type) -> bool:
 class _DatabaseColumns:
     """The columns of a queue, as they are in the database."""
 
-    def __init__(self, connection: sa.Connection, roles: Roles) -> None:
+    def __init__(self, connection: sa.Connection, roles: ColumnRoles) -> None:
         self._connection = connection
         self._roles = roles
         self._found = columns_in_database(connection, roles.table)

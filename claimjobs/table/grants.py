@@ -12,7 +12,7 @@ from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
 from claimjobs.table.backend import Backend
 from claimjobs.table.definitions import ledger_table, queues_table
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 PRODUCER: Final = "producer"
 CONSUMER: Final = "consumer"
@@ -119,7 +119,7 @@ def _seen(dialect: Dialect, rights: dict[str, Columns]) -> dict[str, Columns]:
     return rights if definition is None else {definition: WHOLE, **rights}
 
 
-def _may_be_given(source: Roles, column: sa.Column[Any]) -> bool:
+def _may_be_given(source: ColumnRoles, column: sa.Column[Any]) -> bool:
     """Whether a new job may have a value in this column. The database or claimjobs fills the others."""
     if any(column is given for given in (*source.payload, source.priority, source.run_at)):
         return True
@@ -150,7 +150,7 @@ def _of_operator(backend: Backend) -> TableRights:
     return {backend.roles.table: jobs, **source, **(owners if backend.by_lease else {}), **queues}
 
 
-def _locking(backend: Backend, roles: Roles, rights: dict[str, Columns]) -> dict[str, Columns]:
+def _locking(backend: Backend, roles: ColumnRoles, rights: dict[str, Columns]) -> dict[str, Columns]:
     """The rights, and one to update the key, which nothing writes, where a lock needs another right than these."""
     needed = backend.dialect.access_rights.locking
     if not needed or needed & rights.keys():
@@ -158,7 +158,7 @@ def _locking(backend: Backend, roles: Roles, rights: dict[str, Columns]) -> dict
     return {**rights, **_updates(tuple(column.name for column in roles.key))}
 
 
-def _written(roles: Roles) -> Columns:
+def _written(roles: ColumnRoles) -> Columns:
     """The columns that are written after a job was enqueued."""
     columns = (getattr(roles, role) for role in WRITTEN)
     return tuple(column.name for column in columns if column is not None)

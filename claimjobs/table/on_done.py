@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from claimjobs.table.columns import DONE
 from claimjobs.table.reflection import is_made_by_us
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Finish = Literal["delete", "keep"]
 """What happens to the row of a done job: it is deleted, or kept with the status `done`."""
@@ -17,7 +17,7 @@ LEAVE: Final = "leave"
 """A done job is only released: its handler has made the queue's predicate false."""
 
 
-def default_finish(connection: sa.Connection, roles: Roles) -> Finish | None:
+def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | None:
     """What happens to done jobs by default; None: there is no default, the user must choose.
 
     By default rows are deleted only from a table that claimjobs made. They are kept as done only if a map, or the words
@@ -29,7 +29,7 @@ def default_finish(connection: sa.Connection, roles: Roles) -> Finish | None:
     return "keep" if says_done and (roles.states_named or isinstance(roles.state.values[DONE], str)) else None
 
 
-def sentence(roles: Roles, on_done: Any, *, beside: bool = False) -> str:
+def sentence(roles: ColumnRoles, on_done: Any, *, beside: bool = False) -> str:
     """What happens to done jobs, as a sentence. `beside`: their claims are in a side-car."""
     if callable(on_done):
         return f"A function decides what happens to done jobs of {roles.name}."

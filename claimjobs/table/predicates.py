@@ -14,7 +14,7 @@ from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from claimjobs.dialects import Lexis
 from claimjobs.errors import NotOneExpression
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 Predicate = sa.ColumnElement[bool]
 
@@ -33,7 +33,7 @@ OrderBy = Order | Sequence[Order] | None
 """Columns; or texts: a column's name, `-name` for the highest first, or SQL as after ORDER BY."""
 
 
-def predicates_of(where: Where, roles: Roles, lexis: Lexis) -> tuple[Predicate, ...]:
+def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predicate, ...]:
     """The predicate, if there is one; a callable returns it. Raises NotOneExpression for a text in it."""
     given = where() if callable(where) else where
     if given is None:
@@ -94,7 +94,7 @@ def _check(text: str, lexis: Lexis, what: str) -> None:
         raise NotOneExpression(what, flaw)
 
 
-def order_of(order_by: OrderBy, roles: Roles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
+def order_of(order_by: OrderBy, roles: ColumnRoles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
     """The user's order, then the key, so that all consumers see the same order; None: the table's own order."""
     if order_by is None:
         return roles.default_order

@@ -31,7 +31,7 @@ LONGEST_ERROR: Final = 2_000
 
 
 @dataclass(frozen=True)
-class Roles:
+class ColumnRoles:
     """A table as a queue: its key, its state, its owner and its optional columns."""
 
     table: sa.Table
@@ -140,7 +140,7 @@ class Roles:
         return self.suspect is not None and self.run_at is not None
 
 
-def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> Roles:
+def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> ColumnRoles:
     """The roles of a table's columns: by the map, or by their own names.
 
     Raises ColumnMissing for a column that the map names and the table does not have, NoPrimaryKey for a table without
@@ -152,10 +152,10 @@ def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | N
     state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
     _check(table, state)
     named = given.states is not None
-    return Roles(table=table, key=key, state=state, states_named=named, key_index=key_index, **found)
+    return ColumnRoles(table=table, key=key, state=state, states_named=named, key_index=key_index, **found)
 
 
-def check_lease(roles: Roles, *, mapped: bool) -> None:
+def check_lease(roles: ColumnRoles, *, mapped: bool) -> None:
     """Check that the table has the columns for a claim by lease. Raises ColumnMissing.
 
     A table without a map must have the columns under their own names.
@@ -220,7 +220,7 @@ def _check(table: sa.Table, state: State) -> None:
             raise StatesClash(table.fullname, state.column.name, (first, second), state.values[first])
 
 
-def key_index(connection: sa.Connection, roles: Roles, *, unique: bool = False) -> str | None:
+def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = False) -> str | None:
     """The index that begins with the key's columns; None: it is the primary key. Raises KeyNotIndexed.
 
     `unique`: it must be a unique index over the key.

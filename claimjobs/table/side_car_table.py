@@ -15,7 +15,7 @@ from claimjobs.table.backend import TableLike, source_roles
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import claims_table, shared_tables
 from claimjobs.table.reflection import columns_in_database, map_of, resolve
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 
 
 def side_car_tables(
@@ -37,7 +37,7 @@ def side_car_tables(
     return [claims_table((side_car or SideCar()).name_for(source.name), key), *shared_tables()]
 
 
-def _key(connection: sa.Connection, source: Roles, dialect: Dialect) -> list[sa.Column[Any]]:
+def _key(connection: sa.Connection, source: ColumnRoles, dialect: Dialect) -> list[sa.Column[Any]]:
     """The columns of the key as the database has them, not as a description in Python says."""
     found = columns_in_database(connection, source.table)
     collations = _collations(connection, source.table)

@@ -22,7 +22,7 @@ from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
 from claimjobs.table.columns import DEAD
 from claimjobs.table.predicates import Where
-from claimjobs.table.roles import Roles
+from claimjobs.table.roles import ColumnRoles
 from claimjobs.workers.handlers import Handler
 
 FIRST_PAUSE = 0.1
@@ -90,14 +90,14 @@ def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
     return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
 
 
-def _why(failure: BaseException, roles: Roles) -> str:
+def _why(failure: BaseException, roles: ColumnRoles) -> str:
     """The error, and each column that the table lacks to store a failure, with the statement that adds it."""
     if isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
         return str(failure)
     return "; ".join((f"{type(failure).__name__}: {failure}", *_lacking(roles)))
 
 
-def _lacking(roles: Roles) -> Iterator[str]:
+def _lacking(roles: ColumnRoles) -> Iterator[str]:
     purpose = "storing a failure"
     for role in ("attempts", "run_at", "suspect"):
         try:

@@ -18,7 +18,7 @@ from claimjobs.statements.find import Selection, find, keyset_order_of
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
 from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
-from claimjobs.table.roles import Roles, roles_of
+from claimjobs.table.roles import ColumnRoles, roles_of
 from tests.backends import FLAVOURS, Backend, Plan, Servers
 from tests.conformance.jobs import jobs
 
@@ -88,7 +88,7 @@ def test_a_claim_takes_no_other_locks_in_any_index(backend: Backend, queue: Queu
 SETTLES = ["delete", "keep", "release", "retry", "bury"]
 
 
-def statement(kind: str, roles: Roles, backend: Backend, keys: list[Any]) -> Any:
+def statement(kind: str, roles: ColumnRoles, backend: Backend, keys: list[Any]) -> Any:
     if kind == "retry":
         errors, delays = dict.fromkeys(keys, "again"), dict.fromkeys(keys, 60.0)
         return settle.retry(reach(roles, backend), database_now(), errors=errors, delays=delays)
@@ -100,7 +100,7 @@ def statement(kind: str, roles: Roles, backend: Backend, keys: list[Any]) -> Any
     return write(reach(roles, backend))
 
 
-def reach(roles: Roles, backend: Backend) -> settle.SettleGuard:
+def reach(roles: ColumnRoles, backend: Backend) -> settle.SettleGuard:
     return settle.SettleGuard(roles, backend.dialect, roles.mine)
 
 
