@@ -107,7 +107,7 @@ def setup_tables(
         _refuse_other_options(grants_, recreate or sql or bool(wanted))
         _print_grants(url, shape, _named(accounts), ledger=ledger)
         return
-    _refuse_mixtures(recreate, wanted, ledger, side_car=shape.side_car)
+    _refuse_mixtures(recreate, wanted, ledger, trigger=trigger, side_car=shape.side_car)
     if sql and not wanted and not shape.side_car:
         _print_ddl(engine_of(url or DDL_WITHOUT_URL), shape, trigger, recreate, ledger=ledger)
         return
@@ -140,9 +140,11 @@ def _requested(add: tuple[str, ...]) -> list[str]:
     return named
 
 
-def _refuse_mixtures(recreate: bool, wanted: list[str], ledger: bool, *, side_car: bool) -> None:
+def _refuse_mixtures(recreate: bool, wanted: list[str], ledger: bool, *, trigger: Wanted, side_car: bool) -> None:
     if (recreate or wanted) and ledger:
         raise click.UsageError("--ledger makes only the ledger, which is never dropped: leave out the other options")
+    if recreate and trigger == "drop":
+        raise click.UsageError("--drop-wake-trigger only drops the trigger: leave out --recreate")
     if recreate and wanted:
         raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
     if side_car and (recreate or wanted):

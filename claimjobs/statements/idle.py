@@ -40,7 +40,7 @@ def check(owners: sa.Table, work: sa.ColumnElement[Any] | None) -> sa.Select[Any
 def careful(
     owners: sa.Table, work: sa.ColumnElement[Any] | None, *, dialect: Dialect, roles: ColumnRoles
 ) -> sa.Select[Any]:
-    """As `glance`, and whether there is something to reclaim: owners that seem dead, and jobs of unknown owners.
+    """As `check`, and whether there is something to reclaim: owners that seem dead, and jobs of unknown owners.
 
     Session locks are checked only for owners that are awake: an owner that sleeps holds no job.
     """

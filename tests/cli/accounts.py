@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 
-from claimjobs.table.definitions import QUEUES_TABLE
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 
@@ -59,8 +58,7 @@ class Accounts:
     def spare(self, kind: str, work: Callable[[Accounts], None]) -> list[str]:
         """The rights of this account without which its work does not fail. It works with all of them."""
         work(self)
-        some = [right for right in self.rights(kind) if QUEUES_TABLE not in right]  # nothing reads a row of it yet
-        found = [right for right in some if not self._is_needed(right, kind, work)]
+        found = [right for right in self.rights(kind) if not self._is_needed(right, kind, work)]
         work(self)
         return found
 

@@ -91,7 +91,8 @@ def operate(given: Accounts) -> None:
     backend.run("UPDATE jobs SET status = 'dead', owner_date = :past WHERE d <> '0000'", past=PAST)
     leave_a_job_of_a_dead_owner(backend)
     _, first, second, _ = (str(row["id"]) for row in backend.rows())
-    _run(given, "status", "--json")
+    for words in (("pause",), ("pause", "--reason", "again"), ("status", "--json"), ("resume",)):
+        _run(given, *words)
     assert _run(given, "reclaim") == "1"
     _run(given, "dead", "list", "--json")
     assert _run(given, "dead", "retry", first) == "1"
