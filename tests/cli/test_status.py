@@ -31,7 +31,8 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert found.pop("oldest_due_seconds") >= 0
     assert (found.pop("ownerless"), found.pop("strangers")) == (0, [])
     counts = {"unclaimed": 1, "claimed": 2, "done": 2, "dead": 1}
-    assert found == {"table": "jobs", **counts, "other": [], "where_not_counted": None}
+    paused = {"paused_seconds": None, "pause_reason": None}
+    assert found == {"table": "jobs", **counts, **paused, "other": [], "where_not_counted": None}
     assert 0 <= owner.pop("age_seconds") < 60
     assert 0 <= owner.pop("silence_seconds") < 10
     assert owner == {
