@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.admin.stats import read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.statements import count
 from claimjobs.statements.side_car import SideCarJoin, unclaimed
@@ -32,6 +33,8 @@ class Backlog:
     dead: int
     owners: dict[str, int]
     """How many owners are `awake`, `asleep` and `dead`, by their leases. Empty with `hold="transaction"`."""
+    paused: bool
+    """Whether the queue is paused."""
 
 
 def read_backlog(
@@ -42,7 +45,7 @@ def read_backlog(
     now: sa.ColumnElement[Any],
     limit: int,
 ) -> Backlog:
-    """The backlog, by four short statements. `order`: that of the queue, which its claim index has."""
+    """The backlog, by five short statements. `order`: that of the queue, which its claim index has."""
     roles, upper = backend.roles, {"claimjobs_limit": limit}
     jobs_order = order if backend.user_table is None else roles.key
     waiting = connection.execute(count.first_waiting(backend.source, _unclaimed(backend, now), order, now), upper).one()
@@ -59,6 +62,7 @@ def read_backlog(
         claimed=in_state(CLAIMED),
         dead=in_state(DEAD),
         owners=_owners(connection, backend) if backend.by_lease else {},
+        paused=read_pause(connection, backend)[0] is not None,
     )
 
 

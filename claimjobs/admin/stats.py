@@ -102,7 +102,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = _held(connection, backend) if backend.by_lease else {}
-    paused, reason = _paused(connection, backend)
+    paused, reason = read_pause(connection, backend)
     return Stats(
         unclaimed=jobs[UNCLAIMED],
         claimed=jobs[CLAIMED],
@@ -118,7 +118,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     )
 
 
-def _paused(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:
+def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:
     """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
     try:
         with savepoint(connection):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue.config import Shape
+
+MOST: Final = 1_000
+"""The most characters of a reason."""
 
 
 @click.command()
@@ -26,6 +31,9 @@ def pause(reason: str | None, url: str | None, shape: Shape) -> None:
       claimjobs pause --reason "the mail server is down"
       claimjobs pause --table emails
     """
+    reason = None if reason is None else " ".join(reason.split())  # one line of `status`
+    if reason is not None and len(reason) > MOST:
+        raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
     with queue_for(url, shape) as queue:
         queue.pause(reason)
         click.echo(f"{queue.table.fullname} is paused: `claimjobs resume` ends that")

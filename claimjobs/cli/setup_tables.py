@@ -86,8 +86,8 @@ def setup_tables(
     is inserted directly into a partition does not call it. --recreate drops it with the table.
 
     --grants prints the GRANT statements for a producer, which enqueues jobs, a consumer, which claims them, and an
-    operator (status, dead, purge, reclaim). An administrator runs them. A right on columns is for the columns that the
-    tables have now: print the statements again after the tables were changed.
+    operator (status, dead, purge, reclaim, pause). An administrator runs them. A right on columns is for the columns
+    that the tables have now: print the statements again after the tables were changed.
 
     \b
     Examples:

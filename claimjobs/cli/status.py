@@ -92,7 +92,7 @@ def status(
         checked = {"exceeded": exceeded} if check else {}
         click.echo(json.dumps({**_object(name, stats), "where_not_counted": shape.where, **checked}, default=str))
     elif check:
-        click.echo(f"{name}: {'; '.join(exceeded) or 'ok'}")
+        click.echo(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
     elif on_terminal():
         Console().print(*_tables(name, stats), *notes, sep="\n")
     else:

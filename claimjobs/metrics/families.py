@@ -48,6 +48,7 @@ def of_reading(reading: Reading, table: str) -> Iterator[Metric]:
     oldest = "Seconds for which the oldest of these has been due; 0 if none is."
     yield _value("claimjobs_oldest_due_seconds", oldest, table, backlog.oldest or 0.0)
     yield _by_state("claimjobs_owners", "Owners, by their leases.", table, backlog.owners)
+    yield _value("claimjobs_paused", "1 while the queue is paused, else 0.", table, backlog.paused)
 
 
 def of_processes(table: str, *, consumers: int, replaced: int) -> Iterator[Metric]:

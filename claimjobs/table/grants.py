@@ -20,7 +20,7 @@ OPERATOR: Final = "operator"
 PURPOSES: Final = {
     PRODUCER: "enqueues jobs; may not read, claim or delete any",
     CONSUMER: "claims and settles jobs, reclaims those of dead owners; may not enqueue",
-    OPERATOR: "status, reclaim, dead, purge; may not claim or enqueue",
+    OPERATOR: "status, reclaim, dead, purge, pause; may not claim or enqueue",
 }
 """The accounts of a queue, and what each of them may do."""
 
@@ -96,7 +96,7 @@ def ledger_grants(engine: sa.Engine, names: Mapping[str, str]) -> Iterator[str]:
 
 
 def _headed(granter: Granter, account: str, tables: TableRights) -> Iterator[str]:
-    yield f"-- {account}: {PURPOSES[account]}. If it is missing: CREATE ROLE {granter.account};"
+    yield f"-- {account}: {PURPOSES[account]}. If there is no such role or user, make one first."
     yield from granter.on_tables(tables)
 
 

@@ -106,7 +106,9 @@ def test_the_image_runs_the_command_of_the_package() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert in_image("ENTRYPOINT") == [project["name"]]
     assert project["name"] in project["scripts"]
-    assert f"COPY {project['name']}/ /src/{project['name']}/\nRUN pip install --no-cache-dir /src/" in IMAGE.read_text()
+    name = project["name"]
+    copied = f"COPY {name}/ /src/{name}/\nRUN pip install --no-cache-dir '/src/{name}[metrics]'"
+    assert copied in IMAGE.read_text()
     [python] = re.findall(r"^FROM python:(\d+\.\d+)-slim$", IMAGE.read_text(), re.M)
     assert f"Programming Language :: Python :: {python}" in project["classifiers"]
 
@@ -123,7 +125,7 @@ def test_the_unit_is_valid(tmp_path: Path) -> None:
 
 def test_the_command_of_the_deployment_starts_is_ready_and_stops(any_shop: Shop) -> None:
     any_shop.open()
-    args = [word for word in container()["args"] if not word.startswith(("--health-port", "--bind"))]
+    args = [word for word in container()["args"] if not word.startswith(("--health-port", "--metrics-port", "--bind"))]
     line = shlex.join(["claimjobs", *args, "--health-port=0"])
     with subprocess.Popen(any_shop.shell(f"exec {line}"), stderr=subprocess.PIPE, text=True) as process:
         try:

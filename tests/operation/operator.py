@@ -30,6 +30,8 @@ BACKLOG = 300
 """Jobs that wait at any time."""
 BETWEEN = (1.0, 6.0)
 """Seconds of undisturbed work between two actions."""
+NOTICED = 2.5
+"""Seconds after which a consumer has noticed a pause: a fifth of its lease, and some more."""
 STOP_TIMEOUT = 0.02
 """Seconds until a stop by deadline releases batches: less than the handler's 0.05 s."""
 
@@ -119,11 +121,11 @@ class Operator:
     def pause(self) -> None:
         """Pause the queue, see that nothing is claimed, and resume it."""
         self._claimjobs("pause", "--reason", "a drill")
-        until(lambda: self._number("SELECT count(*) FROM jobs WHERE status = 'claimed'") == 0, "batches are settled")
         claims = "SELECT count(*) FROM chaos_moves WHERE new_status = 'claimed'"
+        until(lambda: self._stays(claims, NOTICED), "every consumer has noticed the pause")
+        assert self._stays(claims, 1.0), "a paused queue was claimed from"
+        assert self._number("SELECT count(*) FROM jobs WHERE status = 'claimed'") == 0, "a batch was not settled"
         before = self._number(claims)
-        time.sleep(1)
-        assert self._number(claims) == before, "a paused queue was claimed from"
         self._claimjobs("resume")
         until(lambda: self._number(claims) > before, "work goes on after the resume")
         self.done["paused and resumed"] += 1
@@ -198,6 +200,11 @@ class Operator:
     def _rows(self, statement: str) -> list[sa.Row[tuple[object, ...]]]:
         with self._engine.connect() as connection:
             return list(connection.execute(sa.text(statement)))
+
+    def _stays(self, statement: str, seconds: float) -> bool:
+        before = self._number(statement)
+        time.sleep(seconds)
+        return self._number(statement) == before
 
     def _number(self, statement: str) -> int:
         return int(str(self._rows(statement)[0][0]))

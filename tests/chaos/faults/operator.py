@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 from tests.chaos.arena import Arena
 from tests.chaos.fleet import ROOT, Group, Overdue, until
@@ -37,14 +38,21 @@ def deploy(arena: Arena) -> None:
 def pause_and_resume(arena: Arena) -> None:
     """Pause the queue until nobody holds a job, see that nothing is claimed, and resume it."""
     _claimjobs(arena, "pause", "--reason", "a drill")
-    until(lambda: not any(arena.owners().values()), "every batch is settled while the queue is paused")
+    until(lambda: _is_quiet(arena), "every consumer has noticed the pause")
     before = _claims(arena)
     arena.pause(0.3, 0.6)
-    if _claims(arena) != before:
+    if _claims(arena) != before or any(arena.owners().values()):
         raise Overdue("a paused queue was claimed from")
     _claimjobs(arena, "resume")
     arena.hit_everyone()
     _nothing_charged(arena)
+
+
+def _is_quiet(arena: Arena) -> bool:
+    """Whether nothing was claimed for longer than a consumer takes to notice a pause."""
+    before = _claims(arena)
+    time.sleep(arena.formation.settings.lease / 5 + 0.5)
+    return _claims(arena) == before
 
 
 def _claims(arena: Arena) -> object:
