@@ -50,8 +50,8 @@ class NoWakeTrigger(ClaimjobsError):
 
     def __init__(self, title: str, why: str) -> None:
         super().__init__(
-            f"{title} can have no trigger that wakes consumers, because {why}; there is none to make or to drop; "
-            "enqueue with claimjobs, which wakes consumers, or let them find rows when they check, some 5 s later"
+            f"{title} can have no trigger that wakes consumers, because {why}; there is none to make or to drop: "
+            "change the producers to `enqueue`, which wakes consumers; other rows are found some 5 s later"
         )
 
 
