@@ -174,7 +174,7 @@ def check_timeout(timeout: float) -> None:
         raise ValueError(f"timeout={timeout!r}: give a number of seconds, 0 or more")
 
 
-class Stoppable(Protocol):
+class SupportsStop(Protocol):
     """A Queue, or another object that can stop."""
 
     def stop(self, timeout: float | None = None) -> None:
@@ -208,7 +208,7 @@ class _SecondSignal:
 
 
 @contextmanager
-def stop_on_signals(*queues: Stoppable, timeout: float | None = None) -> Iterator[None]:
+def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iterator[None]:
     """Let SIGINT and SIGTERM stop these queues in a block: `with stop_on_signals(queue): for batch in ...`.
 
     The first signal calls `queue.stop()`, which lets the batch finish. The second ends the block wherever it is, but

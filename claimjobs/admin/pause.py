@@ -17,7 +17,7 @@ EVERYBODY: Final = 10_000 * A_BATCH
 """So many rows wake every idle owner."""
 
 
-class Pauses:
+class PauseSwitch:
     """Pauses and resumes the queue of one table. Raises QueuesMissing for tables of an earlier version."""
 
     def __init__(self, engine: sa.Engine, connector: Connector, backend: Backend) -> None:

@@ -11,10 +11,10 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.online_ddl import LOCK_TIMEOUT, Change
 from claimjobs.errors import AccessDenied, ClaimjobsError, UpgradeRunning, UpgradeStopped
-from claimjobs.table.versions import TableUpgrade, outdated
+from claimjobs.table.versions import OutdatedTable, outdated
 
 
-def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[TableUpgrade]:
+def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[OutdatedTable]:
     """The outdated tables, with the changes that `upgrade` would make; of the tables of jobs, only these names.
 
     Raises ConnectionFailed, TableMissing, TablesNewer, and UnfitTable for a table that claimjobs did not make.
@@ -24,7 +24,7 @@ def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[TableUpgrade]:
         return outdated(connection, dialect, names)
 
 
-def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[TableUpgrade]:
+def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[OutdatedTable]:
     """Upgrade the outdated tables, and yield each one when it is done. No change is in a transaction with another.
 
     Raises what `plan` raises; UpgradeRunning if another upgrade works in this database; UpgradeStopped if the database
@@ -42,7 +42,7 @@ def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[TableUpgra
             yield table
 
 
-def _make(session: sa.Connection, dialect: Dialect, table: TableUpgrade, *, change: Change) -> None:
+def _make(session: sa.Connection, dialect: Dialect, table: OutdatedTable, *, change: Change) -> None:
     try:
         session.exec_driver_sql(dialect.online_ddl.lock_timeout(change)).close()
         # Without parameters a driver leaves a percent sign as it is.
@@ -53,7 +53,7 @@ def _make(session: sa.Connection, dialect: Dialect, table: TableUpgrade, *, chan
         raise _explained(error, dialect, table, change=change) from error
 
 
-def _explained(error: sa.exc.DBAPIError, dialect: Dialect, table: TableUpgrade, *, change: Change) -> ClaimjobsError:
+def _explained(error: sa.exc.DBAPIError, dialect: Dialect, table: OutdatedTable, *, change: Change) -> ClaimjobsError:
     said = reason(error)
     if dialect.errors.refuses_account(error):
         return AccessDenied(

@@ -31,7 +31,10 @@ class SettlesBatch(Protocol):
 
 
 class Hold(ABC):
-    """Claims jobs, keeps other consumers from them, and settles them."""
+    """Claims jobs, keeps other consumers from them, and settles them.
+
+    `lease.lease_hold.LeaseHold` does it by a lease, `batch.transaction_hold.TransactionHold` by an open transaction.
+    """
 
     settle_is_final: bool
     """Whether a settle that failed cannot be tried again."""

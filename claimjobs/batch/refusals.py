@@ -1,4 +1,4 @@
-"""SettleWithRefusals: jobs whose outcome the database refuses or swallows. The other jobs of the batch are settled.
+"""SettleWithRefusals: each settle by a lease. If the database refuses or swallows an outcome, the others are settled.
 
 A constraint, a trigger or a foreign key refuses a row with an error: the settle is halved until such a row is alone. A
 trigger or a rule can also swallow a write without an error: then this owner still holds the job.

@@ -37,7 +37,7 @@ class SideCarFinder(CandidateFinder):
         return statements.find(self._pair, selection)
 
 
-class SideCarPhases:
+class SideCarStatements:
     """What both strategies share: the two tables, and the statements that find, lock and read."""
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
@@ -73,7 +73,7 @@ class SideCarStrategy(ClaimStrategy):
     needs_no_transaction = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
-        self._phases = SideCarPhases(backend, selection, now)
+        self._phases = SideCarStatements(backend, selection, now)
         self.keyset_order = self._phases.keyset_order
         self._locks = backend.lock_source
         pair = self._phases.pair
@@ -137,7 +137,7 @@ class SideCarLockOnly(ClaimStrategy):
     needs_no_transaction = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
-        self._phases = SideCarPhases(backend, selection, now)
+        self._phases = SideCarStatements(backend, selection, now)
         self.keyset_order = self._phases.keyset_order
         self._free = CompiledStatement(statements.free(self._phases.pair, self._phases.reader.columns))
 

@@ -24,7 +24,7 @@ from claimjobs.cli.console import age, number
 from claimjobs.cli.log_format import LogFormat, log_to_stderr
 from claimjobs.log_events import PROGRESS
 from claimjobs.report import Report
-from claimjobs.workers.progress import Line, Snapshot, Summary
+from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
 
 EVERY = 2.0
 """Seconds between two lines where there is no terminal."""
@@ -248,7 +248,7 @@ def _totals(snapshot: Snapshot) -> Text:
     return Text.assemble(*shown, no_wrap=False)
 
 
-def _cells(line: Line) -> tuple[str, ...]:
+def _cells(line: ProcessFigures) -> tuple[str, ...]:
     pid = "ended" if line.pid is None else str(line.pid)
     return (str(line.number), pid, f"{line.batch:,}", f"{line.jobs:,}", f"{line.rate:,.0f}", str(line.restarts))
 

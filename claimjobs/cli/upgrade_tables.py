@@ -14,7 +14,7 @@ from claimjobs.cli.options import engine_for, url_option
 from claimjobs.database.connect import shown
 from claimjobs.dialects import Dialect, dialect_named_by
 from claimjobs.table.definitions import SCHEMA
-from claimjobs.table.versions import TableUpgrade
+from claimjobs.table.versions import OutdatedTable
 
 UP_TO_DATE = f"all tables have schema {SCHEMA}"
 
@@ -58,25 +58,25 @@ def upgrade_tables(check: bool, sql: bool, yes: bool, only: tuple[str, ...], url
                 _run(engine, found, only, yes)
 
 
-def _report(found: list[TableUpgrade]) -> None:
+def _report(found: list[OutdatedTable]) -> None:
     for table in found:
         has = f"schema {table.version}" if table.version else "missing"
         click.echo(f"{table.table}: {has}; {number(len(table.changes), 'statement')} to schema {SCHEMA}")
     click.get_current_context().exit(exits.OUTDATED)
 
 
-def _show(found: list[TableUpgrade], dialect: Dialect, sql: bool) -> None:
+def _show(found: list[OutdatedTable], dialect: Dialect, sql: bool) -> None:
     click.echo("\n\n".join(line for table in found for line in _lines(table, dialect, sql)), nl=bool(found))
 
 
-def _lines(table: TableUpgrade, dialect: Dialect, sql: bool) -> Iterator[str]:
+def _lines(table: OutdatedTable, dialect: Dialect, sql: bool) -> Iterator[str]:
     """Each statement, below what it locks and what it does. As SQL the settings of its session are before it."""
     for change in table.changes:
         setting = f"{dialect.online_ddl.lock_timeout(change)};\n" if sql else ""
         yield f"-- {table.table}: locks {change.locks}\n-- {change.work}\n{setting}{change.statement};"
 
 
-def _run(engine: sa.Engine, found: list[TableUpgrade], only: tuple[str, ...], yes: bool) -> None:
+def _run(engine: sa.Engine, found: list[OutdatedTable], only: tuple[str, ...], yes: bool) -> None:
     if not yes and not asks():
         raise click.UsageError("this alters tables, and nobody can be asked here: give --yes, --sql or --check as well")
     if not yes:

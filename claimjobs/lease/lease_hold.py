@@ -78,7 +78,7 @@ class LeaseHold(Hold):
         self._one_at_a_time = threading.Lock()
         """Locked during a claim and a settle, until `_held_keys` is up to date: no other thread may read it before."""
         self.owner = Owner(self._connector, backend, liveness)
-        self._refusals = SettleWithRefusals(self._connector, backend, settler, retry)
+        self._settling = SettleWithRefusals(self._connector, backend, settler, retry)
         self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
         self.heartbeat = Heartbeat(
             self._connector, backend, liveness, owner=self.owner, reaper=reaper, hold=self, control=control
@@ -169,7 +169,7 @@ class LeaseHold(Hold):
         """
         with self._one_settle(outcomes):
             losses = self._connector.lost
-            unsettled = self._refusals.settle(claimed.owner, outcomes)
+            unsettled = self._settling.settle(claimed.owner, outcomes)
             if not outcomes.all_done:
                 self.restart_from_head()
             return self._record_settle(outcomes, claimed.owner, unsettled, losses=losses)
@@ -195,7 +195,7 @@ class LeaseHold(Hold):
                 if self._connector.is_passing(error):
                     raise
                 # If the claim was refused, the next call of `claim` raises the error.
-                unsettled, following = self._refusals.settle(owner, outcomes), NOTHING
+                unsettled, following = self._settling.settle(owner, outcomes), NOTHING
             else:
                 self._range.learn(request, following)
                 unsettled, following = self._followed(outcomes, owner, unwritten, following)
@@ -215,7 +215,7 @@ class LeaseHold(Hold):
         """The jobs that were not written, and the claim. If a job is stuck, the claimed jobs are released, because
         OutcomeRefused is raised next."""
         keys = keys_of(following)
-        unsettled = self._refusals.follow(owner, outcomes, unwritten, refused={}, claimed=keys)
+        unsettled = self._settling.follow(owner, outcomes, unwritten, refused={}, claimed=keys)
         if unsettled.stuck and keys:
             self._settler.settle(self._connector, following.owner, Outcomes(released=keys))
             following = NOTHING

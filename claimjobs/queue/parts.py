@@ -24,7 +24,7 @@ from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.settle import OnDone, Settler
 from claimjobs.batch.still_due import StillDueRows
 from claimjobs.batch.transaction_hold import TransactionHold
-from claimjobs.claim.choose import strategy_for
+from claimjobs.claim.choose_strategy import strategy_for
 from claimjobs.claim.probe import Probe
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import NOTHING, ClaimResult, ClaimStrategy

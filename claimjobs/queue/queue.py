@@ -13,7 +13,7 @@ from claimjobs import tracing
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
 from claimjobs.admin.dead_jobs import DeadJobs
-from claimjobs.admin.pause import Pauses
+from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
@@ -251,13 +251,13 @@ class Queue:
         the queue is paused already, only the reason is replaced. Raises QueuesMissing.
         """
         with self._parts.connector() as connector:
-            Pauses(self.engine, connector, self._parts.backend).pause(reason)
+            PauseSwitch(self.engine, connector, self._parts.backend).pause(reason)
         self._parts.expect_pause()
 
     def resume(self) -> bool:
         """End a pause, and wake the consumers; return whether the queue was paused. Raises QueuesMissing."""
         with self._parts.connector() as connector:
-            was_paused = Pauses(self.engine, connector, self._parts.backend).resume(self._parts.enqueuer.notifier)
+            was_paused = PauseSwitch(self.engine, connector, self._parts.backend).resume(self._parts.enqueuer.notifier)
         self._parts.expect_pause()
         return was_paused
 

@@ -38,7 +38,7 @@ _OF_JOBS: Final = {"status", "priority", "run_at", "attempts"}
 
 
 @dataclass(frozen=True)
-class TableUpgrade:
+class OutdatedTable:
     """A table that is outdated, and the changes that upgrade it."""
 
     table: str
@@ -47,7 +47,7 @@ class TableUpgrade:
     changes: tuple[Change, ...]
 
 
-def outdated(connection: sa.Connection, dialect: Dialect, names: Sequence[str] = ()) -> list[TableUpgrade]:
+def outdated(connection: sa.Connection, dialect: Dialect, names: Sequence[str] = ()) -> list[OutdatedTable]:
     """The outdated tables, those that all queues share first.
 
     `names`: of the tables of jobs, only these, which may include a schema. None: all of the connection's schema that
@@ -94,13 +94,13 @@ def _described(connection: sa.Connection, name: str) -> sa.Table:
 # --- the changes of a table ----------------------------------------------------------------------------------
 
 
-def _creation(connection: sa.Connection, table: sa.Table) -> TableUpgrade:
+def _creation(connection: sa.Connection, table: sa.Table) -> OutdatedTable:
     statements = ddl(connection.engine, [table]).strip().removesuffix(";").split(";\n\n")
     changes = [Change(statement, "nothing: the table is new") for statement in statements]
-    return TableUpgrade(table.fullname, 0, _printed(changes))
+    return OutdatedTable(table.fullname, 0, _printed(changes))
 
 
-def _upgrade(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> TableUpgrade:
+def _upgrade(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> OutdatedTable:
     inspector = sa.inspect(connection)
     comment = inspector.get_table_comment(table.name, schema=table.schema)["text"]
     version = version_of(comment) or 1
@@ -110,7 +110,7 @@ def _upgrade(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> Ta
     changes = [*_column_changes(connection, dialect, table, there), *_index_changes(connection, dialect, table)]
     if changes or version < SCHEMA:
         changes.append(_version_change(connection, dialect, table, comment))
-    return TableUpgrade(table.fullname, version, _printed(changes))
+    return OutdatedTable(table.fullname, version, _printed(changes))
 
 
 def _column_changes(

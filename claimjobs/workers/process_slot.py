@@ -17,7 +17,7 @@ from claimjobs.backoff import Backoff
 from claimjobs.log_events import PROCESS_ENDED
 from claimjobs.report import Report
 from claimjobs.signals import signals_blocked
-from claimjobs.workers.progress import Line
+from claimjobs.workers.progress import ProcessFigures
 from claimjobs.workers.supervisor_pipe import Alive, Began, Command, Ended, GaveUp, Message, Progress, Registered
 
 SPAWN: Final[SpawnContext] = multiprocessing.get_context("spawn")
@@ -181,11 +181,11 @@ class ProcessSlot:
         """The fields of the log record about the end of its process."""
         return {"event": PROCESS_ENDED, "consumer": self.number, "exit_code": code}
 
-    def line(self) -> Line:
+    def line(self) -> ProcessFigures:
         """The state of this slot now."""
         pid = self.process.pid if self.process is not None else None
         jobs = self.report.done + self.report.enqueued
-        return Line(self.number, pid, self._batch, jobs, self._rate.at(jobs), self.restarts)
+        return ProcessFigures(self.number, pid, self._batch, jobs, self._rate.at(jobs), self.restarts)
 
 
 def how_ended(code: int) -> str:

@@ -8,7 +8,7 @@ from claimjobs.report import Report
 
 
 @dataclass(frozen=True)
-class Line:
+class ProcessFigures:
     """One process."""
 
     number: int
@@ -31,8 +31,8 @@ class Snapshot:
     """`starting`, `running`, `paused`, `draining`, `stopping`, `cancelling` or `ended`."""
     elapsed: float
     """Seconds since the start."""
-    consumers: tuple[Line, ...]
-    generators: tuple[Line, ...]
+    consumers: tuple[ProcessFigures, ...]
+    generators: tuple[ProcessFigures, ...]
     total: Report
     """All processes together."""
     waiting: int | None

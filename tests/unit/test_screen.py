@@ -12,7 +12,7 @@ from rich.console import Console
 
 from claimjobs.cli.screen import JsonLines, drawn, picture, summary_json, summary_text
 from claimjobs.report import Report
-from claimjobs.workers.progress import Line, Snapshot, Summary
+from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
 
 TROUBLED = Report(done=3, transients=Counter({"deadlock": 2, "connection lost": 1}))
 
@@ -39,7 +39,7 @@ def test_what_died_is_told_in_words_that_fit_one_and_many() -> None:
 
 def test_a_process_that_is_over_is_not_called_replaced() -> None:
     """At the end of a run nobody takes its place."""
-    over = Line(number=1, pid=None, batch=0, jobs=5, rate=0.0, restarts=0)
+    over = ProcessFigures(number=1, pid=None, batch=0, jobs=5, rate=0.0, restarts=0)
     now = Snapshot(phase="ended", elapsed=1.0, consumers=(over,), generators=(), total=TROUBLED, waiting=0, rate=0.0)
     shown = picture(now)
     assert "ended" in shown
@@ -68,7 +68,7 @@ def test_a_run_whose_end_is_known_shows_how_far_it_is() -> None:
 
 
 def test_while_it_starts_a_run_says_what_is_started() -> None:
-    waits = Line(number=1, pid=None, batch=0, jobs=0, rate=0.0, restarts=0)
+    waits = ProcessFigures(number=1, pid=None, batch=0, jobs=0, rate=0.0, restarts=0)
     starting = replace(RUNNING, phase="starting", consumers=(waits, waits), generators=(waits,), ready=1)
     assert "1 of 2 consumers ready, 1 generator" in shown(starting)
     assert "jobs/s" not in shown(starting).partition("\n")[0]
