@@ -47,7 +47,7 @@ from claimjobs.signals import graceful
 def exporter(port: int, bind: str, every: float, limit: int, url: str | None, shape: Shape) -> None:
     """Serve metrics of a table on /metrics, without consumers, until Ctrl-C or SIGTERM.
 
-    It needs the extra `metrics`, and an account that may SELECT from the table and from the table of owners. It reads
+    It needs the extra `metrics`, and an account that may SELECT from its table and those of owners and queues. It reads
     at most --limit rows of each state, and not the whole table: a number that is equal to --limit means "so many or
     more". docs/monitoring.md has the list of the metrics.
 

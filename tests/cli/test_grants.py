@@ -134,7 +134,7 @@ def look_beside(given: Accounts) -> None:
         values = {"key": key, "status": status, "past": PAST}
         insert = "INSERT INTO orders_claims (id, status, owner_date) VALUES (:key, :status, :past)"
         given.backend.run(insert, **values)
-    for words in (("status",), ("dead", "retry", "1"), ("dead", "drop", "2", "--yes")):
+    for words in (("pause",), ("status",), ("resume",), ("dead", "retry", "1"), ("dead", "drop", "2", "--yes")):
         _run(given, *words, "--table", "orders", "--side-car")
     leave_a_job_of_a_dead_owner(given.backend, "orders_claims", "id = 3")
     assert _run(given, "reclaim", "--table", "orders", "--side-car") == "1"
@@ -167,6 +167,14 @@ def test_the_rights_for_jobs_that_a_transaction_holds(database: Backend, tmp_pat
         database.run("DELETE FROM notes")
         with given.engine("producer") as engine, Queue(engine, "notes", hold="transaction") as queue:
             queue.enqueue({"code": "a", "what": "tea"})
+        with database.bare_queue("notes", hold="transaction", on_done="delete") as other:
+            other.pause()
+            with (
+                given.engine("consumer") as engine,
+                Queue(engine, "notes", hold="transaction", on_done="delete") as queue,
+            ):
+                assert not queue.claim(1)
+            other.resume()
         with (
             given.engine("consumer") as engine,
             Queue(engine, "notes", hold="transaction", on_done="delete") as queue,

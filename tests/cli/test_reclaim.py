@@ -41,6 +41,7 @@ def test_what_dead_owners_held_is_handed_back_and_they_are_named(database: Backe
     ended = reclaim(database)
     assert (ended.code, ended.out) == (exits.OK, "3\n")
     assert sorted(ended.err.splitlines()) == [
+        f"claimjobs: job 3 failed: owner {ids[1]} died while it held this job",
         f"claimjobs: owner {ids[0]} is dead: 2 jobs reclaimed",
         f"claimjobs: owner {ids[1]} is dead: 1 job reclaimed",
     ]

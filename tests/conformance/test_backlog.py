@@ -87,7 +87,7 @@ def sent(queue: Queue, limit: int) -> list[tuple[Any, Any]]:
 
 def test_an_account_that_may_only_read_reads_it(database: Backend) -> None:
     database.queue().enqueue(jobs(2))
-    with account(database, jobs="SELECT", claimjobs_owners="SELECT") as engine:
+    with account(database, jobs="SELECT", claimjobs_owners="SELECT", claimjobs_queues="SELECT") as engine:
         assert database.bare_queue(bind=engine).backlog().due == 2
 
 

@@ -40,7 +40,7 @@ def exporting(bind: sa.URL) -> Iterator[tuple[subprocess.Popen[str], str]]:
 
 def test_an_account_that_may_only_read_exports(database: Backend) -> None:
     database.queue().enqueue(jobs(7))
-    rights = {"jobs": "SELECT", "claimjobs_owners": "SELECT"}
+    rights = {"jobs": "SELECT", "claimjobs_owners": "SELECT", "claimjobs_queues": "SELECT"}
     with account(database, **rights) as engine, exporting(engine.url) as (process, url):
         found = samples(url)
         assert (found["claimjobs_jobs", "unclaimed"], found["claimjobs_due_jobs", ""]) == (7, 7)
