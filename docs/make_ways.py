@@ -31,6 +31,8 @@ ENDS_A_WAY: Final = "database/"
 """What a connection does with a statement, or with the end of a transaction, is one call here."""
 OTHER_WAYS: Final = ("queue/parts.py: QueueParts.claim", "batch/batch.py: Batch.__exit__")
 """Where a way enters another one of these lists."""
+UNCERTAIN: Final = frozenset({"dialects/mysql/waking.py: _SleepListener._interrupt"})
+"""What is only sent at some moments: the end of a consumer's own sleep, which a producer may have ended before."""
 TABLES: Final = ("claimjobs_owners", "jobs")
 ROWS: Final = [{"d": "d", "e": "e"}] * 3
 
@@ -75,8 +77,10 @@ class Trace:
                 sa.event.remove(self.engine, event, listener)
 
     def _note(self, sent: str) -> None:
-        call = self.top
-        for depth, name in enumerate(_running(sys._getframe())):
+        call, running = self.top, _running(sys._getframe())
+        if any(name in UNCERTAIN for name in running):
+            return
+        for depth, name in enumerate(running):
             call = call.calls.setdefault(name, Call(name))
             if depth > 1 and name in OTHER_WAYS:
                 return
