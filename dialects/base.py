@@ -65,6 +65,9 @@ class Dialect:
     locks_in_order: ClassVar[bool] = False
     """`ORDER BY ... LIMIT n FOR UPDATE SKIP LOCKED` locks the first n free rows, and no other row that it sorts."""
 
+    reads_ranges_in_order: ClassVar[bool] = True
+    """Ranges of an index that are joined by OR are read as such, in the order of the index."""
+
     returns_what_it_writes: ClassVar[bool] = False
     """UPDATE and DELETE both have RETURNING, so a settle learns at once which jobs it reached."""
 

@@ -498,7 +498,8 @@ def _rows_read(family: Family, connection: sa.Connection, statement: Any, values
     if family == "postgres":
         sql, parameters = _as_sent(connection, statement, values)
         explained = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}", parameters)
-        leaves = [node for node in _nodes(explained.scalar_one()) if "Scan" in node.get("Node Type", "")]
+        scans = [node for node in _nodes(explained.scalar_one()) if "Scan" in node.get("Node Type", "")]
+        leaves = [node for node in scans if node["Node Type"] != "Subquery Scan"]  # it hands on what its child reads
         rows = [node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in leaves]
         return round(sum((count * node["Actual Loops"] for count, node in zip(rows, leaves, strict=True)), 0.0))
     before = _handler_reads(connection)

@@ -16,11 +16,10 @@ from claimjobs.statements.find import (
     SUSPECT,
     Selection,
     group_size,
-    in_order,
     keyset_order_of,
     same_key,
 )
-from claimjobs.statements.lock import free_ones
+from claimjobs.statements.lock import first_free
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.roles import ColumnRoles
@@ -83,7 +82,7 @@ def _locked(roles: ColumnRoles, selection: Selection, owner_alive: sa.CTE) -> sa
     if roles.suspect is not None:
         jobs = jobs.add_columns(group_size(roles).label(SUSPECT))
     is_alive = sa.select(owner_alive.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
-    return _once(free_ones(in_order(jobs.where(is_alive), selection).limit(SIZE), roles), "claimjobs_locked")
+    return _once(first_free(jobs.where(is_alive), selection, roles), "claimjobs_locked")
 
 
 def _first_group(roles: ColumnRoles, locked: sa.CTE) -> sa.CTE:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.sql import operators
+from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, Null
 
 from claimjobs.dialects import Dialect
 from claimjobs.table.roles import ColumnRoles
@@ -31,28 +33,49 @@ EXACT: Final = (sa.Integer, sa.String, sa.Numeric, sa.Date, sa.DateTime, sa.Uuid
 """Types whose values can be read and then compared exactly with their column."""
 INEXACT: Final = (sa.Enum, sa.Float)
 """Subtypes that cannot: MySQL orders an ENUM by number and compares it as text; a float is rounded."""
+COMPARISONS: Final = (operators.eq, operators.lt, operators.le, operators.gt, operators.ge)
+"""Operators that are true of no NULL."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """What may be claimed, in which order, and after which place in the order (None: from its beginning)."""
+    """What may be claimed, in which order, and after which place in the order."""
 
     ready: sa.ColumnElement[bool]
     order: Sequence[sa.ColumnElement[Any]]
-    after: sa.ColumnElement[bool] | None = None
+    after: Sequence[sa.ColumnElement[bool]] = ()
+    """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
 
 
 @dataclass(frozen=True)
 class KeysetOrder:
-    """An order that a claim can enter anywhere: columns that are never NULL, all ascending or all descending."""
+    """An order that a claim can enter anywhere: by columns that are never NULL."""
 
-    columns: Sequence[sa.Column[Any]]
-    falling: bool
+    falling: Mapping[sa.Column[Any], bool]
+    """For each column, in the order of the ORDER BY, whether it descends."""
+
+    @property
+    def columns(self) -> Sequence[sa.Column[Any]]:
+        """The columns of the ORDER BY."""
+        return tuple(self.falling)
 
     def after(self, selection: Selection, dialect: Dialect) -> Selection:
         """The selection after a place, which parameters give."""
+        ranges = self._ranges(dialect)
+        return replace(selection, after=[sa.or_(*ranges)] if dialect.reads_ranges_in_order else ranges)
+
+    def _ranges(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
+        """The rows after the place, as ranges of an index over the columns: one for each run of columns with the same
+        direction. The nearest range has the values of the place in all columns before the last run.
+        """
         place = [sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)]
-        return replace(selection, after=dialect.after_values(self.columns, place, falling=self.falling))
+        ranges: list[sa.ColumnElement[bool]] = []
+        same: list[sa.ColumnElement[bool]] = []
+        for falling, run in groupby(zip(self.columns, place, strict=True), lambda at: self.falling[at[0]]):
+            columns, values = zip(*run, strict=True)
+            ranges.insert(0, sa.and_(*same, dialect.after_values(columns, values, falling=falling)))
+            same += [column == value for column, value in zip(columns, values, strict=True)]
+        return ranges
 
     def place(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the place of this row."""
@@ -60,18 +83,30 @@ class KeysetOrder:
 
     def order_of(self, rows: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         """The ORDER BY for other rows that have these columns."""
-        columns = [rows.c[column.key] for column in self.columns]
-        return [column.desc() if self.falling else column for column in columns]
+        return [rows.c[column.key].desc() if falls else rows.c[column.key] for column, falls in self.falling.items()]
 
 
 def keyset_order_of(selection: Selection) -> KeysetOrder | None:
     """The order of a selection, if a claim can enter it anywhere."""
-    steps = [_step(term) for term in selection.order]
-    falls = {falling for _, falling in steps}
-    columns = [column for column, _ in steps if column is not None]
-    if len(falls) != 1 or len(columns) < len(steps) or any(column.nullable for column in columns):
-        return None
-    return KeysetOrder(tuple(dict.fromkeys(columns)), falls.pop())
+    falling: dict[sa.Column[Any], bool] = {}
+    for column, falls in map(_step, selection.order):
+        if column is None or (column.nullable and column not in set(_never_null(selection.ready))):
+            return None
+        falling.setdefault(column, falls)
+    return KeysetOrder(falling) if falling else None
+
+
+def _never_null(ready: Any) -> Iterator[sa.ColumnElement[Any]]:
+    """The columns that are NULL in no row for which a predicate holds, as far as its parts show."""
+    if isinstance(ready, Grouping):
+        yield from _never_null(ready.element)
+    elif isinstance(ready, BooleanClauseList) and ready.operator is operators.and_:
+        for part in ready.clauses:
+            yield from _never_null(part)
+    elif isinstance(ready, BinaryExpression):
+        is_named = ready.operator is operators.is_not and isinstance(ready.right, Null)
+        if is_named or ready.operator in COMPARISONS:
+            yield from (ready.left, ready.right)
 
 
 def _step(term: sa.ColumnElement[Any]) -> tuple[sa.Column[Any] | None, bool]:
@@ -94,13 +129,23 @@ def group_size(roles: ColumnRoles) -> sa.ColumnElement[int]:
 
 def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
     """The first `limit` rows of a selection, in order."""
-    return in_order(rows, selection).limit(LIMIT)
+    return in_turn([part.limit(LIMIT) for part in in_order(rows, selection)], LIMIT)
 
 
-def in_order(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
-    """The rows of a selection, in order."""
-    ready = rows.where(selection.ready) if selection.after is None else rows.where(selection.ready, selection.after)
-    return ready.order_by(*selection.order)
+def in_order(rows: sa.Select[Any], selection: Selection) -> list[sa.Select[Any]]:
+    """The rows of a selection, in order: a statement for each of its ranges, for `in_turn`."""
+    ready = rows.where(selection.ready).order_by(*selection.order)
+    return [ready.where(part) for part in selection.after] or [ready]
+
+
+def in_turn(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[int]) -> sa.Select[Any]:
+    """The rows of the first part, then those of the next, up to a limit, which each part has as well.
+
+    A database reads a part, and locks its rows, only if the parts before it had too few rows.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    return sa.select(sa.union_all(*(sa.select(part.subquery()) for part in parts)).subquery()).limit(limit)
 
 
 def how_many(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:

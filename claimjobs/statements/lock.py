@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.column_encoding import Parts, encoded, encoded_with_last
-from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, numbered, same_key
+from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, in_turn, numbered, same_key
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -39,8 +39,12 @@ def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read:
 
     Rows that it skips because others have locked them are not counted: the number of each job is 0.
     """
-    rows = in_order(sa.select(*encoded_with_last(read, dialect, sa.literal(0).label(PLACE))), selection)
-    return free_ones(rows.limit(SIZE), roles)
+    return first_free(sa.select(*encoded_with_last(read, dialect, sa.literal(0).label(PLACE))), selection, roles)
+
+
+def first_free(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:
+    """Lock the first `size` rows of a selection that nobody else has locked, for a database that `locks_in_order`."""
+    return in_turn([free_ones(part.limit(SIZE), roles) for part in in_order(rows, selection)], SIZE)
 
 
 def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:

@@ -44,6 +44,8 @@ class Postgres(Dialect):
     claims_in_one_statement = True
     # The sort runs below the locking, and the limit ends both.
     locks_in_order = True
+    # With an OR it reads an index from its beginning, and compares each row.
+    reads_ranges_in_order = False
     returns_what_it_writes = True
     skips_duplicates = True
     copies = True

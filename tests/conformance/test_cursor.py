@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Literal
 
 import pytest
 import sqlalchemy as sa
@@ -143,7 +144,8 @@ ORDERS = {
     "default": (None, True),
     "falling": (["-priority", sa.desc("id")], False),  # a piece of text is no column
     "all falling": ([JOBS.c.priority.desc(), JOBS.c.id.desc()], None),
-    "mixed": ("-priority", False),
+    "mixed": ("-priority", True),
+    "mixed twice": (["priority", "-d", "e"], True),
     "may be NULL": ("owner_date", False),
     "an expression": (sa.func.length(JOBS.c.d), False),
     "text": ("d", True),
@@ -165,6 +167,44 @@ def test_order_is_kept_whether_or_not_it_can_be_entered(
     assert (got == wanted) if order != "none" else (sorted(got) == sorted(wanted))
     if enters is not None:
         assert seen == [True] + [not enters] * 4
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_what_stands_before_is_found_in_a_mixed_order_too(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, hold: Literal["lease", "transaction"]
+) -> None:
+    """Claims cross from one range of the order to the next."""
+    never_back(monkeypatch)
+    queue, other = backend.queue(JOBS, order_by="-priority", hold=hold), backend.queue()
+    if hold == "lease":
+        still(queue)
+    other.enqueue({**job, "priority": 2 - n // 4} for n, job in enumerate(jobs(12)))
+    assert taken(queue, 3) == ["0000", "0001", "0002"]
+    assert taken(queue, 3) == ["0003", "0004", "0005"]
+    other.enqueue([{"d": name, "e": "", "priority": 1 + (name == "before")} for name in ("before", "after")])
+    assert taken(queue, 4) == ["0006", "0007", "after", "0008"]
+    assert taken(queue, 4) == ["0009", "0010", "0011"]
+    assert taken(queue, 4) == ["before"]
+    assert taken(queue, 4) == []
+
+
+def test_a_column_whose_nulls_are_excluded_is_a_place(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    never_back(monkeypatch)
+    queue = still(backend.queue(JOBS, order_by="-last_error", where=JOBS.c.last_error.is_not(None)))
+    queue.enqueue({**job, "last_error": job["d"] if n % 2 else None} for n, job in enumerate(jobs(12)))
+    seen = begins(queue)
+    assert [taken(queue, 3) for _ in range(2)] == [["0011", "0009", "0007"], ["0005", "0003", "0001"]]
+    assert seen == [True, False]
+
+
+@pytest.mark.parametrize("named", [lambda c: c.is_not(None), lambda c: c > 1, lambda c: c <= 1, lambda c: c == 1])
+def test_which_predicates_exclude_nulls(named: Callable[[Any], Any]) -> None:
+    table = sa.Table("t", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("n", sa.Integer))
+    order, id_, n = [table.c.n, table.c.id], table.c.id, table.c.n
+    for excluding in (named(n), sa.and_(id_ > 1, sa.and_(sa.text("1 = 0 OR 1 = 1"), named(n)))):
+        assert keyset_order_of(Selection(excluding, order)) is not None
+    for other in (sa.true(), sa.or_(named(n), id_ > 1), n.is_(None), n.is_not(sa.true()), named(id_)):
+        assert keyset_order_of(Selection(other, order)) is None
 
 
 def names_in_order(backend: Backend, queue: Queue) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs import Queue, job_table
 from claimjobs.claim.find_and_lock import FindAndLock
@@ -17,6 +18,7 @@ from claimjobs.statements import owners, settle
 from claimjobs.statements.find import Selection, find, keyset_order_of
 from claimjobs.statements.lock import lock
 from claimjobs.statements.mark import mark
+from claimjobs.table.claim_index import claim_index
 from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
 from claimjobs.table.roles import ColumnRoles, roles_of
 from tests.backends import FLAVOURS, Backend, Plan, Servers
@@ -238,6 +240,34 @@ def test_a_look_from_beyond_a_place_reads_nothing_before_it(backend: Backend, qu
     with by_hand(backend) as connection:
         read = backend.rows_read(connection, find(roles, begun), given)
     assert read <= SIZE + 10
+
+
+def test_a_look_from_beyond_a_place_in_a_mixed_order_reads_nothing_before_it(backend: Backend, queue: Queue) -> None:
+    """Half of the 20,000 jobs are before it. A planner may pass over the other priorities, in the primary key."""
+    roles = roles_of(JOBS)
+    selection = Selection(roles.due(database_now()), [JOBS.c.priority.desc(), JOBS.c.id])
+    walk = keyset_order_of(selection)
+    assert walk is not None
+    given = {"claimjobs_limit": SIZE, **walk.place({"priority": 1, "id": WAITING // 2})}
+    with another_claim_index(backend, selection.order), by_hand(backend) as connection:
+        read = backend.rows_read(connection, find(roles, walk.after(selection, backend.dialect)), given)
+    assert read <= 4 * SIZE
+
+
+@contextmanager
+def another_claim_index(backend: Backend, order: Sequence[sa.ColumnElement[Any]]) -> Iterator[None]:
+    """The claim index of a queue on the same table that has another order."""
+    index = claim_index(roles_of(JOBS), order)
+    assert index is not None
+    index.name = quoted_name("jobs_claim_other", quote=None)
+    with backend.engine.begin() as connection:
+        connection.execute(sa.schema.CreateIndex(index))
+    backend.analyze()
+    try:
+        yield
+    finally:
+        with backend.engine.begin() as connection:
+            connection.execute(sa.schema.DropIndex(index))
 
 
 def test_what_an_owner_holds_is_found_without_reading_the_whole_queue(backend: Backend, queue: Queue) -> None:
