@@ -1,0 +1,1 @@
+"""Adapters by which claimjobs takes part in the benchmarks of others."""

@@ -1,0 +1,61 @@
+"""Records: the lines of JSON that the suite reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+import claimjobs
+from benchmarks.adapters.settings import Settings
+
+MANIFEST: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("adapter.json").read_text(encoding="utf-8"))
+SYSTEM: Final[str] = MANIFEST["system"]
+
+
+def descriptor(settings: Settings) -> dict[str, Any]:
+    """What takes part, on which tables."""
+    return {
+        "kind": "descriptor",
+        "system": SYSTEM,
+        "event_tables": MANIFEST["event_tables"],
+        "extensions": MANIFEST["extensions"],
+        "version": claimjobs.__version__,
+        "schema_version": claimjobs.__version__,
+        "db_name": sa.make_url(settings.database_url).database,
+        "started_at": instant(),
+        "instance_id": settings.instance,
+    }
+
+
+def samples(settings: Settings, measured: Iterable[tuple[str, float, float]]) -> list[dict[str, Any]]:
+    """A record for each metric, its value and the seconds over which it was measured."""
+    now = instant()
+    return [
+        {
+            "t": now,
+            "system": SYSTEM,
+            "kind": "adapter",
+            "subject_kind": "adapter",
+            "subject": "",
+            "metric": metric,
+            "value": value,
+            "window_s": seconds,
+            "instance_id": settings.instance,
+        }
+        for metric, value, seconds in measured
+    ]
+
+
+def instant() -> str:
+    """The time of this moment, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def write(record: Mapping[str, Any]) -> None:
+    """Write a record as a line of stdout, at once."""
+    print(json.dumps(record), flush=True)
