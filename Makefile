@@ -26,7 +26,7 @@ LOWEST := .venv-lowest
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests as-user lowest chaos operation bench bench-peers examples model mutants fuzz servers clean
+.PHONY: help test demo lint format types layers tests as-user lowest chaos operation bench bench-peers bench-pages examples model mutants fuzz servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -80,6 +80,12 @@ bench: $(READY) ## claimjobs beside the raw loops, every scenario, on Postgres a
 
 bench-peers: $(READY) ## jobs/s beside other job queues, each in an environment of its own, on Postgres and MySQL; 20 minutes (PEERS_ARGS=...)
 	@$(BIN)/python -m benchmarks.peers $(PEERS_ARGS)
+
+bench-pages: $(READY) ## the two above into files, and the pages and pictures of both made of these, the README's too; 40 minutes
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS) --json benchmarks/results
+	@$(BIN)/python -m benchmarks.peers $(PEERS_ARGS) --json docs/benchmarks-peers.json
+	@$(BIN)/python -m docs.make_benchmarks
+	@$(BIN)/python -m docs.make_peers
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)
 	@$(BIN)/python -m examples $(EXAMPLES_ARGS)

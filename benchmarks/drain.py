@@ -19,6 +19,7 @@ from benchmarks.meter import Meter
 from benchmarks.report import Sample
 from benchmarks.scenario import Plot
 from benchmarks.tables import WrongCount, clear, fill, setup_claimjobs, verify
+from benchmarks.written import written
 
 if TYPE_CHECKING:
     from servers import Server
@@ -91,10 +92,10 @@ def drain(
     clear(url)
     contestant.setup_tables(url)
     keys = fill(url, rows)
-    with Meter(pid) as meter:
+    with written(url) as writes, Meter(pid) as meter:
         shares = together(contestant, url, consumers)
     verify(url, keys, shares)
-    return run_of(contestant.name, shares, meter)
+    return run_of(contestant.name, shares, meter, writes)
 
 
 if __name__ == "__main__":

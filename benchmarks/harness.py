@@ -12,6 +12,7 @@ import psutil
 from benchmarks import machine
 from benchmarks.crew import SPAWN, Worker, gather
 from benchmarks.meter import Load, Meter, Used, limit
+from benchmarks.written import Written
 
 SECONDS_TO_START = 120.0
 
@@ -83,6 +84,10 @@ class Run:
     """The share of the time in which somebody waited for the disk, where it is known."""
     limit: str = ""
     """What limited it, by what was measured."""
+    log_bytes: int | None = None
+    """What the server wrote to its log, where it was counted."""
+    dead_rows: int | None = None
+    """Versions of rows that an UPDATE or a DELETE left, where they were counted."""
 
     @property
     def rate(self) -> float:
@@ -93,6 +98,10 @@ class Run:
     def client_cost(self) -> float:
         """CPU seconds of the consumers for 1,000 jobs."""
         return self.client_seconds * 1000 / self.jobs
+
+    def each(self, count: int | None) -> float | None:
+        """A count for each job, where it is known."""
+        return None if count is None else count / self.jobs
 
     @property
     def server_cost(self) -> float | None:
@@ -106,8 +115,8 @@ def together(contestant: Contestant, url: str, consumers: int) -> list[Share]:
     return gather([Worker(contestant.consume, url, number, line) for number in range(1, consumers + 1)])
 
 
-def run_of(contestant: str, shares: Sequence[Share], meter: Meter | None = None) -> Run:
-    """Add up what the consumers did; `meter` has looked at the server meanwhile."""
+def run_of(contestant: str, shares: Sequence[Share], meter: Meter | None = None, writes: Written | None = None) -> Run:
+    """Add up what the consumers did; `meter` and `writes` have looked at the server meanwhile."""
     began, ended = min(share.began.at for share in shares), max(share.ended.at for share in shares)
     whole = ended - began
     busy = max(share.ended.busy for share in shares) - min(share.began.busy for share in shares)
@@ -128,6 +137,8 @@ def run_of(contestant: str, shares: Sequence[Share], meter: Meter | None = None)
         server_seconds=None if used.server is None else used.server * whole,
         disk=used.disk,
         limit=limit(load),
+        log_bytes=writes.log_bytes if writes else None,
+        dead_rows=writes.dead_rows if writes else None,
     )
 
 

@@ -15,6 +15,8 @@ from benchmarks.harness import Run
 NOT_KNOWN = "-"
 CLIENT = "client ms/1,000"
 """Milliseconds of CPU for 1,000 jobs."""
+LOG = "log bytes a job"
+DEAD = "dead rows a job"
 
 Value = float | str | None
 
@@ -142,6 +144,8 @@ def sample(run: Run, at: float | None = None) -> Sample:
         "run again": run.again,
         CLIENT: run.client_cost * 1000,
         "server ms/1,000": None if server is None else server * 1000,
+        LOG: run.each(run.log_bytes),
+        DEAD: run.each(run.dead_rows),
         "busy cores": run.busy_cores,
         "disk": run.disk,
         "limit": run.limit or None,

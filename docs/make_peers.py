@@ -14,9 +14,15 @@ from typing import Any, Final
 
 from benchmarks.peers.catalogue import CLAIMJOBS, MYSQL, PEERS, POSTGRES, Peer
 from benchmarks.peers.environments import SYSTEMS
+from benchmarks.report import DEAD, LOG, said
 
 PAGE: Final = Path(__file__).with_name("benchmarks-peers.md")
 RESULTS: Final = PAGE.with_suffix(".json")
+COSTS: Final = {LOG: "log_bytes", DEAD: "dead_rows"}
+COSTS_TOLD: Final = f"""\
+`{LOG}`: of the WAL, or of the redo log; `{DEAD}`: versions of rows that an UPDATE or a DELETE left. Both are those with
+the fewest workers that were measured.
+"""
 TITLES: Final = {POSTGRES: "Postgres", MYSQL: "MySQL"}
 
 HEAD: Final = """\
@@ -56,14 +62,19 @@ def _server(name: str, found: dict[str, Any]) -> Iterator[str]:
 def _table(medians: list[dict[str, Any]]) -> Iterator[str]:
     """A line a contestant: its figures by workers, then by how much claimjobs is ahead."""
     workers = sorted({line["workers"] for line in medians})
-    heads = [*(f"{n}" for n in workers), *(f"claimjobs / it, {n}" for n in workers)]
+    costs = {head: key for head, key in COSTS.items() if any(key in line for line in medians)}
+    if costs:
+        yield COSTS_TOLD
+    heads = [*(f"{n}" for n in workers), *(f"claimjobs / it, {n}" for n in workers), *costs]
     yield f"| | batch | {' | '.join(heads)} |"
     yield f"| --- | {' | '.join(['---:'] * (len(heads) + 1))} |"
     for name in dict.fromkeys(line["contestant"] for line in medians):
         own = {line["workers"]: line for line in medians if line["contestant"] == name}
         rates = [f"{own[n]['rate']:,.0f}" if n in own else "-" for n in workers]
         ratios = [_ratio(own[n]["ratio"]) if n in own else "-" for n in workers]
-        yield f"| {_title(name)} | {next(iter(own.values()))['batch']:,} | {' | '.join([*rates, *ratios])} |"
+        first = next(iter(own.values()))
+        cells = [f"{first['batch']:,}", *rates, *ratios, *(said(first.get(key)) for key in costs.values())]
+        yield f"| {_title(name)} | {' | '.join(cells)} |"
 
 
 def _title(contestant: str) -> str:

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -30,6 +30,7 @@ from benchmarks.harness import now
 from benchmarks.peers.catalogue import Peer
 from benchmarks.peers.driver import DIGITS, NOTES, Order
 from benchmarks.peers.environments import Environment
+from benchmarks.written import SessionsLeft, written
 
 SECONDS_TO_FILL = 120.0
 SECONDS_TO_START = 60.0
@@ -58,6 +59,10 @@ class Outcome:
     """Cores that the workers kept busy, on average."""
     busy_cores: float
     """Cores that were busy, on average: the workers, the server and everybody else."""
+    log_bytes: float | None = None
+    """What the server wrote to its log for each job, from before the start of the workers until they were gone."""
+    dead_rows: float | None = None
+    """How many versions of rows an UPDATE or a DELETE left for each job, meanwhile."""
 
     @property
     def rate(self) -> float:
@@ -78,8 +83,12 @@ def run(peer: Peer, environment: Environment, order: Order) -> Outcome:
             _let_the_planner_learn(watcher, url)
             if (left := _left(watcher, peer)) != order.jobs:
                 raise RunFailed(f"{left} jobs were in the queue at the start, not {order.jobs}")
-            with workers(peer, environment, order, Path(logs)) as crew:
-                return clocked(peer, order, crew, partial(_left, watcher, peer))
+            try:
+                with written(url) as writes, workers(peer, environment, order, Path(logs)) as crew:
+                    outcome = clocked(peer, order, crew, partial(_left, watcher, peer))
+            except SessionsLeft as reason:
+                raise RunFailed(str(reason)) from None
+    return replace(outcome, log_bytes=writes.log_bytes / order.jobs, dead_rows=writes.dead_rows / order.jobs)
 
 
 def clocked(peer: Peer, order: Order, crew: Sequence[Worker], left: Callable[[], int]) -> Outcome:

@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks.peers.catalogue import CLAIMJOBS
 from benchmarks.peers.race import Outcome
+from benchmarks.report import DEAD, LOG, said
 
 HEADINGS = (
     "workers",
@@ -22,6 +23,8 @@ HEADINGS = (
     "claimjobs / it",
     "clients' cores",
     "busy cores",
+    LOG,
+    DEAD,
 )
 
 
@@ -48,6 +51,8 @@ class Medians:
     """Of claimjobs at the same batch size with as many workers to this one; None where claimjobs has no figure."""
     client_cores: float
     busy_cores: float
+    log_bytes: float | None
+    dead_rows: float | None
 
 
 def medians(outcomes: Iterable[Outcome]) -> list[Medians]:
@@ -81,7 +86,14 @@ def _median(group: Sequence[Outcome], ours: Mapping[tuple[int, int], float]) -> 
         ratio=beside and beside / median(rates),
         client_cores=median(one.client_cores for one in group),
         busy_cores=median(one.busy_cores for one in group),
+        log_bytes=_middle([one.log_bytes for one in group]),
+        dead_rows=_middle([one.dead_rows for one in group]),
     )
+
+
+def _middle(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
 
 
 def table(outcomes: Iterable[Outcome], absences: Sequence[Absence] = ()) -> str:
@@ -107,6 +119,8 @@ def _cells(line: Medians) -> tuple[str, ...]:
         "" if line.ratio is None else f"{line.ratio:.2f}",
         f"{line.client_cores:.1f}",
         f"{line.busy_cores:.1f}",
+        said(line.log_bytes),
+        said(line.dead_rows),
     )
 
 

@@ -8,6 +8,7 @@ import sqlalchemy as sa
 from benchmarks import article, drain, raw, report, tables
 from benchmarks.crew import CrewFailed, Worker, gather
 from benchmarks.harness import Share, now
+from benchmarks.written import SessionsLeft, written
 from tests.backends import Backend
 
 CONTESTANTS = {contestant.name: contestant for contestant in drain.contestants()}
@@ -24,6 +25,28 @@ def test_a_contestant_drains_the_table(database: Backend, name: str) -> None:
     assert run.limit
     assert (run.server_cost is None) == (pid is None)
     assert name in report.table([run])
+    assert run.log_bytes
+    assert run.log_bytes > len(ROWS)
+    assert run.dead_rows
+    assert run.dead_rows >= len(ROWS)
+
+
+def test_what_a_run_writes_is_counted_when_its_sessions_have_ended(database: Backend) -> None:
+    _filled(database)
+    with written(database.url) as writes:
+        engine = database.new_engine()
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE jobs SET priority = 1 WHERE id <= 100")
+            connection.exec_driver_sql("DELETE FROM jobs WHERE id <= 30")
+        engine.dispose()
+    assert writes.dead_rows == 130
+    assert writes.log_bytes > 130
+
+
+def test_a_session_that_does_not_end_is_told(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("benchmarks.written.SECONDS_TO_END", 0.1)
+    with pytest.raises(SessionsLeft, match="1 sessions"), written(anywhere.url):
+        anywhere.run("SELECT 1")
 
 
 @pytest.mark.parametrize(

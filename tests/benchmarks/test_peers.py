@@ -7,7 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,16 @@ def test_without_claimjobs_there_is_no_ratio() -> None:
     [line] = report.medians([outcome("it, batch 7", 2, batch=7)])
     assert line.ratio is None
     assert "it, batch 7" in report.table([outcome("it, batch 7", 2, batch=7)])
+
+
+def test_what_a_job_costs_the_server_is_a_median_of_the_runs_that_know() -> None:
+    runs = [replace(outcome("it", 1), log_bytes=size, dead_rows=2.0) for size in (500.0, None, 700.0)]
+    [line] = report.medians(runs)
+    assert (line.log_bytes, line.dead_rows) == (600, 2)
+    assert report.table(runs).splitlines()[1].endswith("  600                2")
+    *_, heading, _, row = make_peers._table([asdict(line)])
+    assert heading.endswith("| log bytes a job | dead rows a job |")
+    assert row.endswith("| 600 | 2 |")
 
 
 def test_who_did_not_run_is_told() -> None:
@@ -248,4 +258,8 @@ def test_a_run_empties_a_real_queue(somewhere: Backend, peer: Peer, tmp_path: Pa
     rows = tmp_path / "rows"
     race.write_rows(rows, 300)
     given = Order(url=somewhere.url, rows=str(rows), jobs=300, batch=peer.batch, workers=2, number=0)
-    assert race.run(peer, HERE, given).jobs == 300
+    found = race.run(peer, HERE, given)
+    assert found.jobs == 300
+    assert found.log_bytes
+    assert found.dead_rows
+    assert found.dead_rows >= 1
