@@ -14,6 +14,10 @@ LockKind = Literal["rows", "advisory"]
 """What prevents two claims of one job: the lock of its row, or an advisory lock on its key."""
 LOCKS: Final = get_args(LockKind)
 
+ClaimsKind = Literal["rows", "batches"]
+"""Where a claim is recorded: in the row of each job, or in one row of `claimjobs_batches` for all jobs of the batch."""
+CLAIMS: Final = get_args(ClaimsKind)
+
 CHECK_EVERY: Final = 0.4
 """Seconds between two checks of owners by the one process that has the named lock."""
 

@@ -123,10 +123,14 @@ class Dialect:
         """The instant `seconds` after `now`, computed by the database."""
         raise NotImplementedError
 
-    def among(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    def among(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
         """`key IN (the values of this parameter)`, for one key column or several."""
         values: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True)
         return key[0].in_(values) if len(key) == 1 else sa.tuple_(*key).in_(values)
+
+    def among_some(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
+        """As `among`, for at least one value."""
+        return self.among(key, parameter)
 
     def is_one_of(self, column: sa.Column[Any], rows: sa.CTE) -> sa.ColumnElement[bool]:
         """Whether a column has one of the values of a CTE that has one column."""
@@ -157,6 +161,18 @@ class Dialect:
     def array(self, column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         """All values of a column of a CTE, as one value."""
         return sa.func.array(sa.select(column).scalar_subquery(), type_=sa.ARRAY(column.type))
+
+    # --- keys as JSON ------------------------------------------------------------------------------------
+
+    def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
+        """The keys of this parameter as one JSON document."""
+        raise NotImplementedError
+
+    def keys_in_json(
+        self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
+    ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
+        """The keys in a column of such documents: a table with a row for each, and its expressions for `key`."""
+        raise NotImplementedError
 
     # --- finding and locking rows ------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.engine import Dialect as SQLAlchemyDialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
@@ -53,6 +53,11 @@ class WholeSecond(Instant):
         if dialect.name in _WITHOUT_TIME_ZONES:
             return dialect.type_descriptor(mysql.DATETIME())
         return super().load_dialect_impl(dialect)
+
+
+def json_document() -> sa.types.TypeEngine[Any]:
+    """A JSON document, in the form that a database searches fastest."""
+    return sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
 
 
 def exact_text(length: int) -> sa.types.TypeEngine[str]:

@@ -105,7 +105,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     paused, reason = read_pause(connection, backend)
     return Stats(
         unclaimed=jobs[UNCLAIMED],
-        claimed=jobs[CLAIMED],
+        claimed=jobs[CLAIMED] + (sum(held.values()) if roles.batches is not None else 0),
         done=jobs[DONE],
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),

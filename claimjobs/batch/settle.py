@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 import sqlalchemy as sa
 
+from claimjobs.batch.open_jobs import OpenJobs
 from claimjobs.batch.still_due import StillDueRows
 from claimjobs.callables import unfinished
 from claimjobs.claim.strategy import Phase
@@ -58,6 +59,8 @@ class Outcomes:
     """The exception behind an error of `retried` and `dead`, where there is one."""
     jobs: Mapping[Key, Job] = field(default_factory=dict)
     """The jobs as they were claimed, where they are known."""
+    batch: int = 0
+    """The number of the open batch that has these jobs and no others; 0: not known."""
 
     def keys(self) -> list[Key]:
         """The keys of all jobs."""
@@ -153,7 +156,8 @@ class Settler:
             roles.need_state(DONE, "keeping done jobs")
         self._locked = locked
         self._name = (user_table or roles).name
-        self._target = target = statements.SettleGuard(roles, dialect, sa.true() if locked else roles.mine)
+        self._target = target = statements.SettleGuard(roles, dialect, sa.true() if locked else roles.guard)
+        self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
         self._now = now
         self._on_done = on_done
         self._otherwise = otherwise
@@ -190,20 +194,37 @@ class Settler:
         """
         if self._locks_first:
             return self._lock_then_write(connection, me, outcomes)
+        if self._open_jobs is not None:
+            return self._take_out_then_write(connection, me, outcomes)
         unwritten: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
             keys = values["claimjobs_keys"]
             if self._target.dialect.returns_what_it_writes:
-                rows = connection.execute(statement.statement, _by(me, values))
+                rows = connection.execute(statement.statement, {**values, **self._by(me)})
                 unwritten.update(set(keys) - {key_of(row) for row in rows})
-            elif statement.count(connection, _by(me, values)) != len(keys):
+            elif statement.count(connection, {**values, **self._by(me)}) != len(keys):
                 raise SomeLost
         return unwritten
+
+    def _take_out_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        keys, held = self._taken_out(connection, me, outcomes)
+        for statement, values in self._writes(connection, outcomes if len(held) == len(keys) else outcomes.only(held)):
+            if statement.count(connection, values) != len(values["claimjobs_keys"]):
+                raise SomeLost
+        return set(keys) - held
+
+    def _taken_out(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> tuple[list[Key], set[Key]]:
+        """Take jobs out of their open batches: their keys, and the keys of those that the owner held."""
+        keys = outcomes.keys()
+        if self._open_jobs is None:
+            return keys, set(keys)
+        return keys, self._open_jobs.take_out(connection, me, keys, outcomes.batch)
 
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:
         """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
-        if self._locks_first or self._locked or not self._target.dialect.returns_what_it_writes:
+        is_guarded_by_row = not self._locked and self._open_jobs is None
+        if self._locks_first or not is_guarded_by_row or not self._target.dialect.returns_what_it_writes:
             return None
         settle: sa.Delete | sa.Update = (self._keep if self._on_done == "keep" else self._delete).statement
         return settle
@@ -219,6 +240,12 @@ class Settler:
             or (self._remove is not None and self._on_done == "delete")
         )
 
+    def reclaim(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> set[Key]:
+        """Write outcomes for an owner that was declared dead, whose jobs this transaction has locked: as
+        `write_locked`."""
+        self._taken_out(connection, owner, outcomes)
+        return self.write_locked(connection, owner, outcomes)
+
     def write_locked(self, connection: sa.Connection, me: int | None, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes of jobs that this transaction has locked.
 
@@ -227,7 +254,7 @@ class Settler:
         """
         short: set[Key] = set()
         for statement, values in self._writes(connection, outcomes):
-            reached, keys = statement.count(connection, _by(me, values)), values["claimjobs_keys"]
+            reached, keys = statement.count(connection, {**values, **self._by(me)}), values["claimjobs_keys"]
             if reached < len(keys) and not self._may_be_short(connection, statement, reached, keys):
                 short.update(keys)
         if self._still_due is not None and self._ready is not None:
@@ -245,15 +272,19 @@ class Settler:
             if left := sorted(keys_for(connection, self._still_there, keys), key=str):
                 raise WriteSwallowed(self._name, "the settle", (len(keys) - len(left), len(keys)), left)
             return True
-        if self._locked:
+        if self._locked or self._open_jobs is not None:
             raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
         return False
 
     def _lock_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
-        keys = outcomes.keys()
-        held = set(keys_for(connection, self._still_mine, keys, claimjobs_me=me))
+        keys, taken_out = self._taken_out(connection, me, outcomes)
+        held = taken_out & set(keys_for(connection, self._still_mine, keys, **self._by(me)))
         short = self.write_locked(connection, me, outcomes.only(held))
-        return (set(keys) - held) | set(keys_for(connection, self._still_mine, short, claimjobs_me=me))
+        return (set(keys) - held) | set(keys_for(connection, self._still_mine, short, **self._by(me)))
+
+    def _by(self, me: int | None) -> dict[str, int]:
+        """The owner's id as a parameter, if it guards the writes."""
+        return {} if me is None or self._open_jobs is not None else {"claimjobs_me": me}
 
     # --- the statements --------------------------------------------------------------------------------
 
@@ -262,7 +293,7 @@ class Settler:
         if outcomes.done:
             for statement in self._finish(connection, outcomes):
                 yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, MANY))
-        if not self._locked:  # a row lock ends with its transaction
+        if not self._locked and self._open_jobs is None:  # nothing to write: a row lock ends, a batch is closed
             yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
         yield from self._failures(outcomes)
 
@@ -275,14 +306,14 @@ class Settler:
 
     def _finishing(self, wanted: Finish | Literal["leave"] | None) -> Sequence[CompiledStatement]:
         if wanted == LEAVE:
-            return [] if self._locked else [self._release]
+            return [] if self._locked or self._open_jobs is not None else [self._release]
         ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
         return [statement for statement in ways if statement is not None]
 
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""
         wanted = self._otherwise if callable(self._on_done) else self._on_done
-        given = _by(None if self._locked else me, {"claimjobs_keys": keys})
+        given = {"claimjobs_keys": keys, **self._by(None if self._locked else me)}
         return [Phase("settle", statement.statement, given) for statement in self._finishing(wanted)]
 
     def _answered(self, answer: Any) -> Finish:
@@ -313,11 +344,6 @@ class Settler:
         chosen = {key: errors[key] for key in keys}
         waits = {key: delays[key] for key in keys}
         return CompiledStatement(build(self._target, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}
-
-
-def _by(me: int | None, values: dict[str, Any]) -> dict[str, Any]:
-    """The parameters of a write, with the owner's id, if there is one."""
-    return values if me is None else {**values, "claimjobs_me": me}
 
 
 def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:

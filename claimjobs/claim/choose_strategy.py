@@ -6,6 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.claim.batch_claims import BatchClaims
+from claimjobs.claim.find_and_lock import lock_strategy
 from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.claim.two_phases import LockOnly, TwoPhases
@@ -40,6 +42,8 @@ def strategy_for(
         from claimjobs.claim.side_car import SideCarLockOnly, SideCarStrategy  # noqa: PLC0415
 
         return (SideCarLockOnly if hold == "transaction" else SideCarStrategy)(backend, selection, now)
+    if backend.roles.batches is not None:
+        return BatchClaims(backend, backend.roles.batches, lock_strategy(backend, selection))
     if hold == "transaction":
         return LockOnly(backend, selection)
     at_once = backend.dialect.claims_in_one_statement and not careful

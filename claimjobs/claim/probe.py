@@ -23,7 +23,7 @@ class Probe:
     def __init__(self, backend: Backend, selection: Selection) -> None:
         source = backend.source
         self._name = source.name
-        self._first = sa.select(*source.key).where(selection.ready).order_by(*selection.order).limit(SOME)
+        self._first = sa.select(*source.key).where(selection.found).order_by(*selection.order).limit(SOME)
         self._by_key = still_there(source, backend.dialect)
 
     def run(self, connection: sa.Connection) -> None:

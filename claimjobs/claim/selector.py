@@ -34,7 +34,8 @@ class Selector:
         """The rows that are due and match both predicates, in order."""
         due, order = self.roles.due(self.now), order_of(self.order_by, self.roles, self.dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
-        return Selection(sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *self.predicates(where)), order)
+        ready = sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *self.predicates(where))
+        return Selection(ready, order, free=self.roles.free)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""

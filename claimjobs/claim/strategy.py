@@ -41,6 +41,8 @@ class ClaimResult(NamedTuple):
     """The id of the owner that claimed them."""
     suspects: bool = False
     """Whether these are suspects. Then fewer may be claimed than were wanted."""
+    batch: int = 0
+    """The number of the open batch that records them; 0: the claim is recorded in their rows."""
 
     @property
     def collisions(self) -> int:

@@ -44,6 +44,10 @@ class QueuesMissing(TableMissing):
         )
 
 
+class BatchesMissing(QueuesMissing):
+    """The table of open batches is not in the database: an earlier version made its tables."""
+
+
 class OwnersOutdated(UnfitTable):
     """The table of owners was made by an earlier version of claimjobs."""
 

@@ -169,6 +169,7 @@ class LeaseHold(Hold):
         """
         with self._one_settle(outcomes):
             losses = self._connector.lost
+            outcomes.batch = claimed.batch
             unsettled = self._settling.settle(claimed.owner, outcomes)
             if not outcomes.all_done:
                 self.restart_from_head()
@@ -181,6 +182,7 @@ class LeaseHold(Hold):
         way = plan.way_to_settle_and_claim(self._settler)
         with self._one_settle(outcomes):
             losses = self._connector.lost
+            outcomes.batch = claimed.batch
             if not outcomes.all_done:
                 self.restart_from_head()
             request, autocommit = self._range.next_request(size, plan.strategy), way.needs_no_transaction(outcomes)

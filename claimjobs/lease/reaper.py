@@ -13,6 +13,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.batch.failures import Failures
+from claimjobs.batch.open_jobs import OpenJobs
 from claimjobs.batch.refusals import SWALLOWED, WriteInHalves
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.row_reader import RowReader
@@ -53,7 +54,8 @@ class Reaper:
         self._name = backend.source.name
         self._unknown = statements.unknown(roles, owners)
         self._left_behind = statements.left_behind(roles)
-        self._held = statements.held(roles)
+        self._held = sa.select(*roles.key).where(roles.mine)
+        self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
         self._watch = Watch()
         self._watched_through = connector.lost
         self._reported: set[int] = set()
@@ -225,6 +227,8 @@ class Reaper:
             failed = outcomes if outcomes.jobs and not stuck else None
         if len(held) > len(rows) - stuck:
             return len(rows) - stuck, False, failed
+        if self._open_jobs is not None:
+            self._open_jobs.close_all(connection, owner)
         return len(rows), bool(connection.execute(statements.leave(owners), me).rowcount), failed
 
     def _write(self, connection: sa.Connection, owner: int, outcomes: Outcomes) -> int:
@@ -239,7 +243,7 @@ class Reaper:
         for some in parts:
             try:
                 with savepoint(connection):
-                    short |= self._settler.write_locked(connection, owner, outcomes.only(set(some)))
+                    short |= self._settler.reclaim(connection, owner, outcomes.only(set(some)))
             except (sa.exc.DBAPIError, WriteSwallowed) as error:
                 parts.refuse(some, error)
         # Compared in Python: where a key is unequal to itself, SQL finds no row by it.

@@ -101,6 +101,7 @@ class QueueParts:
                     columns=chosen.columns,
                     side_car=chosen.side_car,
                     by_lease=chosen.by_lease,
+                    per_batch=chosen.per_batch,
                 )
             return self._backend
 

@@ -28,7 +28,7 @@ from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadSize
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
-from claimjobs.options import HoldKind, Liveness, LockKind, Retry, SideCar
+from claimjobs.options import ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
 from claimjobs.queue import explaining
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.parts import QueueParts
@@ -53,6 +53,10 @@ class Queue:
 
     `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the row locks of an
     open transaction are the claim. What you write through `batch.connection` is committed together with the outcomes.
+
+    `claims="rows"`: a claim by lease writes the owner into the row of each job. `claims="batches"`: it writes one row
+    for all jobs of the batch into `claimjobs_batches`, and none of the jobs: their columns say `unclaimed` until they
+    are settled. That is less work for the database. All consumers of a table need the same value (ClaimsDiffer).
 
     `on_done="delete"` deletes done jobs, `"keep"` keeps them in the table as `done`. A function is called with the
     connection of the settle and the jobs, and returns one of the two. Default: done jobs are deleted if claimjobs made
@@ -87,6 +91,7 @@ class Queue:
         order_by: OrderBy = None,
         lock: LockKind = "rows",
         hold: HoldKind = "lease",
+        claims: ClaimsKind = "rows",
         side_car: SideCar | bool = False,
         retry: Retry | None = None,
         liveness: Liveness | None = None,
@@ -108,6 +113,7 @@ class Queue:
             order_by=order_by,
             lock=lock,
             hold=hold,
+            claims=claims,
             side_car=beside,
             retry=retry or Retry(),
             liveness=liveness or Liveness(),

@@ -14,7 +14,7 @@ from claimjobs.batch.settle import OnDone
 from claimjobs.callables import deferred
 from claimjobs.dialects import Dialect
 from claimjobs.job import Job
-from claimjobs.options import HOLDS, LOCKS, HoldKind, Liveness, LockKind, Retry, SideCar
+from claimjobs.options import CLAIMS, HOLDS, LOCKS, ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
 from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.on_done import FINISHES, LEAVE, Finish
@@ -33,6 +33,7 @@ class Settings:
     order_by: OrderBy
     lock: LockKind
     hold: HoldKind
+    claims: ClaimsKind
     side_car: SideCar | None
     retry: Retry
     liveness: Liveness
@@ -45,6 +46,7 @@ class Settings:
     def __post_init__(self) -> None:
         _one_of(self.lock, LOCKS, "lock")
         _one_of(self.hold, HOLDS, "hold")
+        _one_of(self.claims, CLAIMS, "claims")
         if self.on_done is not None and not callable(self.on_done):
             _one_of(self.on_done, (*FINISHES, LEAVE), "on_done")
         for name, function in {"on_done": self.on_done, "where": self.where, **vars(self.hooks)}.items():
@@ -57,6 +59,13 @@ class Settings:
             )
         if self.side_car is not None:
             self._check_side_car(self.side_car)
+        if self.per_batch and not self.by_lease:
+            raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
+
+    @property
+    def per_batch(self) -> bool:
+        """Whether a claim is recorded as one row for its batch."""
+        return self.claims == "batches"
 
     @property
     def by_lease(self) -> bool:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
+from claimjobs.statements import batches
 from claimjobs.statements.owners import claimed_by_nobody, silent
 from claimjobs.table.columns import CLAIMED, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
@@ -21,7 +22,8 @@ def by_state(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
     oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
     counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now"))
     state = roles.state.distinguishing_columns
-    return sa.select(*state, *counts).select_from(roles.table).group_by(*state)
+    rows = sa.select(*state, *counts).select_from(roles.table).group_by(*state)
+    return rows if roles.batches is None else rows.where(roles.free)
 
 
 def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
@@ -34,6 +36,8 @@ def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnEle
 
 def by_owner(roles: ColumnRoles) -> sa.Select[Any]:
     """One row for each owner that holds jobs: `owner_id`, `jobs`."""
+    if roles.batches is not None:
+        return batches.by_owner(roles.batches)
     owner = roles.need("owner_id", "counting what owners hold")
     columns: tuple[Any, ...] = (owner.label("owner_id"), sa.func.count().label("jobs"))
     return sa.select(*columns).where(roles.state.is_(CLAIMED)).group_by(owner)

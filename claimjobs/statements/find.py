@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -45,6 +45,13 @@ class Selection:
     order: Sequence[sa.ColumnElement[Any]]
     after: Sequence[sa.ColumnElement[bool]] = ()
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
+    free: sa.ColumnElement[bool] = field(default_factory=sa.true)
+    """Of a job that nobody has claimed, where its row does not say that. Only a search asks; see `ColumnRoles.free`."""
+
+    @property
+    def found(self) -> sa.ColumnElement[bool]:
+        """The predicate of a candidate."""
+        return self.ready if isinstance(self.free, sa.True_) else sa.and_(self.ready, self.free)
 
 
 @dataclass(frozen=True)
@@ -134,8 +141,8 @@ def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
 
 def in_order(rows: sa.Select[Any], selection: Selection) -> list[sa.Select[Any]]:
     """The rows of a selection, in order: a statement for each of its ranges, for `in_turn`."""
-    ready = rows.where(selection.ready).order_by(*selection.order)
-    return [ready.where(part) for part in selection.after] or [ready]
+    found = rows.where(selection.found).order_by(*selection.order)
+    return [found.where(part) for part in selection.after] or [found]
 
 
 def in_turn(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[int]) -> sa.Select[Any]:

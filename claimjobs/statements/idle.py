@@ -59,7 +59,7 @@ def work(source: ColumnRoles, selection: Selection) -> sa.ColumnElement[Any]:
     It has the order of a claim, so that the planner uses the claim index. Without an order the planner may read the
     whole table, which can be long and hold only done jobs.
     """
-    first = sa.select(sa.literal(1)).select_from(source.table).where(selection.ready).order_by(*selection.order)
+    first = sa.select(sa.literal(1)).select_from(source.table).where(selection.found).order_by(*selection.order)
     return first.limit(1).scalar_subquery()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -71,7 +71,9 @@ def declare_dead(owners: sa.Table) -> sa.Update:
 
 
 def held(roles: ColumnRoles) -> sa.Select[Any]:
-    """The keys of all jobs that `me` holds."""
+    """The keys of all jobs that `me` holds. With claims per batch also of jobs whose row is gone."""
+    if roles.batches is not None:
+        return roles.batches.keys(roles.batches.of(_ME))
     return sa.select(*roles.key).where(roles.mine)
 
 
@@ -93,7 +95,7 @@ def claimed_by_nobody(roles: ColumnRoles) -> sa.ColumnElement[bool]:
     No claim leaves such a row: it was written by hand or by another program. No owner has an id below 1.
     """
     owner = roles.need("owner_id", "looking for owners")
-    return sa.and_(roles.state.is_(CLAIMED), sa.or_(owner.is_(None), owner < 1))
+    return sa.and_(roles.state.columns_say(CLAIMED), sa.or_(owner.is_(None), owner < 1))
 
 
 def ownerless(roles: ColumnRoles) -> sa.Select[Any]:
@@ -107,12 +109,18 @@ def unknown(roles: ColumnRoles, owners: sa.FromClause) -> sa.Select[Any]:
 
     Ids below ours belong to other programs, which may claim jobs of the same table.
     """
+    if roles.batches is not None:
+        owner_id = roles.batches.table.c.owner_id
+        return sa.select(owner_id).where(roles.batches.ours, ~sa.exists().where(owners.c.id == owner_id)).distinct()
     known = sa.exists().where(owners.c.id == roles.owner_id)
     owner = roles.need("owner_id", "looking for owners")
     ours = sa.and_(roles.state.is_(CLAIMED), owner >= FIRST_OWNER)
     return sa.select(owner).where(ours, ~known).distinct()
 
 
+_ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
+
+
 def me(owners: sa.Table) -> sa.ColumnElement[bool]:
     """The predicate of the row of the owner `me`."""
-    return owners.c.id == sa.bindparam("claimjobs_me", type_=sa.Integer)
+    return owners.c.id == _ME

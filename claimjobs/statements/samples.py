@@ -6,6 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -18,6 +19,11 @@ def how_many(roles: ColumnRoles) -> sa.Select[Any]:
 def keys(roles: ColumnRoles) -> sa.Select[Any]:
     """The keys of `limit` rows."""
     return _some(sa.select(*roles.key))
+
+
+def oldest_batch(batches: OpenBatches, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    """As `oldest_claim`, with claims per batch."""
+    return sa.select(sa.func.min(batches.table.c.since), now).select_from(batches.table).where(batches.ours)
 
 
 def oldest_claim(roles: ColumnRoles, owner_date: sa.Column[Any], now: sa.ColumnElement[Any]) -> sa.Select[Any]:

@@ -10,11 +10,29 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.dialects import Dialect
-from claimjobs.errors import AccessDenied, ClaimsMissing, ColumnMissing, OwnersOutdated, QueuesMissing, TableMissing
+from claimjobs.errors import (
+    AccessDenied,
+    BatchesMissing,
+    ClaimsMissing,
+    ColumnMissing,
+    OwnersOutdated,
+    QueuesMissing,
+    TableMissing,
+)
 from claimjobs.options import SideCar
 from claimjobs.table import acceptance, column_checks
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import Columns
-from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, claims_table, owner_table, queues_table
+from claimjobs.table.definitions import (
+    BATCHES_TABLE,
+    OWNER_TABLE,
+    QUEUES_TABLE,
+    batches_table,
+    claims_table,
+    owner_table,
+    queues_table,
+)
+from claimjobs.table.job_state import StateByBatches
 from claimjobs.table.reflection import collated, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, check_lease, key_index, quote_of, roles_of
 
@@ -56,11 +74,13 @@ def inspect_table(
     *,
     columns: Columns | None = None,
     by_lease: bool = True,
+    per_batch: bool = False,
     side_car: SideCar | None = None,
 ) -> Backend:
     """Inspect the server and the tables; `dialect` overrides the detected one.
 
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
+    `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
     `side_car`: claims are kept in a second table.
     Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
@@ -80,14 +100,28 @@ def inspect_table(
         acceptance.check_key(connection, found, roles)
         acceptance.check_roles(connection, found, roles)
         column_checks.check_columns(connection, roles)
+        roles = _per_batch(connection, roles, dialect or found) if per_batch else roles
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
+def _per_batch(connection: sa.Connection, roles: ColumnRoles, dialect: Dialect) -> ColumnRoles:
+    """The roles for claims per batch. Raises BatchesMissing."""
+    try:
+        table = resolve(connection, batches_table())
+    except TableMissing:
+        raise BatchesMissing(BATCHES_TABLE) from None
+    batches = OpenBatches(table, roles.name, roles.key, dialect)
+    state = roles.state
+    by_batches = StateByBatches(column=state.column, values=state.values, owner=state.owner, batches=batches)
+    return replace(roles, state=by_batches, batches=batches)
+
+
 def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
     """The backend for claims that are held by lease. Raises UnfitTable if the table cannot hold them."""
-    check_lease(backend.roles, mapped=mapped)
-    column_checks.check_owner(connection, backend.roles)
+    if backend.roles.batches is None:
+        check_lease(backend.roles, mapped=mapped)
+        column_checks.check_owner(connection, backend.roles)
     try:
         return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
     except AccessDenied as error:

@@ -7,15 +7,16 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, table_options
+from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, json_document, table_options
 from claimjobs.errors import BadUnique
 from claimjobs.table.columns import STATES, UNCLAIMED, Columns
 
 DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"
 QUEUES_TABLE: Final = "claimjobs_queues"
+BATCHES_TABLE: Final = "claimjobs_batches"
 LEDGER_TABLE: Final = "claimjobs_ledger"
-SHARED_TABLES: Final = frozenset({OWNER_TABLE, QUEUES_TABLE})
+SHARED_TABLES: Final = frozenset({OWNER_TABLE, QUEUES_TABLE, BATCHES_TABLE})
 """The tables that all queues of a database share. They are never dropped."""
 LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text, in the ledger."""
@@ -140,9 +141,26 @@ def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:
     )
 
 
+def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
+    """The table of open batches, for claims per batch: one row for each claim that is not settled yet."""
+    return sa.Table(
+        BATCHES_TABLE,
+        metadata if metadata is not None else sa.MetaData(),
+        sa.Column("owner_id", sa.Integer, primary_key=True, autoincrement=False, comment="who holds its jobs"),
+        sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False, comment="among those of its owner"),
+        sa.Column("claims", exact_text(LONGEST_NAME), nullable=False, comment="the table of its jobs, as of an owner"),
+        sa.Column("jobs", sa.Integer, nullable=False, comment="how many jobs it has"),
+        sa.Column("keys", json_document(), nullable=False, comment="the keys of its jobs"),
+        sa.Column("since", Instant, nullable=False, comment="when they were claimed"),
+        sa.Index(f"{BATCHES_TABLE}_claims", "claims"),
+        comment=COMMENT,
+        **table_options(),
+    )
+
+
 def shared_tables() -> list[sa.Table]:
-    """The tables that all queues of a database share: the owners, and the queues."""
-    return [owner_table(), queues_table()]
+    """The tables that all queues of a database share: the owners, the queues, and the open batches."""
+    return [owner_table(), queues_table(), batches_table()]
 
 
 def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:

@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED, STATES, UNCLAIMED
 
 Column = sa.Column[Any]
@@ -38,7 +39,11 @@ class State:
         return frozenset(known - {CLAIMED} if self._value(CLAIMED) in others else known)
 
     def is_(self, state: str) -> sa.ColumnElement[bool]:
-        """The predicate of a row in this state."""
+        """The predicate of a job in this state."""
+        return self.columns_say(state)
+
+    def columns_say(self, state: str) -> sa.ColumnElement[bool]:
+        """The predicate of a row whose columns express this state."""
         predicates = self._predicates(state)
         if self.owner is not None and self._is_shared(state):
             predicates.append(self.owner.is_not(None) if state == CLAIMED else self.owner.is_(None))
@@ -94,6 +99,25 @@ class State:
         """Whether the column has one value for this state and another one."""
         others = [other for other in self.can if other != state]
         return self.column is None or self._value(state) in [self._value(other) for other in others]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateByBatches(State):
+    """The state of a job whose claims are open batches: it is claimed while it is in one of them.
+
+    Its columns say `unclaimed` meanwhile. A row whose columns say `claimed` is held by another program.
+    """
+
+    batches: OpenBatches
+
+    def is_(self, state: str) -> sa.ColumnElement[bool]:
+        if state == CLAIMED:
+            return self.batches.hold()
+        said = self.columns_say(state)
+        return sa.and_(said, self.batches.without) if state == UNCLAIMED else said
+
+    def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.and_(self.columns_say(UNCLAIMED), self.batches.hold(self.batches.of(me)))
 
 
 def _alike(value: Any) -> str | None:

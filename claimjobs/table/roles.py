@@ -19,6 +19,7 @@ from claimjobs.errors import (
     StateMissing,
     StatesClash,
 )
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
 from claimjobs.table.job_state import Column, State
 
@@ -51,6 +52,8 @@ class ColumnRoles:
     """Whether a map names the values of the states."""
     key_index: str | None = None
     """The index through which a row is found by its key; None: the primary key."""
+    batches: OpenBatches | None = None
+    """The open batches, if these are the claims (`claims="batches"`)."""
     quote: Quote = str
     """Writes a name as the database needs it in a statement."""
 
@@ -76,10 +79,20 @@ class ColumnRoles:
         return tuple(dict.fromkeys((*(() if self.priority is None else (self.priority,)), *self.key)))
 
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """The predicate of a job that may be claimed at the instant `now`."""
+        """The predicate of a row whose job may be claimed at the instant `now`, if it is `free`."""
         named = [column.is_not(None) for column in self.key if column.nullable]
         ripe = [] if self.run_at is None else [self.ripe(now)]
-        return sa.and_(self.state.is_(UNCLAIMED), *ripe, *named)
+        return sa.and_(self.state.columns_say(UNCLAIMED), *ripe, *named)
+
+    @property
+    def free(self) -> sa.ColumnElement[bool]:
+        """The predicate of a job that is in no open batch. True if the columns of a job say whether it is claimed."""
+        return sa.true() if self.batches is None else self.batches.without
+
+    @property
+    def guard(self) -> sa.ColumnElement[bool]:
+        """The predicate of a row that a settle may write, after it has made sure that the owner holds the job."""
+        return self.mine if self.batches is None else self.state.columns_say(UNCLAIMED)
 
     def ripe(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate that `run_at` is not in the future. Without the column that is always so."""

@@ -15,7 +15,16 @@ from claimjobs.dialects.mysql.encoding import MySQLEncoding
 from claimjobs.dialects.mysql.errors import MySQLErrors
 from claimjobs.dialects.mysql.inspection import MySQLInspection
 from claimjobs.dialects.mysql.key_locks import MySQLKeyLocks
-from claimjobs.dialects.mysql.keys import StraightDelete, force, joined, keys_table, listed, straight
+from claimjobs.dialects.mysql.keys import (
+    StraightDelete,
+    force,
+    joined,
+    json_keys,
+    json_rows,
+    keys_table,
+    listed,
+    straight,
+)
 from claimjobs.dialects.mysql.online_ddl import MySQLOnlineDDL
 from claimjobs.dialects.mysql.sessions import MySQLSessions
 from claimjobs.dialects.mysql.table_rules import MySQLTableRules
@@ -66,9 +75,27 @@ class MySQL(Dialect):
         quoted_without_escapes=rf"{STANDARD_QUOTES}|`(?:[^`]|``)*+`",
     )
 
+    # --- conditions --------------------------------------------------------------------------------------
+
+    def among_some(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
+        """PyMySQL writes a list of values into the statement. SQLAlchemy makes a parameter of each, which is a tenth
+        of a client's work for a job.
+        """
+        return listed(key, parameter) if self._driver == "pymysql" else self.among(key, parameter)
+
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         # In microseconds: INTERVAL n SECOND would round a fraction given as a parameter.
         return sa.func.timestampadd(sa.text("MICROSECOND"), seconds * 1_000_000, now)
+
+    # --- keys as JSON ------------------------------------------------------------------------------------
+
+    def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
+        return json_keys(key, parameter)
+
+    def keys_in_json(
+        self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
+    ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
+        return json_rows(document, key, "claimjobs_listed")
 
     # --- finding and locking rows ------------------------------------------------------------------------
 
@@ -110,17 +137,9 @@ class MySQL(Dialect):
         if isinstance(statement, sa.Select):
             return joined(statement, key, "claimjobs_keys", index)
         if isinstance(statement, sa.Update):
-            return self.by_key(statement.where(self._among_some(key, "claimjobs_keys")), index)
+            return self.by_key(statement.where(self.among_some(key, "claimjobs_keys")), index)
         given, matches = keys_table(key, "claimjobs_keys")
         return statement.where(matches).with_hint(force(index), selectable=given, dialect_name="*")
-
-    def _among_some(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
-        """As `among`, for at least one value.
-
-        PyMySQL writes a list of them into the statement. SQLAlchemy makes a parameter of each, which is a tenth of a
-        client's work for a job.
-        """
-        return listed(key, parameter) if self._driver == "pymysql" else self.among(key, parameter)
 
     def by_key(self, statement: Write, index: str | None) -> Write:
         # InnoDB would lock other consumers' rows that it reads through another index.

@@ -39,16 +39,30 @@ def straight(rows: sa.Select[Any], join: sa.Join, index: str | None) -> sa.Selec
 
 def keys_table(key: Sequence[sa.Column[Any]], parameter: str) -> tuple[sa.TableValuedAlias, sa.ColumnElement[bool]]:
     """The keys of a parameter as a table, in their order; and the condition that joins it to the table of the jobs."""
+    given, values = json_rows(json_keys(key, parameter), key, "candidate")
+    return given, sa.and_(*(column == value for column, value in zip(key, values, strict=True)))
+
+
+def json_keys(key: Sequence[sa.Column[Any]], parameter: str) -> sa.BindParameter[Any]:
+    """The keys of a parameter as a JSON document."""
+    return sa.bindparam(parameter, type_=_JsonKeys(tuple(column.type for column in key)))
+
+
+def json_rows(
+    document: sa.ColumnElement[Any], key: Sequence[sa.Column[Any]], name: str
+) -> tuple[sa.TableValuedAlias, Sequence[sa.ColumnElement[Any]]]:
+    """The keys of a JSON document as a table of this name, in their order; and the key's columns in it."""
     # A user's predicate in the same WHERE may name columns without their table: so these names are unusual.
     names = [f"claimjobs_k{i}" for i in range(len(key))]
     paths = [f"$[{i}]" for i in range(len(key))] if len(key) > 1 else ["$"]
     columns = ", ".join(f"{names[i]} {_type(column)} path '{paths[i]}'" for i, column in enumerate(key))
-    keys = sa.bindparam(parameter, type_=_JsonKeys(tuple(column.type for column in key)))
-    given = sa.func.json_table(keys, sa.text(f"'$[*]' columns ({columns})")).table_valued(*names, name="candidate")
-    return given, sa.and_(*(column == _read(column, given.c[name]) for name, column in zip(names, key, strict=True)))
+    given = sa.func.json_table(document, sa.text(f"'$[*]' columns ({columns})")).table_valued(*names, name=name)
+    return given, [
+        sa.type_coerce(_read(column, given.c[name]), column.type) for name, column in zip(names, key, strict=True)
+    ]
 
 
-def listed(key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
+def listed(key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
     """`key IN (the values of this parameter)`, for at least one value and a driver that writes a list into the
     statement."""
     values: sa.BindParameter[Any] = sa.bindparam(parameter, type_=_ListedKeys(tuple(column.type for column in key)))

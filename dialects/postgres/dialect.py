@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -64,7 +65,7 @@ class Postgres(Dialect):
     def later(self, now: sa.ColumnElement[Any], seconds: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
         return now + sa.func.make_interval(0, 0, 0, 0, 0, 0, seconds, type_=sa.Interval)
 
-    def among(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[bool]:
+    def among(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
         """The values are one array: one parameter, and one prepared statement, for any number of values.
 
         An IN list of 100 costs more in the client than the statement costs in the server.
@@ -101,6 +102,20 @@ class Postgres(Dialect):
     def is_one_of(self, column: sa.Column[Any], rows: sa.CTE) -> sa.ColumnElement[bool]:
         [values] = rows.c
         return column == sa.any_(self.array(values))
+
+    # --- keys as JSON ------------------------------------------------------------------------------------
+
+    def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
+        return sa.cast(sa.bindparam(parameter, type_=_JsonKeys()), postgresql.JSONB)
+
+    def keys_in_json(
+        self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
+    ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
+        if len(key) == 1:
+            texts = sa.func.jsonb_array_elements_text(document).table_valued("value", name="claimjobs_listed")
+            return texts, [_of_text(texts.c.value, key[0])]
+        parts = sa.func.jsonb_array_elements(document).table_valued("value", name="claimjobs_listed")
+        return parts, [_of_text(parts.c.value.op("->>")(i), column) for i, column in enumerate(key)]
 
     # --- writing -----------------------------------------------------------------------------------------
 
@@ -170,6 +185,25 @@ class _WholeNumbers(sa.types.UserDefinedType[Sequence[int]]):
 
     def bind_processor(self, dialect: sa.Dialect) -> Callable[[Sequence[int] | None], str | None]:
         return _array_text
+
+
+class _JsonKeys(sa.TypeDecorator[Sequence[Any]]):
+    """Keys as JSON. A key of several columns is a list; bytes are hex."""
+
+    impl = sa.Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[Any] | None, dialect: sa.Dialect) -> str:
+        return json.dumps(value, default=lambda part: part.hex() if isinstance(part, bytes) else str(part))
+
+
+def _of_text(text: sa.ColumnElement[Any], column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+    """The value of a key, from a text in JSON."""
+    if isinstance(column.type, sa.LargeBinary):
+        return sa.func.decode(text, "hex", type_=column.type)
+    if isinstance(column.type, sa.String) and not isinstance(column.type, sa.Enum):
+        return sa.type_coerce(text, column.type)  # a cast to VARCHAR(n) would cut it
+    return sa.cast(text, column.type)
 
 
 def _array_text(value: Sequence[int] | None) -> str | None:

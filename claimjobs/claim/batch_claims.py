@@ -1,0 +1,68 @@
+"""Claims per batch: find and lock jobs, then record them as one row of `claimjobs_batches`. No job is written."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import sqlalchemy as sa
+
+from claimjobs.claim.find_and_lock import LockStrategy
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.dialects import Key
+from claimjobs.job import Job, key_of
+from claimjobs.statements import batches as statements
+from claimjobs.table.backend import Backend
+from claimjobs.table.batches import OpenBatches
+
+_NUMBERS = count(1)
+"""Numbers of batches. An owner's claims are all made in one process, so none of its batches has a number twice."""
+
+
+class BatchClaims(ClaimStrategy):
+    """Claims by lease, recorded per batch.
+
+    A row that was only locked is not changed, so the next claim that locks it is not told. Therefore it looks again at
+    the open batches under its locks: see `statements.batches.record`.
+    """
+
+    needs_no_transaction = False
+
+    def __init__(self, backend: Backend, batches: OpenBatches, lock: LockStrategy) -> None:
+        self._lock = lock
+        self.keyset_order, self.is_lazy = lock.keyset_order, lock.is_lazy
+        self._record = CompiledStatement(statements.record(batches, backend.owners))
+        self._open_now = statements.open_now(batches)
+
+    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
+        locked = self._lock.lock(connection, request)
+        number = next(_NUMBERS)
+        jobs = self._recorded(connection, owner, number, locked.jobs) if locked.jobs else []
+        return locked._replace(jobs=jobs, owner=owner, batch=number if jobs else 0)
+
+    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        return [*self._lock.phases(request, keys), Phase("record", self._record.statement, _parameters(owner, 0, keys))]
+
+    def _recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> list[Job]:
+        """Record those of the locked jobs that are in no open batch now, and return them. Raises OwnerDead."""
+        if self._is_recorded(connection, owner, number, jobs):
+            return jobs
+        keys = {"claimjobs_keys": [job.key for job in jobs]}
+        taken = {key_of(row) for row in connection.execute(self._open_now, keys)}
+        free = [job for job in jobs if job.key not in taken]
+        if (free or not taken) and not self._is_recorded(connection, owner, number, free or jobs):
+            raise OwnerDead
+        return free
+
+    def _is_recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> bool:
+        return self._record.count(connection, _parameters(owner, number, [job.key for job in jobs])) == 1
+
+
+def _parameters(owner: int, number: int, keys: list[Key]) -> dict[str, object]:
+    return {
+        "claimjobs_me": owner,
+        "claimjobs_number": number,
+        "claimjobs_meant": len(keys),
+        "claimjobs_keys": keys,
+        "claimjobs_json": keys,
+    }
