@@ -120,12 +120,14 @@ def contestant(name: str, opened: Opened, **options: Any) -> Contestant:
 
 RAW = "raw loop"
 OURS = "claimjobs"
+OURS_BATCHES = "claimjobs, claims=batches"
 OURS_HELD = "claimjobs, hold=transaction"
 
 
 LOOPS: dict[str, tuple[Opened, dict[str, Any]]] = {
     RAW: (raw.opened, {}),
     OURS: (ours, {}),
+    OURS_BATCHES: (ours, {"claims": "batches"}),
     OURS_HELD: (ours, {"hold": "transaction"}),
 }
 """By name how each is opened, and with which options."""

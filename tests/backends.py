@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pytest
 import sqlalchemy as sa
@@ -140,6 +141,10 @@ class Clock:
         self.sql = sa.cast(told, Instant())  # typed, as the database's own clock is
 
 
+CLAIMS: Final = os.environ.get("CLAIMJOBS_TEST_CLAIMS")
+"""How the claims of all Queues of the tests are recorded, where a test does not say it (see `Queue(claims=...)`)."""
+
+
 class Backend:
     """An empty database of its own for one test. See tests/conftest.py for how to use it."""
 
@@ -191,6 +196,8 @@ class Backend:
     ) -> Queue:
         """A Queue on tables that are there. Closed at teardown."""
         options = {"dialect": self._override, **options}
+        if CLAIMS and not {"hold", "lock", "side_car", "claims"} & options.keys():
+            options["claims"] = CLAIMS
         queue = Queue(bind or self.engine, table, **options)
         self._queues.append(queue)
         return queue

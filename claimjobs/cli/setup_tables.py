@@ -209,11 +209,11 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger:
 def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
     """Make the missing tables. A table with a map, of which only the name is known, cannot be made."""
     if shape.side_car:
-        claims, owners, queues = side_car_tables(engine, shape.load(), columns=shape.columns)
-        return [claims, owners, queues] if shape.hold == "lease" else [claims, queues]
-    jobs, owners, queues = setup.tables_for(shape.load())
+        claims, owners, *others = side_car_tables(engine, shape.load(), columns=shape.columns)
+        return [claims, owners, *others] if shape.hold == "lease" else [claims, *others]
+    jobs, owners, *others = setup.tables_for(shape.load())
     ours = [jobs] if mapped or not _is_mapped_name(shape) else []
-    return [*ours, owners, queues] if shape.hold == "lease" else [*ours, queues]
+    return [*ours, owners, *others] if shape.hold == "lease" else [*ours, *others]
 
 
 def _is_mapped_name(shape: Shape) -> bool:

@@ -48,6 +48,18 @@ class BatchesMissing(QueuesMissing):
     """The table of open batches is not in the database: an earlier version made its tables."""
 
 
+class ClaimsDiffer(UnfitTable):
+    """Other consumers of the table record their claims in another way, and would not see those of this one."""
+
+    def __init__(self, table: str, ours: str, others: int) -> None:
+        theirs = "rows" if ours == "batches" else "batches"
+        super().__init__(
+            f"table {table!r} has {others} owners with claims={theirs!r}, which would not see the claims of one with "
+            f"claims={ours!r}: use one value for all consumers; to change it, stop them all first, and run "
+            f"`claimjobs reclaim --claims {theirs}` if one of them died"
+        )
+
+
 class OwnersOutdated(UnfitTable):
     """The table of owners was made by an earlier version of claimjobs."""
 

@@ -12,9 +12,11 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.database.connection import Connector
+from claimjobs.errors import ClaimsDiffer
+from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
-from claimjobs.statements import idle
+from claimjobs.statements import batches, idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 
@@ -55,8 +57,16 @@ class Owner:
         self.locked = False
         """Whether it has its session lock."""
         self._has_left = False
+        self._batches = backend.roles.batches
         connector.owner = self
         connector.transaction(lambda connection: None)
+        check = ClaimsCheck(backend)
+        try:
+            # After the commit: of two owners that register at once, one sees the other.
+            connector.transaction(check.run)
+        except ClaimsDiffer:
+            self.leave()
+            raise
 
     def beat(self, patience: float | None = 0) -> None:
         """Write a heartbeat. Registers again if this owner was declared dead. Raises as `Connector.attempts`."""
@@ -71,8 +81,13 @@ class Owner:
 
     def leave(self) -> None:
         """Delete the row of this owner. It must hold no job any more."""
+        self._connector.transaction(self._delete, patience=1)
+
+    def _delete(self, connection: sa.Connection) -> None:
         me = {"claimjobs_me": self.id}
-        self._connector.write(statements.leave(self._table), me, patience=1)
+        if self._batches is not None:
+            connection.execute(batches.close_all(self._batches), me)
+        connection.execute(statements.leave(self._table), me)
 
     def retire(self) -> None:
         """From now on, do not register on a new connection."""
@@ -107,6 +122,8 @@ class Owner:
         }
         inserted = connection.execute(statements.register(self._table), row)
         self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
+        if self._batches is not None:
+            connection.execute(batches.begin(self._batches), {"claimjobs_me": self.id})
 
     def _lock_session(self, connection: sa.Connection) -> None:
         """Take the session lock, and write the start of the server that gave it; NULL where only the lease counts."""

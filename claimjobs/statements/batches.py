@@ -78,3 +78,21 @@ def by_owner(batches: OpenBatches) -> sa.Select[Any]:
     owner, jobs = batches.table.c.owner_id, sa.func.sum(batches.table.c.jobs)
     columns: tuple[Any, ...] = (owner, sa.cast(jobs, sa.BigInteger).label("jobs"))
     return sa.select(*columns).where(batches.ours).group_by(owner)
+
+
+def begin(batches: OpenBatches) -> sa.Insert:
+    """Insert a batch of `me` that has no jobs: it shows that this owner records its claims per batch."""
+    given = {"number": 0, "claims": batches.claims, "jobs": 0, "keys": [], "since": database_now()}
+    return sa.insert(batches.table).values(owner_id=_ME, **given)
+
+
+def owners_by_row(batches: OpenBatches, owners: sa.Table) -> sa.Select[Any]:
+    """How many owners of the queue record their claims in the rows of the jobs."""
+    by_batch = sa.exists().where(batches.table.c.owner_id == owners.c.id)
+    return sa.select(sa.func.count()).select_from(owners).where(owners.c.claims == batches.claims, ~by_batch)
+
+
+def owners_by_batch(table: sa.Table, claims: str) -> sa.Select[Any]:
+    """How many owners of a queue record their claims in this table of batches."""
+    owners = sa.func.count(table.c.owner_id.distinct())
+    return sa.select(owners).select_from(table).where(table.c.claims == claims)

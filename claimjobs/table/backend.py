@@ -52,6 +52,8 @@ class Backend:
     """The user's table, if `roles` are those of its side-car."""
     lock_source: bool = True
     """With a side-car: whether a claim locks the rows of the user's table."""
+    batches: sa.Table | None = None
+    """The table of open batches; None: an earlier version made the tables, or no owner holds claims."""
     refusal: AccessDenied | None = None
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
@@ -123,7 +125,8 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
         check_lease(backend.roles, mapped=mapped)
         column_checks.check_owner(connection, backend.roles)
     try:
-        return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
+        batches = batches_table() if sa.inspect(connection).has_table(BATCHES_TABLE) else None
+        return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True, batches=batches)
     except AccessDenied as error:
         return replace(backend, refusal=error)
 

@@ -56,7 +56,7 @@ class DropPlan:
 
 
 def tables_for(table: TableLike) -> list[sa.Table]:
-    """The tables that a queue needs: its jobs (for a name, with the article's columns), the owners and the queues."""
+    """The tables that a queue needs: its jobs (for a name, with the article's columns), and those that all share."""
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
         jobs = article_table(bare, sa.MetaData(schema=schema or None))
@@ -203,7 +203,7 @@ def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
     Raises UnfitTable for a table that claimjobs did not make, and for a name whose table has other columns than the one
     that would replace it.
     """
-    jobs, owners, _queues = tables_for(table)
+    jobs, owners, *_ = tables_for(table)
     with connected(engine) as connection:
         if not exists(connection, jobs):
             return None

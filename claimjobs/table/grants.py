@@ -131,7 +131,7 @@ def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
     """The rights of a consumer. `deletes`: whether the rows of done jobs are deleted."""
     everything = {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
     owners: TableRights = {backend.owners: everything} if backend.by_lease else {}
-    shared: TableRights = {**owners, queues_table(): {"SELECT": WHOLE}}
+    shared: TableRights = {**owners, queues_table(): {"SELECT": WHOLE}, **_batches(backend, everything)}
     delete = {"DELETE": WHOLE} if deletes else {}
     if backend.user_table is None:
         jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), **delete}
@@ -146,8 +146,15 @@ def _of_operator(backend: Backend) -> TableRights:
     jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), "DELETE": WHOLE}
     source: TableRights = {} if backend.user_table is None else {backend.source.table: {"SELECT": WHOLE}}
     owners: TableRights = {backend.owners: {"SELECT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}}
-    queues: TableRights = {queues_table(): {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}}
-    return {backend.roles.table: jobs, **source, **(owners if backend.by_lease else {}), **queues}
+    everything = {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
+    queues: TableRights = {queues_table(): everything}
+    by_lease = {**owners, **_batches(backend, everything)} if backend.by_lease else {}
+    return {backend.roles.table: jobs, **source, **by_lease, **queues}
+
+
+def _batches(backend: Backend, everything: dict[str, Columns]) -> TableRights:
+    """The rights on the open batches, if these are the claims."""
+    return {} if backend.roles.batches is None else {backend.roles.batches.table: everything}
 
 
 def _locking(backend: Backend, roles: ColumnRoles, rights: dict[str, Columns]) -> dict[str, Columns]:

@@ -23,12 +23,13 @@ from claimjobs.table.definitions import (
     LEDGER_TABLE,
     MADE_BY,
     OWNER_TABLE,
-    QUEUES_TABLE,
     SCHEMA,
+    SHARED_TABLES,
+    batches_table,
     job_table,
     ledger_table,
-    owner_table,
     queues_table,
+    shared_tables,
 )
 from claimjobs.table.reflection import resolve
 
@@ -56,13 +57,14 @@ def outdated(connection: sa.Connection, dialect: Dialect, names: Sequence[str] =
     """
     there = sa.inspect(connection)
     found = names or _made_by_us(connection, dialect)
-    shared = [table for table in (owner_table(), ledger_table(), queues_table()) if there.has_table(table.name)]
+    shared = [table for table in (*shared_tables(), ledger_table()) if there.has_table(table.name)]
     if not found and not shared:
         raise TableMissing(OWNER_TABLE)
     described = [*shared, *(_described(connection, name) for name in found)]
     made = [_upgrade(connection, dialect, table) for table in described]
-    if QUEUES_TABLE not in {table.name for table in shared} and {table.name for table in described} - {LEDGER_TABLE}:
-        made.insert(0, _creation(connection, queues_table()))
+    if {table.name for table in described} - {LEDGER_TABLE}:
+        missing = [table for table in (queues_table(), batches_table()) if not there.has_table(table.name)]
+        made[:0] = [_creation(connection, table) for table in missing]
     return [upgrade for upgrade in made if upgrade.changes]
 
 
@@ -73,7 +75,7 @@ def version_of(comment: str | None) -> int | None:
 
 
 def _made_by_us(connection: sa.Connection, dialect: Dialect) -> list[str]:
-    ours = {OWNER_TABLE, QUEUES_TABLE, LEDGER_TABLE}
+    ours = {*SHARED_TABLES, LEDGER_TABLE}
     return [name for name in dialect.online_ddl.named_with(connection, MADE_BY) if name not in ours]
 
 

@@ -39,3 +39,8 @@ def claimjobs(*words: str | Path, stdin: bytes = b"", env: Mapping[str, str | No
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     return Ended(result.exit_code, result.stdout, result.stderr)
+
+
+def shared(what: str) -> str:
+    """The lines of `setup-tables` about the tables that all queues of a database share."""
+    return "".join(f"claimjobs_{name}: {what}\n" for name in ("owners", "queues", "batches"))

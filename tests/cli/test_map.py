@@ -15,7 +15,7 @@ from claimjobs.options import HOLDS
 from claimjobs.queue.config_file import HOLDS as HOLDS_OF_A_FILE
 from claimjobs.workers.process_main import Plan
 from tests.backends import Backend
-from tests.cli.command import Ended, claimjobs
+from tests.cli.command import Ended, claimjobs, shared
 from tests.process.command import HANDLERS, noted
 from tests.process.work import AUDIT
 
@@ -134,7 +134,7 @@ def test_a_table_that_nobody_registers_for_needs_a_key_alone(database: Backend) 
     database.run("CREATE TABLE bare (id INT PRIMARY KEY)")
     database.run("INSERT INTO bare VALUES (1)")
     words = ("--table", "bare", "--hold", "transaction", "--url", database.url)
-    assert claimjobs("setup-tables", *words).out == "claimjobs_queues: made\nbare: was there\n"
+    assert claimjobs("setup-tables", *words).out == "claimjobs_queues: made\nclaimjobs_batches: made\nbare: was there\n"
     found = json.loads(claimjobs("status", "--json", *words).out)
     assert (found["unclaimed"], found["owners"]) == (1, [])
     assert claimjobs("reclaim", *words).out == "0\n"
@@ -173,7 +173,7 @@ def test_a_mapped_class_brings_its_map_along(tickets: Backend, tmp_path: Path, m
     ended = claimjobs("setup-tables", *words)
     assert (ended.code, ended.out) == (
         exits.OK,
-        "tickets: was there\nclaimjobs_owners: was there\nclaimjobs_queues: was there\n",
+        f"tickets: was there\n{shared('was there')}",
     )
     assert "without the column run_at no job can be delayed or retried: ALTER TABLE tickets ADD COLUMN" in ended.err
 
@@ -317,7 +317,7 @@ def test_claims_beside_a_table_are_set_up_and_worked_through(
     ended = claimjobs("setup-tables", *words)
     assert (ended.code, ended.out) == (
         exits.OK,
-        "albums_claims: made\nclaimjobs_owners: made\nclaimjobs_queues: made\n",
+        f"albums_claims: made\n{shared('made')}",
     )
     assert ended.err == "claimjobs: Done jobs of albums are kept; their keys are marked as done in the side-car.\n"
     assert claimjobs("status", *words).out.startswith("albums: 3 unclaimed\n")

@@ -11,7 +11,7 @@ from claimjobs.cli import exits
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
 from claimjobs.table.roles import OPTIONAL
 from tests.backends import Backend
-from tests.cli.command import Ended, claimjobs
+from tests.cli.command import Ended, claimjobs, shared
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def test_it_makes_what_is_missing_and_says_what_was_there(database: Backend) -> 
     first, second = (claimjobs("setup-tables", "--url", database.url) for _ in range(2))
     assert (first.code, first.out, first.err) == (
         exits.OK,
-        "jobs: made\nclaimjobs_owners: made\nclaimjobs_queues: made\n",
+        f"jobs: made\n{shared('made')}",
         DELETED,
     )
     assert (second.code, second.out) == (
         exits.OK,
-        "jobs: was there\nclaimjobs_owners: was there\nclaimjobs_queues: was there\n",
+        f"jobs: was there\n{shared('was there')}",
     )
     assert database.bare_queue().stats().left == 0
 
@@ -66,7 +66,10 @@ def test_the_url_comes_from_the_environment_too(anywhere: Backend) -> None:
 @pytest.mark.parametrize("name", ["emails", "Email"])
 def test_a_table_or_a_mapped_class_of_ones_own(anywhere: Backend, models: Path, name: str) -> None:
     ended = claimjobs("setup-tables", "--url", anywhere.url, "--table", f"cli_models:{name}")
-    assert (ended.code, ended.out) == (exits.OK, "emails: made\nclaimjobs_owners: made\nclaimjobs_queues: made\n")
+    assert (ended.code, ended.out) == (
+        exits.OK,
+        f"emails: made\n{shared('made')}",
+    )
     assert anywhere.rows("emails") == []
 
 
@@ -122,7 +125,7 @@ def test_recreate_drops_the_jobs_and_keeps_the_owners(database: Backend) -> None
     ended = claimjobs("setup-tables", "--recreate", "--yes", "--url", database.url)
     assert (ended.code, ended.out) == (
         exits.OK,
-        "jobs: dropped and made anew\nclaimjobs_owners: was there, kept\nclaimjobs_queues: was there, kept\n",
+        f"jobs: dropped and made anew\n{shared('was there, kept')}",
     )
     assert database.rows() == []
     again = database.bare_queue()
@@ -138,7 +141,10 @@ def test_recreate_leaves_the_owners_of_other_queues_in_place(database: Backend) 
 
 def test_recreate_makes_what_was_never_there(anywhere: Backend) -> None:
     ended = claimjobs("setup-tables", "--recreate", "--yes", "--url", anywhere.url)
-    assert (ended.code, ended.out) == (exits.OK, "jobs: made\nclaimjobs_owners: made\nclaimjobs_queues: made\n")
+    assert (ended.code, ended.out) == (
+        exits.OK,
+        f"jobs: made\n{shared('made')}",
+    )
 
 
 def test_without_a_terminal_recreate_needs_yes(anywhere: Backend) -> None:
@@ -181,7 +187,7 @@ def test_recreate_knows_its_own_also_where_the_description_is_a_plain_table(data
         "    comment='mail', mysql_engine='InnoDB')\n"
     )
     words = ("setup-tables", "--table", "cli_plain:emails", "--url", database.url)
-    assert claimjobs(*words).out == "emails: made\nclaimjobs_owners: made\nclaimjobs_queues: made\n"
+    assert claimjobs(*words).out == f"emails: made\n{shared('made')}"
     assert sa.inspect(database.engine).get_table_comment("emails")["text"] == "mail, made by claimjobs, schema 2"
     assert "'mail, made by claimjobs, schema 2'" in claimjobs(*words, "--sql").out
     assert claimjobs(*words, "--recreate", "--yes").out.startswith("emails: dropped and made anew\n")
@@ -211,13 +217,13 @@ def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Ba
     ended = claimjobs(*words)
     assert (ended.code, ended.out) == (
         exits.OK,
-        "orders: was there\nclaimjobs_owners: was there\nclaimjobs_queues: was there\n",
+        f"orders: was there\n{shared('was there')}",
     )
     notes = [line for line in ended.err.splitlines() if line.startswith("claimjobs: without the column ")]
     assert [line.split()[4] for line in notes] == [role for role in OPTIONAL if role not in ("assignee", "traceparent")]
     for note in notes:
         database.run(note[note.index("ALTER TABLE ") :])
-    were_there = "orders: was there\nclaimjobs_owners: was there\nclaimjobs_queues: was there\n"
+    were_there = f"orders: was there\n{shared('was there')}"
     ended = claimjobs(*words)
     assert (ended.code, ended.out, ended.err.count("\n")) == (exits.OK, were_there, 2)
     assert "claims have no index: CREATE INDEX orders_claim ON orders (status, priority, id, run_at" in ended.err
@@ -259,7 +265,7 @@ def test_add_adds_what_is_asked_for_and_nothing_else(orders: Backend) -> None:
     again = claimjobs(*words, "--add", "attempts,run_at,claim-index", "--yes")
     assert (again.code, again.out) == (
         exits.OK,
-        "orders: was there\nclaimjobs_owners: was there\nclaimjobs_queues: was there\n",
+        f"orders: was there\n{shared('was there')}",
     )
     assert "index" not in again.err
     assert claimjobs("status", *words[1:], "--json").out.startswith('{"table": "orders", "unclaimed": 2,')
@@ -297,7 +303,10 @@ def test_a_status_is_added_with_the_values_of_the_map(orders: Backend) -> None:
 
 def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend) -> None:
     ended = claimjobs("setup-tables", *MAPPED, *STATES, "--column", "priority=", "--url", orders.url)
-    assert (ended.code, ended.out) == (exits.OK, "claimjobs_owners: made\nclaimjobs_queues: made\norders: was there\n")
+    assert (ended.code, ended.out) == (
+        exits.OK,
+        f"{shared('made')}orders: was there\n",
+    )
     assert columns(orders) == {"nr", "state", "worker"}
     assert indexes(orders, "orders") == set()
     assert "without the column attempts no job can fail: ALTER TABLE orders ADD COLUMN attempts" in ended.err
@@ -308,7 +317,7 @@ def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend) -> N
 def test_an_open_transaction_needs_no_owners(orders: Backend) -> None:
     words = ("setup-tables", "--table", "orders", "--column", "status=", "--hold", "transaction", "--url", orders.url)
     ended = claimjobs(*words)
-    assert (ended.code, ended.out) == (exits.OK, "claimjobs_queues: made\norders: was there\n")
+    assert (ended.code, ended.out) == (exits.OK, "claimjobs_queues: made\nclaimjobs_batches: made\norders: was there\n")
     assert "owner" not in ended.err
     assert "CREATE INDEX" not in ended.err  # the key's own index is all that is read
 
@@ -338,7 +347,7 @@ def test_a_lost_index_is_made_again(database: Backend) -> None:
     database.make()
     drop_index(database)
     ended = claimjobs("setup-tables", "--url", database.url)
-    were_there = "jobs: was there\nclaimjobs_owners: was there\nclaimjobs_queues: was there\n"
+    were_there = f"jobs: was there\n{shared('was there')}"
     assert ended.out == f"{were_there}jobs_claim: index was missing, made\n"
     assert "jobs_claim" in indexes(database)
 

@@ -642,7 +642,12 @@ def test_nothing_is_written_into_the_table_and_nothing_of_it_changes(backend: Ba
 def test_what_is_made_are_the_claims_and_the_owners(backend: Backend) -> None:
     ORDERS.create(backend.engine)
     tables = side_car_tables(backend.engine, "orders")
-    assert make(backend.engine, tables).created == ("orders_claims", "claimjobs_owners", "claimjobs_queues")
+    assert make(backend.engine, tables).created == (
+        "orders_claims",
+        "claimjobs_owners",
+        "claimjobs_queues",
+        "claimjobs_batches",
+    )
     text = ddl(backend.engine, tables)
     assert "CREATE TABLE orders_claims" in text
     assert "CREATE TABLE orders " not in text

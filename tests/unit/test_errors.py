@@ -16,6 +16,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "ClaimsMissing": ("emails_claims", "emails"),
     "ColumnMissing": ("emails", "run_at", "retrying"),
     "QueuesMissing": ("claimjobs_queues",),
+    "BatchesMissing": ("claimjobs_batches",),
+    "ClaimsDiffer": ("emails", "batches", 2),
     "TablesNewer": ("emails", 3, 2),
     "UpgradeStopped": ("emails", "ALTER TABLE emails", "lock timeout", "run it again."),
     "UpgradeRunning": (),

@@ -12,7 +12,7 @@ from alembic.migration import MigrationContext
 
 import claimjobs
 from claimjobs import job_table, make, tables_for
-from claimjobs.table.definitions import claims_table, ledger_table
+from claimjobs.table.definitions import SHARED_TABLES, claims_table, ledger_table
 from tests.backends import Backend
 
 
@@ -42,7 +42,7 @@ def made(database: Backend) -> Backend:
 
 def test_without_it_autogenerate_proposes_to_drop_our_tables(made: Backend) -> None:
     dropped = {change[1].name for change in proposals(made, emails(), None) if change[0] == "remove_table"}
-    assert dropped == {"claimjobs_owners", "claimjobs_queues", "claimjobs_ledger", "orders_claims", "jobs", "theirs"}
+    assert dropped == {*SHARED_TABLES, "claimjobs_ledger", "orders_claims", "jobs", "theirs"}
 
 
 def test_with_it_autogenerate_proposes_only_what_is_about_other_tables(made: Backend) -> None:

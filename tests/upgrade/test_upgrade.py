@@ -25,7 +25,7 @@ def test_tables_of_an_earlier_schema_become_as_newly_made_with_their_rows(databa
         database.bare_queue().claim()
     adopt(database)
     before = contents(database)
-    assert {table.table for table in upgrade(database.engine)} == {*before, "claimjobs_queues"}
+    assert {table.table for table in upgrade(database.engine)} == {*before, "claimjobs_queues", "claimjobs_batches"}
     assert keeps(before, contents(database))
     assert plan(database.engine) == []
     upgraded = shapes(database)

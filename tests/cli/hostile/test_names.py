@@ -8,8 +8,9 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
+from claimjobs.table.definitions import SHARED_TABLES
 from tests.backends import FAMILIES, Backend, Family, Servers
-from tests.cli.command import Ended, claimjobs
+from tests.cli.command import Ended, claimjobs, shared
 
 COMMANDS = ["status", "setup-tables", "dead list", "enqueue - --format jsonl"]
 LONGEST = {"postgres": 63, "mysql": 64, "mariadb": 64}
@@ -114,7 +115,7 @@ def test_a_name_as_long_as_may_be_is_taken_and_a_longer_one_refused(database: Ba
             ended = at(url, f"setup-tables --table {letter * length}{again}")
             refused(ended, exits.TABLE, "cannot be made (", "choose another name for it")
         refused(at(url, f"status --table {letter * length}"), exits.TABLE, "is not in this database", "setup-tables")
-    assert set(sa.inspect(database.engine).get_table_names()) == {letter * most, "claimjobs_owners", "claimjobs_queues"}
+    assert set(sa.inspect(database.engine).get_table_names()) == {letter * most, *SHARED_TABLES}
 
 
 def test_an_index_for_a_table_with_a_long_name_can_be_added(database: Backend) -> None:
@@ -147,15 +148,14 @@ def test_a_name_that_something_else_has(taken: Backend) -> None:
     url = sa.make_url(taken.url)
     for words in ("setup-tables", "setup-tables --recreate --yes", "status", "enqueue - --format jsonl"):
         refused(at(url, f"{words} --table taken"), exits.TABLE, "'taken'")
-    assert "made\n" not in at(url, "setup-tables --table taken").out.replace(
-        "claimjobs_owners: made\nclaimjobs_queues: made\n", ""
-    )
+    assert "made\n" not in at(url, "setup-tables --table taken").out.replace(shared("made"), "")
     assert set(sa.inspect(taken.engine).get_table_names()) <= {
         "other",
         "taken",
         "taken_claim",
         "claimjobs_owners",
         "claimjobs_queues",
+        "claimjobs_batches",
     }
 
 
