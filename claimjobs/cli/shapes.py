@@ -12,7 +12,7 @@ import click
 
 from claimjobs.cli.options import AnyCommand, Anywhere
 from claimjobs.queue.config import Shape
-from claimjobs.queue.config_file import HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
+from claimjobs.queue.config_file import CLAIMS, HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
 from claimjobs.table.definitions import DEFAULT_TABLE
 
 OURS: Final = "shape_"
@@ -60,6 +60,11 @@ OPTIONS: Final = (
         "hold",
         type=click.Choice(HOLDS),
         help="What holds a claim: its owner's lease (the default), or an open transaction, without an owner.",
+    ),
+    _shared(
+        "claims",
+        type=click.Choice(CLAIMS),
+        help="Where a claim is recorded: in the row of each job (the default), or as one row for its batch.",
     ),
     _shared("side-car", is_flag=True, default=None, help="Store claims in a second table."),
 )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from claimjobs.errors import BadMap
-from claimjobs.options import HoldKind
+from claimjobs.options import ClaimsKind, HoldKind
 from claimjobs.queue import config_file as shapefile
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import is_reference, load
@@ -31,6 +31,7 @@ class Shape:
     """A name, or MODULE:ATTRIBUTE of a Table or a mapped class."""
     columns: Columns | None = None
     hold: HoldKind = "lease"
+    claims: ClaimsKind = "rows"
     lock: Literal["rows", "advisory"] = "rows"
     side_car: bool = False
     order_by: tuple[str, ...] | None = None
@@ -72,7 +73,8 @@ class Shape:
 
         Raises BadMap for values that do not go together.
         """
-        chosen = {name: getattr(self, name) for name in ("columns", "order_by", "lock", "hold", "side_car", "on_done")}
+        names = ("columns", "order_by", "lock", "hold", "claims", "side_car", "on_done")
+        chosen = {name: getattr(self, name) for name in names}
         try:
             return Queue(bind, self.load(), where=predicate(self.where), **chosen, **options)
         except ValueError as error:

@@ -123,6 +123,7 @@ def _one_of(allowed: Collection[str]) -> Check:
 
 
 HOLDS: Final = ("lease", "transaction")
+CLAIMS: Final = ("rows", "batches")
 LOCKS: Final = ("rows", "advisory")
 ON_DONE: Final = ("delete", "keep", "leave")
 
@@ -133,6 +134,7 @@ STATE_VALUES: Final[dict[str, Check]] = dict.fromkeys(STATES, _state)
 _CHECKS: Final[dict[str, Check]] = {
     "table": _text,
     "hold": _one_of(HOLDS),
+    "claims": _one_of(CLAIMS),
     "lock": _one_of(LOCKS),
     "side_car": _truth,
     "order_by": _texts,

@@ -37,6 +37,7 @@ from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable
+from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
 from claimjobs.log_events import JOBS_UNCLAIMABLE
@@ -155,6 +156,7 @@ class QueueParts:
         backend = self.must_claim()
         with self.connector() as connector:
             settler, retry = self._settler(None), self._settings.retry
+            connector.transaction(ClaimsCheck(backend).run, patience=1)
             reaper = Reaper(connector, backend, settler, retry, failures=self._failures)
             yield reaper
             reaper.report()

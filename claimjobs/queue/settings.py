@@ -61,6 +61,8 @@ class Settings:
             self._check_side_car(self.side_car)
         if self.per_batch and not self.by_lease:
             raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
+        if self.per_batch and (self.side_car is not None or self.lock == "advisory"):
+            raise ValueError("claims='batches' is not for a side-car, nor for lock='advisory': leave one of them out")
 
     @property
     def per_batch(self) -> bool:
