@@ -8,7 +8,7 @@ import select
 import socket
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
@@ -18,6 +18,9 @@ ISOLATION: Final = "READ COMMITTED"
 
 class Sessions:
     """Databases have different functions for this, and drivers different attributes."""
+
+    forget_plans: ClassVar[str | None] = None
+    """SQL that makes the server plan the prepared statements of this session anew; None: it plans each time."""
 
     # --- connections of a driver -------------------------------------------------------------------------
 

@@ -75,11 +75,13 @@ class Hold(ABC):
 
     @abstractmethod
     def read_pause(self, patience: float | None = None) -> None:
-        """Read whether the queue is paused, and note it in the control."""
+        """Read whether the queue is paused, and note it in the control. Claims are planned anew after that."""
 
     def _note_pause(self, connection: sa.Connection) -> None:
         paused = connection.execute(self._read_pause).first() is not None
         self._control.set_paused(paused)
+        if (forget := self._backend.dialect.sessions.forget_plans) is not None:
+            connection.execute(sa.text(forget))
 
     @abstractmethod
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:

@@ -23,7 +23,7 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.statements.column_encoding import last_of
-from claimjobs.statements.find import KeysetOrder, Selection
+from claimjobs.statements.find import SIZE, KeysetOrder, Selection
 from claimjobs.statements.lock import find_and_lock, lock, lock_first
 from claimjobs.table.backend import Backend
 
@@ -132,7 +132,7 @@ class FindAndLockStatement(CursorStatement[CompiledStatement]):
     def build(self, selection: Selection) -> CompiledStatement:
         roles, dialect = self._backend.roles, self._backend.dialect
         statement = lock_first if dialect.locks_in_order else find_and_lock
-        return CompiledStatement(statement(roles, dialect, selection, self._reader.parts))
+        return CompiledStatement(statement(roles, dialect, selection, self._reader.parts), constant=SIZE.key)
 
 
 def lock_strategy(backend: Backend, selection: Selection, known: Sequence[str] = ()) -> LockStrategy:

@@ -14,7 +14,7 @@ from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, O
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.statements.claim import claim
-from claimjobs.statements.find import Selection
+from claimjobs.statements.find import SIZE, Selection
 from claimjobs.table.backend import Backend
 
 READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
@@ -102,7 +102,8 @@ class ClaimStatement(CursorStatement[CompiledStatement]):
                 owners=backend.owners,
                 read=read,
                 settled=self._settled,
-            )
+            ),
+            constant=SIZE.key,
         )
 
     def parameters(self, owner: int, request: ClaimRequest) -> dict[str, Any]:

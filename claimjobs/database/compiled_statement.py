@@ -8,6 +8,7 @@ statement the first time. After that it does so only if the engine has listeners
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -21,6 +22,9 @@ from claimjobs.database.connect import commits_by_itself
 FAST_PATH: Final = not os.environ.get("CLAIMJOBS_NO_FAST_PATH")
 """If it is off, SQLAlchemy sends every statement, and no column is encoded (see `statements.column_encoding`). The
 environment variable CLAIMJOBS_NO_FAST_PATH turns it off, for tests and to find a fault. Only speed depends on it."""
+
+WORD: Final = re.compile(r"[A-Za-z0-9_]*")
+"""Texts that need no quoting."""
 
 Taken = TypeVar("Taken")
 Given = Mapping[str, Any]
@@ -40,10 +44,13 @@ class Reader(Protocol):
 class CompiledStatement:
     """A statement that is sent often. It raises SQLAlchemy's errors, also if SQLAlchemy does not send it."""
 
-    def __init__(self, statement: Any) -> None:
+    def __init__(self, statement: Any, constant: str = "") -> None:
+        """`constant`: a parameter whose value rarely changes. There is a text for each value: see `_written_out`."""
         self.statement = statement
+        self._constant = constant
         self._is_new = True
-        self._text: Text | None = None
+        self._texts: dict[Any, Text] = {}
+        """By the value of the constant."""
 
     def rows(self, connection: sa.Connection, given: Given, reader: Reader) -> Sequence[Any]:
         """All rows of its result, as the driver returns them. The reader learns their columns before the first row."""
@@ -71,9 +78,11 @@ class CompiledStatement:
         """The text to send; None: SQLAlchemy must send it, as it does the first time, which may be the only one."""
         if self._is_new or not FAST_PATH or not _is_straight(connection):
             return None
-        if self._text is None:
-            self._text = text_of(self.statement, connection.dialect, given)
-        return self._text if self._text.is_whole else None
+        text = self._texts.get(given.get(self._constant))
+        if text is None:
+            text = text_of(self.statement, connection.dialect, given, self._constant)
+            self._texts[given.get(self._constant)] = text
+        return text if text.is_whole else None
 
 
 @dataclass(frozen=True)
@@ -98,8 +107,11 @@ class Text:
         return values if self.order is None else tuple(values[name] for name in self.order)
 
 
-def text_of(statement: Any, dialect: sa.Dialect, given: Given) -> Text:
-    """The text that SQLAlchemy sends for a statement and parameters with these names."""
+def text_of(statement: Any, dialect: sa.Dialect, given: Given, constant: str = "") -> Text:
+    """The text that SQLAlchemy sends for a statement and parameters with these names, with its constants written out.
+
+    `constant`: a parameter that is one of them, too.
+    """
     compiled = statement.compile(dialect=dialect, column_keys=sorted(given))
     order = compiled.positiontup if compiled.positional else None
     fixed, asked = {}, []
@@ -110,7 +122,32 @@ def text_of(statement: Any, dialect: sa.Dialect, given: Given) -> Text:
             asked.append((written, bind.key, convert))
         else:
             fixed[written] = bind.value if convert is None else convert(bind.value)
-    return Text(compiled.string, fixed, asked, order, _is_whole(compiled))
+    text = Text(compiled.string, fixed, asked, order, _is_whole(compiled))
+    return _written_out(text, given, constant) if text.is_whole and order is None else text
+
+
+def _written_out(text: Text, given: Given, constant: str) -> Text:
+    """The text with its constants instead of parameters for them; unchanged if one of them cannot be written.
+
+    Only a driver that prepares statements takes parameters by name. The server plans a prepared statement once for all
+    values of its parameters if that plan looks as good as one for known values. It never does while the LIMIT is a
+    parameter, so the server would plan again each time, which takes longer than a claim of ten jobs. With a known LIMIT
+    it is as good only if the planner knows all other constants, too.
+    """
+    chosen = {name: given[key] for name, key, _ in text.asked if key == constant}
+    written = {name: _literal(value) for name, value in {**text.fixed, **chosen}.items()}
+    if None in written.values():
+        return text
+    asked = [part for part in text.asked if part[0] not in written]
+    places = {name: f"%({name})s" for name, _, _ in asked}
+    return Text(text.string.replace("%%", "%%%%") % {**places, **written}, {}, asked, None, True)
+
+
+def _literal(value: Any) -> str | None:
+    """A number or a plain word as SQL; None for other values."""
+    if type(value) is int:
+        return f"({value})" if value < 0 else str(value)
+    return f"'{value}'" if isinstance(value, str) and WORD.fullmatch(value) else None
 
 
 def _is_whole(compiled: SQLCompiler) -> bool:

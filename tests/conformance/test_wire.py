@@ -17,6 +17,7 @@ from claimjobs.errors import SettleFailed
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import hold_of, still
 
 JOBS = article_table()
 NEW = 3
@@ -176,3 +177,28 @@ def test_the_cause_of_an_error_is_sqlalchemys(backend: Backend) -> None:
     assert isinstance(raised.value.__cause__, sa.exc.DBAPIError)
     assert "jobs" in str(raised.value.__cause__.statement)
     backend.run("ALTER TABLE jobs RENAME COLUMN gone TO owner_id")
+
+
+def plan_of_a_claim(queue: Queue) -> str:
+    """How the server runs the claim that this session has prepared."""
+    named = sa.text("SELECT name FROM pg_prepared_statements WHERE statement LIKE '%claimjobs_locked%'")
+
+    def explained(connection: sa.Connection) -> str:
+        name = connection.scalar(named)
+        return str(connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) EXECUTE {name} ({queue.owner_id})").scalar_one())
+
+    return hold_of(queue)._connector.transaction(explained)
+
+
+def test_a_claim_is_planned_once_and_anew_when_there_may_be_more_rows(backend: Backend) -> None:
+    """A plan that was made for a few rows reads and sorts all rows."""
+    backend.requires("one statement")
+    queue = still(backend.queue())
+    backend.analyze()
+    for _ in range(16):
+        assert not queue.claim(1)
+    assert "Seq Scan" in plan_of_a_claim(queue)
+    queue.enqueue(jobs(5_000))
+    assert "Seq Scan" in plan_of_a_claim(queue)
+    hold_of(queue).read_pause()
+    assert "Seq Scan" not in plan_of_a_claim(queue)

@@ -32,6 +32,7 @@ JOBS = sa.Table(
 FILLED = sa.Table("filled", sa.MetaData(), sa.Column("a", sa.Integer), sa.Column("b", sa.Integer, onupdate=lambda: 1))
 ODD_NAME = JOBS.c["a (b)%"]
 ID = JOBS.c.id
+POSTGRES = PGDialect_psycopg()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture(params=["postgres", "mysql"])
@@ -46,7 +47,25 @@ def test_values_that_are_known_and_values_that_are_given(here: sa.Dialect) -> No
     assert text.is_whole
     parameters = text.parameters({"given": 3})
     written = text.string % parameters
-    assert [value for value in ("= 8", "= x", "< 6") if value not in written] == []
+    assert [value for value in ("= 8", "= x", "< 6") if value not in written.replace("'x'", "x")] == []
+
+
+def test_constants_are_written_into_a_text_that_the_server_prepares() -> None:
+    given = {"given": 1, "size": 10}
+    statement = sa.select(ID).where(JOBS.c.changed == -4, ODD_NAME == "x", sa.bindparam("given") > ID)
+    text = text_of(statement.limit(sa.bindparam("size")), POSTGRES, given, "size")
+    assert list(text.parameters(given)) == ["given"]
+    assert text.string % {"given": 1} == (
+        "SELECT jobs.id \nFROM jobs \nWHERE jobs.changed = (-4)::INTEGER AND jobs.\"a (b)%\" = 'x'::VARCHAR "
+        "AND 1 > jobs.id \n LIMIT 10"
+    )
+
+
+def test_a_constant_that_needs_quotes_leaves_all_of_them_parameters() -> None:
+    given = {"size": 10}
+    statement = sa.select(ID).where(JOBS.c.changed == 4, ODD_NAME == "it's").limit(sa.bindparam("size"))
+    text = text_of(statement, POSTGRES, given, "size")
+    assert sorted(map(str, text.parameters(given).values())) == ["10", "4", "it's"]
 
 
 @pytest.mark.parametrize(
