@@ -20,8 +20,8 @@ PAGE: Final = Path(__file__).with_name("benchmarks-peers.md")
 RESULTS: Final = PAGE.with_suffix(".json")
 COSTS: Final = {LOG: "log_bytes", DEAD: "dead_rows"}
 COSTS_TOLD: Final = f"""\
-`{LOG}`: of the WAL, or of the redo log; `{DEAD}`: versions of rows that an UPDATE or a DELETE left. Both are those with
-the fewest workers that were measured.
+`{LOG}`: of the WAL, or of the redo log; `{DEAD}`: versions of rows that an UPDATE or a DELETE
+left. Both are those with the fewest workers that were measured.
 """
 TITLES: Final = {POSTGRES: "Postgres", MYSQL: "MySQL"}
 

@@ -41,7 +41,7 @@ JOBS = job_table(
 
 
 def main() -> None:
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # the threads inherit it, and `sample` waits for the signals
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # threads inherit it; the main thread waits for them
     given = settings.read(os.environ)
     measures = Measures()
     with Queue(given.database_url, JOBS) as observer:
@@ -89,11 +89,12 @@ class Sampler:
 
     def write(self) -> None:
         """Write a sample of each metric. What all processes see alike only the first one writes."""
+        at = records.instant()
         measured = [*self._latencies(), *self._rates()]
         if self._given.instance == 0:
             measured.append(("producer_target_rate", rate(self._given), 0.0))
             measured.extend(self._depth())
-        for record in records.samples(self._given, measured):
+        for record in records.samples(self._given, measured, at):
             records.write(record)
 
     def _latencies(self) -> Iterator[Metric]:

@@ -32,12 +32,11 @@ def descriptor(settings: Settings) -> dict[str, Any]:
     }
 
 
-def samples(settings: Settings, measured: Iterable[tuple[str, float, float]]) -> list[dict[str, Any]]:
+def samples(settings: Settings, measured: Iterable[tuple[str, float, float]], at: str) -> list[dict[str, Any]]:
     """A record for each metric, its value and the seconds over which it was measured."""
-    now = instant()
     return [
         {
-            "t": now,
+            "t": at,
             "system": SYSTEM,
             "kind": "adapter",
             "subject_kind": "adapter",
