@@ -44,11 +44,15 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)  # threads inherit it; the main thread waits for them
     given = settings.read(os.environ)
     measures = Measures()
-    with Queue(given.database_url, JOBS) as observer:
+    with queue_of(given) as observer:
         make(observer.engine, tables_for(JOBS))
         records.write(records.descriptor(given))
         with at_work(given, measures) as threads:
             sample_until_signal(Sampler(given, measures, observer), given.sample_seconds, threads)
+
+
+def queue_of(given: Settings) -> Queue:
+    return Queue(given.database_url, JOBS, claims=given.claims)
 
 
 @contextmanager
@@ -56,7 +60,7 @@ def at_work(given: Settings, measures: Measures) -> Iterator[list[Future[None]]]
     """The producer and the consumers, each in a thread with a Queue of its own."""
     stopped = threading.Event()
     with ExitStack() as stack:
-        producer, *consumers = [stack.enter_context(Queue(given.database_url, JOBS)) for _ in range(1 + given.workers)]
+        producer, *consumers = [stack.enter_context(queue_of(given)) for _ in range(1 + given.workers)]
         pool = stack.enter_context(ThreadPoolExecutor(1 + given.workers))
         try:
             yield [
@@ -76,7 +80,8 @@ def consume(queue: Queue, given: Settings, measures: Measures) -> None:
         with batch:
             for job in batch:
                 latencies.append(time.time() - job.sent_at)
-                time.sleep(given.work_seconds)
+                if given.work_seconds:
+                    time.sleep(given.work_seconds)
         measures.add_completed(len(latencies) - len(batch.lost), latencies)
 
 

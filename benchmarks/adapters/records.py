@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,17 +14,28 @@ import sqlalchemy as sa
 import claimjobs
 from benchmarks.adapters.settings import Settings
 
-MANIFEST: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("adapter.json").read_text(encoding="utf-8"))
-SYSTEM: Final[str] = MANIFEST["system"]
+MANIFESTS: Final[Mapping[str, Path]] = {
+    "rows": Path(__file__).with_name("adapter.json"),
+    "batches": Path(__file__).with_name("adapter-batches.json"),
+}
+"""By what a claim writes: to the suite these are two systems of one family."""
+
+
+@cache
+def manifest(claims: str) -> Mapping[str, Any]:
+    """What the suite knows of this system before it starts it."""
+    said: Mapping[str, Any] = json.loads(MANIFESTS[claims].read_text(encoding="utf-8"))
+    return said
 
 
 def descriptor(settings: Settings) -> dict[str, Any]:
     """What takes part, on which tables."""
+    known = manifest(settings.claims)
     return {
         "kind": "descriptor",
-        "system": SYSTEM,
-        "event_tables": MANIFEST["event_tables"],
-        "extensions": MANIFEST["extensions"],
+        "system": known["system"],
+        "event_tables": known["event_tables"],
+        "extensions": known["extensions"],
         "version": claimjobs.__version__,
         "schema_version": claimjobs.__version__,
         "db_name": sa.make_url(settings.database_url).database,
@@ -37,7 +49,7 @@ def samples(settings: Settings, measured: Iterable[tuple[str, float, float]], at
     return [
         {
             "t": at,
-            "system": SYSTEM,
+            "system": manifest(settings.claims)["system"],
             "kind": "adapter",
             "subject_kind": "adapter",
             "subject": "",

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
+
+from claimjobs.options import ClaimsKind
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,8 @@ class Settings:
     """Consumers: a thread and a Queue each."""
     claim_size: int
     """How many jobs a consumer claims at once."""
+    claims: ClaimsKind
+    """What a claim writes; a Queue refuses what it does not know."""
     work_seconds: float
     """How long a handler takes for one job."""
     payload_bytes: int
@@ -46,6 +51,7 @@ def read(variables: Mapping[str, str]) -> Settings:
         instance=int(variables.get("BENCH_INSTANCE_ID", "0")),
         workers=int(variables.get("WORKER_COUNT", "32")),
         claim_size=int(variables.get("CONSUMER_BATCH_SIZE", "10")),
+        claims=cast("ClaimsKind", variables.get("CLAIMJOBS_CLAIMS", "rows")),
         work_seconds=float(variables.get("JOB_WORK_MS", "1")) / 1000,
         payload_bytes=int(variables.get("JOB_PAYLOAD_BYTES", "256")),
         sample_seconds=int(variables.get("SAMPLE_EVERY_S", "5")),
