@@ -66,6 +66,7 @@ class Owner:
             connector.transaction(check.run)
         except ClaimsDiffer:
             self.leave()
+            connector.close()
             raise
 
     def beat(self, patience: float | None = 0) -> None:
