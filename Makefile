@@ -83,7 +83,7 @@ bench-peers: $(READY) ## jobs/s beside other job queues, each in an environment 
 
 bench-pages: $(READY) ## the two above into files, and the pages and pictures of both made of these, the README's too; 40 minutes
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS) --json benchmarks/results
-	@$(BIN)/python -m benchmarks.peers $(PEERS_ARGS) --json docs/benchmarks-peers.json
+	@$(BIN)/python -m benchmarks.peers --claims rows batches $(PEERS_ARGS) --json docs/benchmarks-peers.json
 	@$(BIN)/python -m docs.make_benchmarks
 	@$(BIN)/python -m docs.make_peers
 

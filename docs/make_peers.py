@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.peers.catalogue import CLAIMJOBS, MYSQL, PEERS, POSTGRES, Peer
+from benchmarks.peers.catalogue import CLAIMJOBS, CLAIMJOBS_BATCHES, MYSQL, PEERS, POSTGRES, Peer
 from benchmarks.peers.environments import SYSTEMS
 from benchmarks.report import DEAD, LOG, said
 
 PAGE: Final = Path(__file__).with_name("benchmarks-peers.md")
 RESULTS: Final = PAGE.with_suffix(".json")
+OURS: Final = (CLAIMJOBS, CLAIMJOBS_BATCHES)
 COSTS: Final = {LOG: "log_bytes", DEAD: "dead_rows"}
 COSTS_TOLD: Final = f"""\
 `{LOG}`: of the WAL, or of the redo log; `{DEAD}`: versions of rows that an UPDATE or a DELETE
@@ -42,7 +43,13 @@ that has a figure here. Figures are jobs a second, medians; compare ratios of on
 def page(results: dict[str, Any]) -> str:
     """The page."""
     lines = [HEAD, *_facts(results), *(line for server in results["servers"].items() for line in _server(*server))]
-    return "\n".join([*lines, "\n## The systems and their settings", *map(_system, (CLAIMJOBS, *PEERS)), ""])
+    return "\n".join([*lines, "\n## The systems and their settings", *map(_system, _systems(results)), ""])
+
+
+def _systems(results: dict[str, Any]) -> list[Peer]:
+    """Those that are to have a figure; of claimjobs those that have one."""
+    titles = {_title(line["contestant"]) for found in results["servers"].values() for line in found["medians"]}
+    return [*(ours for ours in OURS if ours.title in titles), *PEERS]
 
 
 def _facts(results: dict[str, Any]) -> Iterator[str]:
@@ -87,7 +94,7 @@ def _ratio(ratio: float | None) -> str:
 
 def _system(peer: Peer) -> str:
     pinned = ", ".join((*peer.npm, *peer.packages)) or "of this repository"
-    done = "" if peer is CLAIMJOBS else f" At its best batch size here: {peer.batch:,}."
+    done = "" if peer in OURS else f" At its best batch size here: {peer.batch:,}."
     return f"\n### {peer.title}\n\n`{pinned}`. A job that is done: {peer.done}.{done}\n\n{settings(peer)}"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from benchmarks import article, machine
 from benchmarks.peers import race, report
-from benchmarks.peers.catalogue import MYSQL, PEERS, POSTGRES, Peer, claimjobs_at
+from benchmarks.peers.catalogue import CLAIMJOBS, CLAIMJOBS_BATCHES, MYSQL, PEERS, POSTGRES, Peer, claimjobs_at
 from benchmarks.peers.driver import Order
 from benchmarks.peers.environments import Environment, NotHere, environment
 from benchmarks.peers.report import Absence
@@ -28,6 +28,7 @@ from servers import Server, start
 from servers.sources import Backend
 
 FEWEST_JOBS = 50
+OURS = {"rows": CLAIMJOBS, "batches": CLAIMJOBS_BATCHES}
 
 
 @dataclass
@@ -71,7 +72,7 @@ def _sized(options: argparse.Namespace) -> list[Peer]:
 def environments(peers: Sequence[Peer]) -> tuple[dict[str, Environment], dict[str, str]]:
     """Of each system, made where they are not there yet; and why some have none."""
     here, missing = {}, {}
-    for peer in (claimjobs_at(1), *peers):
+    for peer in (*OURS.values(), *peers):
         try:
             here[peer.module] = environment(peer)
         except NotHere as reason:
@@ -80,10 +81,11 @@ def environments(peers: Sequence[Peer]) -> tuple[dict[str, Environment], dict[st
     return here, missing
 
 
-def contestants(backend: str, peers: Sequence[Peer]) -> list[Peer]:
-    """Those that run there, and claimjobs at each batch size that one of them has."""
+def contestants(backend: str, peers: Sequence[Peer], claims: Sequence[str] = ("rows",)) -> list[Peer]:
+    """Those that run there, and claimjobs with each kind of claims at each batch size that one of them has."""
     there = [peer for peer in peers if backend in peer.jobs]
-    return [*map(claimjobs_at, sorted({peer.batch for peer in there})), *there]
+    sizes = sorted({peer.batch for peer in there})
+    return [*(claimjobs_at(size, OURS[kind]) for kind in claims for size in sizes), *there]
 
 
 # --- one server ----------------------------------------------------------------------------------------------
@@ -93,7 +95,7 @@ def _on(
     backend: Backend, options: argparse.Namespace, here: dict[str, Environment], missing: dict[str, str]
 ) -> dict[str, Any]:
     """All runs on one server; tells the table, returns everything."""
-    racing = contestants(backend, [peer for peer in _sized(options) if peer.module in here])
+    racing = contestants(backend, [peer for peer in _sized(options) if peer.module in here], options.claims)
     jobs = {peer.name: max(FEWEST_JOBS, round(peer.jobs[backend] * options.scale)) for peer in racing}
     tally = Tally(absences=dict(missing))
     with start(backend) as server, tempfile.TemporaryDirectory(prefix="claimjobs-peers-") as folder:
@@ -154,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--backend", nargs="+", choices=(POSTGRES, MYSQL), default=[POSTGRES, MYSQL])
     parser.add_argument("--only", nargs="+", choices=[peer.module for peer in PEERS], help="not all of them")
+    parser.add_argument("--claims", nargs="+", choices=[*OURS], default=["rows"], help="what a claim of ours writes")
     parser.add_argument("--batch", type=_numbers, metavar="N,N,...", help="not the best sizes that are known: find out")
     parser.add_argument("--workers", type=_numbers, default=[1, 2, 4], metavar="N,N,...", help="processes at once")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each contestant")

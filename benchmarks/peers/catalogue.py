@@ -56,6 +56,8 @@ CLAIMJOBS = Peer(
     done="its row is deleted",
 )
 
+CLAIMJOBS_BATCHES = replace(CLAIMJOBS, module="claimjobs_batches", title="claimjobs with claims per batch")
+
 PEERS = (
     Peer(
         module="article",
@@ -177,7 +179,7 @@ PEERS = (
 )
 
 
-def claimjobs_at(batch: int) -> Peer:
+def claimjobs_at(batch: int, ours: Peer = CLAIMJOBS) -> Peer:
     """claimjobs, with batches of this size. Few jobs at once cost a transaction each: a run has fewer of them."""
     share = min(1.0, max(batch, 3) / 100)
-    return replace(CLAIMJOBS, batch=batch, jobs={on: int(jobs * share) for on, jobs in CLAIMJOBS.jobs.items()})
+    return replace(ours, batch=batch, jobs={on: int(jobs * share) for on, jobs in ours.jobs.items()})

@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks.peers import __main__ as command
 from benchmarks.peers import environments, race, report
-from benchmarks.peers.catalogue import CLAIMJOBS, MYSQL, PEERS, POSTGRES, Peer, claimjobs_at
+from benchmarks.peers.catalogue import CLAIMJOBS, CLAIMJOBS_BATCHES, MYSQL, PEERS, POSTGRES, Peer, claimjobs_at
 from benchmarks.peers.driver import Order
 from benchmarks.peers.environments import SYSTEMS, Environment, NotHere
 from benchmarks.peers.race import Outcome, RunFailed
@@ -32,7 +32,7 @@ HERE = Environment(Path(sys.executable))
 
 def test_every_system_has_its_file_and_every_file_its_system() -> None:
     files = {file.stem for pattern in ("*.py", "*.mjs") for file in SYSTEMS.glob(pattern) if file.stem[0] != "_"}
-    assert files == {peer.module for peer in (CLAIMJOBS, *PEERS)}
+    assert files == {peer.module for peer in (CLAIMJOBS, CLAIMJOBS_BATCHES, *PEERS)}
 
 
 @pytest.mark.parametrize("peer", PEERS, ids=lambda peer: peer.module)
@@ -47,10 +47,12 @@ def test_every_version_is_pinned(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("backend", [POSTGRES, MYSQL])
-def test_claimjobs_runs_at_the_batch_size_of_every_system(backend: str) -> None:
-    racing = command.contestants(backend, PEERS)
-    ours = {peer.batch for peer in racing if peer.module == CLAIMJOBS.module}
-    assert ours == {peer.batch for peer in PEERS if backend in peer.jobs}
+@pytest.mark.parametrize("claims", [["rows"], ["batches"], ["rows", "batches"]], ids="+".join)
+def test_claimjobs_runs_at_the_batch_size_of_every_system(backend: str, claims: list[str]) -> None:
+    racing = command.contestants(backend, PEERS, claims)
+    for kind in claims:
+        ours = {peer.batch for peer in racing if peer.module == command.OURS[kind].module}
+        assert ours == {peer.batch for peer in PEERS if backend in peer.jobs}
     assert len({peer.name for peer in racing}) == len(racing)
 
 
@@ -253,7 +255,9 @@ def somewhere(anywhere: Backend) -> Iterator[Backend]:
     race.drop(anywhere.url)
 
 
-@pytest.mark.parametrize("peer", [claimjobs_at(7), PEERS[0]], ids=lambda peer: peer.module)
+@pytest.mark.parametrize(
+    "peer", [claimjobs_at(7), claimjobs_at(7, CLAIMJOBS_BATCHES), PEERS[0]], ids=lambda peer: peer.module
+)
 def test_a_run_empties_a_real_queue(somewhere: Backend, peer: Peer, tmp_path: Path) -> None:
     rows = tmp_path / "rows"
     race.write_rows(rows, 300)
@@ -263,3 +267,4 @@ def test_a_run_empties_a_real_queue(somewhere: Backend, peer: Peer, tmp_path: Pa
     assert found.log_bytes
     assert found.dead_rows
     assert found.dead_rows >= 1
+    assert (found.dead_rows < 2) == (peer.module == CLAIMJOBS_BATCHES.module)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from benchmarks.peers.driver import Line, Order, did
 from claimjobs import Queue, make, tables_for
 from claimjobs.database.connect import engine_of
+from claimjobs.options import ClaimsKind
 
 
 def fill(order: Order) -> None:
@@ -18,8 +19,8 @@ def fill(order: Order) -> None:
         queue.enqueue({"d": d, "e": e} for d, e in order.read())
 
 
-def work(order: Order, line: Line) -> None:
-    with Queue(order.url) as queue:
+def work(order: Order, line: Line, claims: ClaimsKind = "rows") -> None:
+    with Queue(order.url, claims=claims) as queue:
         assert queue.owner_id  # connected and registered
         line.ready()
         for batch in queue.batches(order.batch, drain=True):
