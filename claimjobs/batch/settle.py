@@ -22,6 +22,7 @@ from claimjobs.job import Job, key_of
 from claimjobs.report import Report
 from claimjobs.statements import settle as statements
 from claimjobs.statements import side_car
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import DONE
 from claimjobs.table.on_done import FINISHES, LEAVE, Finish
 from claimjobs.table.roles import ColumnRoles
@@ -170,6 +171,7 @@ class Settler:
         pair = None if user_table is None else side_car.SideCarJoin(user_table, roles, dialect, now)
         self._remove = None if pair is None else CompiledStatement(side_car.remove(pair))
         self._note = None if pair is None or not locked else CompiledStatement(side_car.note(pair))
+        self._finish_batch = self._finishing_batch(roles.batches) if dialect.returns_what_it_writes else None
 
     def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
@@ -207,6 +209,11 @@ class Settler:
         return unwritten
 
     def _take_out_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
+        if self._finish_batch is not None and outcomes.batch and outcomes.all_done and len(outcomes.done) <= MANY:
+            whole = {"claimjobs_me": me, "claimjobs_number": outcomes.batch, "claimjobs_meant": len(outcomes.done)}
+            if self._finish_batch.count(connection, {**whole, "claimjobs_keys": outcomes.done}) != len(outcomes.done):
+                raise SomeLost
+            return set()
         keys, held = self._taken_out(connection, me, outcomes)
         for statement, values in self._writes(connection, outcomes if len(held) == len(keys) else outcomes.only(held)):
             if statement.count(connection, values) != len(values["claimjobs_keys"]):
@@ -219,6 +226,13 @@ class Settler:
         if self._open_jobs is None:
             return keys, set(keys)
         return keys, self._open_jobs.take_out(connection, me, keys, outcomes.batch)
+
+    def _finishing_batch(self, batches: OpenBatches | None) -> CompiledStatement | None:
+        """The statement that settles a batch whose jobs are all done, and closes it. None: two statements do that."""
+        if batches is None or self._locks_first or self._on_done is None:
+            return None
+        finish = self._keep if self._on_done == "keep" else self._delete
+        return CompiledStatement(statements.with_batch(finish.statement, batches))
 
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:

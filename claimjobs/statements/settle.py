@@ -9,7 +9,9 @@ from typing import Any, TypeVar, cast
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
+from claimjobs.statements.batches import close
 from claimjobs.statements.find import counted
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -47,6 +49,15 @@ def keep(target: SettleGuard, now: sa.ColumnElement[Any]) -> sa.Update:
         is_as_claimed = roles.state.is_(UNCLAIMED)
         values[status] = sa.case((is_as_claimed, sa.literal(values[status], status.type)), else_=status)
     return _guarded(sa.update(roles.table).values(values), target)
+
+
+def with_batch(write: Write, batches: OpenBatches) -> Write:
+    """The write, which also closes the batch that has these jobs: it writes none if `me` does not hold that batch.
+
+    The batch is closed first, because the write asks whether it was. It needs a database that `returns_what_it_writes`.
+    """
+    closed = close(batches).returning(batches.table.c.number).cte("claimjobs_closed")
+    return write.where(sa.exists().select_from(closed))
 
 
 def release(target: SettleGuard) -> sa.Update:
