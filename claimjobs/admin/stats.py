@@ -11,6 +11,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.savepoint import savepoint
+from claimjobs.errors import ClaimsDiffer
+from claimjobs.lease.claims_check import owners_by_batch
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.side_car import SideCarJoin, waiting
@@ -94,8 +96,13 @@ def read_retries(
 
 
 def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
-    """The stats of a queue's table, by three statements or a few more."""
+    """The stats of a queue's table, by three statements or a few more.
+
+    Raises ClaimsDiffer if it would not see the claims.
+    """
     roles = backend.roles
+    if backend.by_lease and roles.batches is None and (per_batch := owners_by_batch(connection, backend)):
+        raise ClaimsDiffer(roles.name, "rows", per_batch)
     known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
     if backend.user_table is not None:  # most unclaimed jobs have no row in it, and some of its rows have no job
         pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)

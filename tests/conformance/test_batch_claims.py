@@ -263,8 +263,9 @@ def test_consumers_of_both_kinds_refuse_each_other(backend: Backend) -> None:
     other = backend.queue(claims="rows", bind=backend.new_engine())
     with pytest.raises(ClaimsDiffer, match="claims='batches'"):
         other.claim(1)
-    with pytest.raises(ClaimsDiffer):
-        other.reclaim()
+    for look in (other.reclaim, other.stats):
+        with pytest.raises(ClaimsDiffer):
+            look()
     assert [row["id"] for row in backend.rows(OWNER_TABLE)] == [by_batch.owner_id]
 
 
