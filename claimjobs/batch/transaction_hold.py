@@ -259,9 +259,8 @@ class TransactionHold(Hold):
 
     settle_is_final = True
     settles_and_claims = False
+    locks_while_it_works = True
     owner_id = NOBODY
-    sleeper = None
-    """Without an owner nobody can be woken."""
 
     def __init__(
         self,

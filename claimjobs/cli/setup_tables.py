@@ -102,7 +102,7 @@ def setup_tables(
     """
     wanted = _requested(add)
     if trigger is not None and not (grants_ or accounts or ledger):
-        check_wanted(engine_of(url or DDL_WITHOUT_URL), shape, trigger)
+        check_wanted(engine_of(url or DDL_WITHOUT_URL), trigger)
     if grants_ or accounts:
         _refuse_other_options(grants_, recreate or sql or bool(wanted))
         _print_grants(url, shape, _named(accounts), ledger=ledger)
@@ -209,11 +209,10 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger:
 def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
     """Make the missing tables. A table with a map, of which only the name is known, cannot be made."""
     if shape.side_car:
-        claims, owners, *others = side_car_tables(engine, shape.load(), columns=shape.columns)
-        return [claims, owners, *others] if shape.hold == "lease" else [claims, *others]
-    jobs, owners, *others = setup.tables_for(shape.load())
+        return side_car_tables(engine, shape.load(), columns=shape.columns)
+    jobs, *others = setup.tables_for(shape.load())
     ours = [jobs] if mapped or not _is_mapped_name(shape) else []
-    return [*ours, owners, *others] if shape.hold == "lease" else [*ours, *others]
+    return [*ours, *others]
 
 
 def _is_mapped_name(shape: Shape) -> bool:

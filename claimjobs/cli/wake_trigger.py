@@ -15,11 +15,9 @@ from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_
 Wanted = Literal["make", "drop"] | None
 
 
-def check_wanted(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:
+def check_wanted(engine: sa.Engine, wanted: Wanted) -> None:
     """Refuse what is not possible before anything is made. Raises NoWakeTrigger."""
     if wanted is not None:
-        if shape.hold == "transaction":
-            raise click.UsageError("--wake-trigger: with --hold transaction no consumer can be woken: leave it out")
         trigger_of(engine)
 
 

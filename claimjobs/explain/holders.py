@@ -13,6 +13,7 @@ from claimjobs.explain.subject import Subject
 from claimjobs.findings import Finding
 from claimjobs.lease.registry import read_owners
 from claimjobs.statements import samples
+from claimjobs.table.definitions import OWNER_TABLE
 
 LATE: Final = 0.8
 """The part of its lease after which a heartbeat is late. An idle owner is silent for three quarters of it."""
@@ -56,8 +57,8 @@ def _aware(instant: datetime) -> datetime:
 def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Whether an idle consumer is woken when jobs are enqueued, or why not."""
     dialect, declared = subject.backend.dialect, subject.liveness.session_lock
-    if not subject.backend.by_lease:
-        yield Finding("wake", "ok", "no consumer is woken: with hold='transaction' there are no owners; it polls")
+    if not (subject.backend.by_lease or sa.inspect(connection).has_table(OWNER_TABLE)):
+        yield Finding("wake", "ok", f"no consumer is woken: there is no table {OWNER_TABLE}; it polls")
     elif subject.plan.changes:
         yield Finding("wake", "ok", "no consumer is woken: a callable gives the predicate; it polls")
     elif not (dialect.sessions.are_ours(connection) if declared is None else declared):
@@ -65,5 +66,6 @@ def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("wake", "warning", f"{says}; it polls, and a killed one is found only by its lease")
     else:
         who = " by a producer of the same account, or with the right CONNECTION_ADMIN" if dialect.interrupts else ""
-        says = f"`enqueue` wakes idle consumers{who}; rows that are inserted otherwise are found within some 5 s"
+        may = "" if subject.backend.by_lease else f", if they have all rights on {OWNER_TABLE}"
+        says = f"`enqueue` wakes idle consumers{who}{may}; rows that are inserted otherwise are found within some 5 s"
         yield Finding("wake", "ok", says)

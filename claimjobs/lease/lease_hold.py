@@ -51,6 +51,7 @@ class LeaseHold(Hold):
 
     settle_is_final = False
     settles_and_claims = True
+    locks_while_it_works = False
 
     def __init__(
         self,
@@ -274,6 +275,10 @@ class LeaseHold(Hold):
             return False
         self.owner.beat(patience=None)
         return self.owner.id == owner
+
+    def report_reclaimed(self) -> None:
+        """Log the jobs that failed because their owner died, and call the hooks. A claim does this, too."""
+        self._reaper.report()
 
     @property
     def sleeper(self) -> IdleSleeper:

@@ -72,7 +72,7 @@ class BatchLoop:
                 idleness.worked()
             elif batch is None or self._is_last(batch, idleness):
                 return
-            elif batch.contended or self._drains_retries or not self._slept(idleness):
+            elif self._drains_retries or not self._slept(batch, idleness):
                 self._control.wait(idleness.pause())
 
     def _claim(self) -> Batch | None:
@@ -103,21 +103,25 @@ class BatchLoop:
 
     # --- asleep ----------------------------------------------------------------------------------------
 
-    def _slept(self, idleness: IdleBackoff) -> bool:
+    def _slept(self, empty: Batch, idleness: IdleBackoff) -> bool:
         """Sleep until there may be work. Returns False if a sleep is not possible, or not worth its cost."""
-        sleeper = self._parts.hold.sleeper
+        if empty.contended and not self._parts.hold.locks_while_it_works:
+            return False
+        sleeper = self._parts.sleeper
         if sleeper is None or not sleeper.can_sleep() or not idleness.may_sleep:
             return False
-        condition = self._wake_condition(idleness)
+        condition = self._wake_condition(empty, idleness)
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
             self._wait_to_be_woken(sleeper, idleness)
         self._control.clear_wake()
         self._parts.expect_pause()
         return True
 
-    def _wake_condition(self, idleness: IdleBackoff) -> WakeCondition:
-        """What to wait for. If only a claim finds out whether there is work, a claim follows after a pause as usual."""
-        work = self._parts.work(self._source.where)
+    def _wake_condition(self, empty: Batch, idleness: IdleBackoff) -> WakeCondition:
+        """What to wait for. If only a claim finds out whether there is work, a claim follows after a pause as usual.
+        So it is while other transactions hold jobs: these look unclaimed.
+        """
+        work = None if empty.contended else self._parts.work(self._source.where)
         if work is not None:
             return WakeCondition(work, FIRST_CHECK, self._poll * RARER)
         pause = idleness.pause()

@@ -40,7 +40,9 @@ from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
+from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import JOBS_UNCLAIMABLE
+from claimjobs.queue.idle_owner import IdleOwner
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
 from claimjobs.statements.find import Selection
@@ -76,6 +78,7 @@ class QueueParts:
         self._still_due_rows: StillDueRows | None = None
         self._plan: ClaimPlan | None = None
         self._hold: LeaseHold | TransactionHold | None = None
+        self._idle_owner: IdleOwner | None = None
         self._enqueuer: Enqueuer | None = None
         self._timer: BatchTimer | None = None
         self._in_vain = 0
@@ -135,9 +138,20 @@ class QueueParts:
         chosen, report, control = self._settings, self._report, self._control
         settler, liveness, retry = self.settler(), chosen.liveness, chosen.retry
         common: Any = {"liveness": liveness, "retry": retry, "report": report, "control": control}
-        if not chosen.by_lease:
-            return TransactionHold(self._engine, backend, settler, **common)
-        return LeaseHold(self._engine, backend, settler, failures=self._failures, **common)
+        if chosen.by_lease:
+            return LeaseHold(self._engine, backend, settler, failures=self._failures, **common)
+        reclaims = Settler(backend.roles, backend.dialect, chosen.now, None, user_table=backend.user_table)
+        self._idle_owner = IdleOwner(self._engine, backend, reclaims, failures=self._failures, **common)
+        self._finalizers.append(weakref.finalize(self, self._idle_owner.close))
+        return TransactionHold(self._engine, backend, settler, **common)
+
+    @property
+    def sleeper(self) -> IdleSleeper | None:
+        """Lets an idle loop sleep until it is woken; None: it polls."""
+        hold = self.hold
+        if isinstance(hold, LeaseHold):
+            return hold.sleeper
+        return None if self._idle_owner is None else self._idle_owner.sleeper
 
     @property
     def enqueuer(self) -> Enqueuer:
@@ -382,4 +396,4 @@ class QueueParts:
         """Close the connections. Parts are built again when they are needed again."""
         while self._finalizers:
             self._finalizers.pop()()
-        self._hold = None
+        self._hold = self._idle_owner = None

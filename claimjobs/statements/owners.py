@@ -112,8 +112,10 @@ def unknown(roles: ColumnRoles, owners: sa.FromClause) -> sa.Select[Any]:
     if roles.batches is not None:
         owner_id = roles.batches.table.c.owner_id
         return sa.select(owner_id).where(roles.batches.ours, ~sa.exists().where(owners.c.id == owner_id)).distinct()
-    known = sa.exists().where(owners.c.id == roles.owner_id)
-    owner = roles.need("owner_id", "looking for owners")
+    owner = roles.owner_id
+    if owner is None:  # no owner holds a job
+        return sa.select(sa.literal(0)).where(sa.false())
+    known = sa.exists().where(owners.c.id == owner)
     ours = sa.and_(roles.state.is_(CLAIMED), owner >= FIRST_OWNER)
     return sa.select(owner).where(ours, ~known).distinct()
 

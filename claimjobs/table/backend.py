@@ -125,10 +125,15 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
         check_lease(backend.roles, mapped=mapped)
         column_checks.check_owner(connection, backend.roles)
     try:
-        batches = batches_table() if sa.inspect(connection).has_table(BATCHES_TABLE) else None
-        return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True, batches=batches)
+        return with_owners(connection, backend)
     except AccessDenied as error:
         return replace(backend, refusal=error)
+
+
+def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
+    """The backend for owners. Raises UnfitTable, or AccessDenied if this user may not see the tables."""
+    batches = batches_table() if sa.inspect(connection).has_table(BATCHES_TABLE) else None
+    return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True, batches=batches)
 
 
 def source_roles(

@@ -60,13 +60,13 @@ class _Notifications:
 
 
 class _NotificationListener:
-    """Waits until data arrive on the socket of the connection.
-
-    It takes all data for a notification, and leaves them for the next statement to read.
+    """Waits until data arrive on the socket of the connection. It takes all data for a notification, and reads them:
+    if no statement follows before the next sleep, they must not end that one, too.
     """
 
     def __init__(self, connection: sa.Connection) -> None:
         driver: Any = connection.connection.driver_connection
+        self._driver = driver
         self._notifications = _Notifications.of(connection)
         self._known = self._notifications.count
         self._descriptor = driver.fileno()
@@ -79,7 +79,15 @@ class _NotificationListener:
         both = select.poll()
         both.register(self._descriptor, select.POLLIN)
         both.register(self._end_reader, select.POLLIN)
-        return bool(both.poll(seconds * 1000))
+        ended = bool(both.poll(seconds * 1000))
+        self._read()
+        return ended
+
+    def _read(self) -> None:
+        with contextlib.suppress(self._driver.Error):  # a broken connection: the next statement raises it
+            self._driver.pgconn.consume_input()
+            while self._driver.pgconn.notifies():
+                pass
 
     def end(self) -> None:
         with contextlib.suppress(OSError):

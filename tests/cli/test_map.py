@@ -134,7 +134,10 @@ def test_a_table_that_nobody_registers_for_needs_a_key_alone(database: Backend) 
     database.run("CREATE TABLE bare (id INT PRIMARY KEY)")
     database.run("INSERT INTO bare VALUES (1)")
     words = ("--table", "bare", "--hold", "transaction", "--url", database.url)
-    assert claimjobs("setup-tables", *words).out == "claimjobs_queues: made\nclaimjobs_batches: made\nbare: was there\n"
+    assert (
+        claimjobs("setup-tables", *words).out
+        == "claimjobs_owners: made\nclaimjobs_queues: made\nclaimjobs_batches: made\nbare: was there\n"
+    )
     found = json.loads(claimjobs("status", "--json", *words).out)
     assert (found["unclaimed"], found["owners"]) == (1, [])
     assert claimjobs("reclaim", *words).out == "0\n"

@@ -28,6 +28,14 @@ def hold_of(queue: Queue) -> LeaseHold:
     return hand
 
 
+def idle_owner_of(queue: Queue) -> LeaseHold | None:
+    """The owner by which a queue is woken; None if it has none, or none yet."""
+    hold = queue._parts.hold
+    if isinstance(hold, LeaseHold):
+        return hold
+    return None if queue._parts._idle_owner is None else queue._parts._idle_owner._hold
+
+
 def still(queue: Queue) -> Queue:
     """The queue, registered, with its heart stopped."""
     hold_of(queue).heartbeat.stop()

@@ -65,6 +65,20 @@ def test_who_may_only_insert_and_select_enqueues(backend: Backend, rights: dict[
         queue.close()
 
 
+@pytest.mark.parametrize("owners", ["nothing", "SELECT", "SELECT, INSERT", "SELECT, INSERT, UPDATE, DELETE"])
+def test_who_claims_by_transaction_polls_without_rights_on_the_owners(backend: Backend, owners: str) -> None:
+    """With all of them it still may not read whether the queue is paused, as an owner does with each heartbeat."""
+    backend.make()
+    rights = {"jobs": "INSERT, SELECT, UPDATE, DELETE", **({} if owners == "nothing" else {"claimjobs_owners": owners})}
+    with account(backend, **rights) as engine:
+        queue = backend.bare_queue(bind=engine, hold="transaction")
+        with Consumer(backend, queue, poll=0.05) as consumer:
+            backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
+            assert queue.enqueue(jobs(1)) == 1
+            consumer.does("0000")
+        queue.close()
+
+
 def test_who_may_not_see_the_owners_and_claims_is_told_what_it_takes(backend: Backend) -> None:
     backend.make()
     with account(backend, jobs="INSERT, SELECT, UPDATE, DELETE") as engine:

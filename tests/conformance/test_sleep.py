@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from claimjobs import Queue, side_car_tables
 from claimjobs.lease.sleeper import WakeReason
-from claimjobs.options import Liveness
+from claimjobs.options import HoldKind, Liveness
 from claimjobs.queue.idle_backoff import IdleBackoff
 from claimjobs.table.create import make
 from tests.backends import Backend, poll, wait_for
@@ -360,7 +360,7 @@ def test_another_thread_of_the_queue_need_not_wait(backend: Backend) -> None:
     queue = backend.queue(liveness=PATIENT)
     with Consumer(backend, queue) as consumer:
         consumer.falls_asleep()
-        backend.bare_queue(hold="transaction").enqueue(jobs(1))  # by somebody who calls nobody
+        backend.run("INSERT INTO jobs (d, e) VALUES ('plain', '')")  # by somebody who calls nobody
         found: list[int] = []
         other = threading.Thread(target=lambda: found.append(_done_by(queue)))
         other.start()
@@ -507,16 +507,11 @@ def pooled(backend: Backend) -> Iterator[dict[str, Any]]:
         engine.dispose()
 
 
-@contextmanager
-def held(backend: Backend) -> Iterator[dict[str, Any]]:
-    del backend
-    yield {"hold": "transaction"}
-
-
-@pytest.mark.parametrize("way", [direct, pooled, held], ids=["by lease alone", "behind a pooler", "by transaction"])
-def test_who_cannot_be_called_looks(backend: Backend, way: Callable[[Backend], Any]) -> None:
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+@pytest.mark.parametrize("way", [direct, pooled], ids=["by lease alone", "behind a pooler"])
+def test_who_cannot_be_called_looks(backend: Backend, way: Callable[[Backend], Any], hold: HoldKind) -> None:
     with way(backend) as options:
-        queue = backend.queue(**options)
+        queue = backend.queue(hold=hold, **options)
         with Consumer(backend, queue, poll=0.05) as consumer:
             backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
             assert [owner.id for owner in queue.stats().owners if owner_row(backend, owner.id)["asleep"]] == []

@@ -8,11 +8,12 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.errors import NoWakeTrigger
+from claimjobs.options import HoldKind
 from claimjobs.table.create import alter
 from claimjobs.table.definitions import article_table
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement
 from tests.backends import Backend
-from tests.conformance.sleepers import Consumer
+from tests.conformance.sleepers import PATIENT, Consumer
 
 JOBS = article_table()
 INSERT = "INSERT INTO jobs (d, e) VALUES ('{}', '')"
@@ -39,9 +40,10 @@ def test_where_no_trigger_can_wake_the_reason_is_given(backend: Backend) -> None
     assert not has_wake_trigger(backend.engine, JOBS)
 
 
-def test_a_plain_insert_wakes_a_sleeper_at_its_commit(able: Backend) -> None:
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_a_plain_insert_wakes_a_sleeper_at_its_commit(able: Backend, hold: HoldKind) -> None:
     assert has_wake_trigger(able.engine, JOBS)
-    with Consumer(able) as consumer:
+    with Consumer(able, able.queue(hold=hold, liveness=PATIENT)) as consumer:
         for number, name in enumerate(("one", "two", "three"), 1):
             consumer.falls_asleep()
             with able.engine.begin() as connection:

@@ -1,0 +1,112 @@
+"""An idle consumer that claims by transactions: it sleeps as an owner that holds no job, where it can have one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.options import HoldKind, Liveness
+from claimjobs.queue.idle_backoff import IdleBackoff
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.owners import LONG_AGO, OWNERS, age, idle_owner_of, states, still
+from tests.conformance.sleepers import NEVER, PATIENT, Consumer
+
+QUICK = Liveness(lease=2.0)
+
+
+def held(backend: Backend, **options: Any) -> Queue:
+    return backend.queue(hold="transaction", **{"liveness": PATIENT, **options})
+
+
+def owners(backend: Backend) -> list[int]:
+    with backend.engine.connect() as connection:
+        return list(connection.scalars(sa.select(OWNERS.c.id)))
+
+
+@pytest.mark.usefixtures("only_when_called")
+@pytest.mark.parametrize("producer", ["lease", "transaction"])
+def test_an_enqueue_wakes_a_consumer_by_transaction(backend: Backend, producer: HoldKind) -> None:
+    queue, those = held(backend), ("one", "two", "three")
+    with Consumer(backend, queue) as consumer:
+        consumer.falls_asleep()
+        looks = queue.report.empty_claims
+        for number, name in enumerate(those, 1):
+            consumer.falls_asleep()
+            backend.queue(hold=producer).enqueue({"d": name, "e": ""})
+            consumer.does(*those[:number])
+        consumer.falls_asleep()
+        assert queue.report.empty_claims == looks + len(those), "each woke it once"
+        assert len(owners(backend)) == 1
+    queue.close()
+    assert owners(backend) == []
+
+
+@pytest.mark.usefixtures("only_when_called")
+def test_a_callers_transaction_wakes_it_by_its_commit(backend: Backend) -> None:
+    producer = backend.queue(hold="transaction")
+    with Consumer(backend, held(backend)) as consumer, backend.engine.connect() as connection:
+        consumer.falls_asleep()
+        producer.enqueue(jobs(1), connection)
+        assert consumer.is_asleep()
+        connection.commit()
+        consumer.does("0000")
+
+
+def test_it_is_woken_while_another_one_has_jobs_in_its_transaction(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These look unclaimed. Whether others are free only a claim finds out, and that comes rarely."""
+    monkeypatch.setattr(IdleBackoff, "pause", lambda _: NEVER)
+    other = backend.queue(hold="transaction")
+    other.enqueue({"d": "held", "e": ""})
+    with other.claim(1) as batch, Consumer(backend, held(backend)) as consumer:
+        consumer.falls_asleep()
+        other.enqueue({"d": "free", "e": ""})
+        consumer.does("free")
+        batch.done()
+    assert states(backend) == []
+
+
+@pytest.mark.usefixtures("only_when_called")
+def test_a_table_without_a_column_for_owners_has_idle_ones(backend: Backend) -> None:
+    """And those of them that died are removed by the others."""
+    table = sa.Table(
+        "parts", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True), sa.Column("d", sa.String(9))
+    )
+    backend.make()
+    table.create(backend.engine)
+    options: Any = {"hold": "transaction", "on_done": "delete", "liveness": QUICK}
+    with Consumer(backend, backend.bare_queue(table, **options)) as consumer:
+        consumer.falls_asleep()
+        row = {"host": "h", "pid": 1, "claims": "parts", "lease": 2.0, "beat": LONG_AGO, "asleep": LONG_AGO}
+        with backend.engine.begin() as connection:
+            connection.execute(sa.insert(OWNERS), row)
+        backend.wait_for(lambda: len(owners(backend)) == 1, "the dead one is removed")
+        consumer.falls_asleep()
+        backend.bare_queue(table, **options).enqueue({"d": "one"})
+        consumer.does("one")
+
+
+def test_without_the_tables_of_owners_it_polls(backend: Backend) -> None:
+    queue = backend.queue(hold="transaction")
+    backend.run("DROP TABLE claimjobs_owners")
+    with Consumer(backend, queue, poll=0.05) as consumer:
+        backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
+        assert idle_owner_of(queue) is None
+        backend.bare_queue(hold="transaction").enqueue(jobs(1))
+        consumer.does("0000")
+
+
+def test_jobs_that_a_dead_lease_held_are_released_by_an_idle_one(backend: Backend) -> None:
+    """It looks after the owners of its table as every owner does."""
+    lease = still(backend.queue())
+    lease.enqueue(jobs(2))
+    lease.claim(2)
+    with Consumer(backend, held(backend, liveness=QUICK)) as consumer:
+        consumer.falls_asleep()
+        age(backend, lease.owner_id)
+        consumer.does("0000", "0001")
