@@ -227,12 +227,12 @@ class IdleWait:
 
     def wait(self, idle: IdleConnection, condition: WakeCondition, sleeper: IdleSleeper) -> WakeReason:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
-        fresh, times = not self._owner.asleep, CheckSchedule(condition)
+        times = CheckSchedule(condition)
         why = self._begin(idle.connection)
-        # The first check is needed: rows that were committed before this owner was marked asleep did not wake it.
-        why = why or self._check(
-            idle.connection, condition, for_work=fresh or condition.work is not None, careful=False
-        )
+        # The first check is needed: rows that were committed before this owner was marked asleep did not wake it. If
+        # only a claim finds them, it follows after the pause: one at once would be followed by another one, and so on,
+        # whenever it takes so long that the owner is marked awake.
+        why = why or self._check(idle.connection, condition, for_work=condition.work is not None, careful=False)
         while why is None:
             if idle.is_needed() or not sleeper.is_idle():
                 return WakeReason.NOT_IDLE
