@@ -335,7 +335,8 @@ class Batch:
                 self._report_failures()
             raise
         self._mark_settled()
-        self.lost = tuple(job for job in self._order if job.key in lost)
+        if lost:
+            self.lost = tuple(job for job in self._order if job.key in lost)
         self._report_failures()
 
     def _write(self, settled_by: SettlesBatch | None) -> set[Key]:

@@ -37,6 +37,10 @@ class RowReader:
         self.parts = parts_of(columns, dialect, roles)
         self._places: Places = {}
         self._key: Callable[[Sequence[Any]], Any] = tuple
+        self._key_place = 0
+        """The place of the first column of the key."""
+        self._marked: Mapping[str, Any] = AS_IT_IS
+        self._marked_places: Places = {}
 
     @property
     def columns(self) -> list[sa.ColumnElement[Any]]:
@@ -47,35 +51,46 @@ class RowReader:
         """All rows of a driver's cursor, as the driver gives them."""
         return self._dialect.encoding.fetched(cursor)
 
-    def jobs(self, rows: Iterable[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
+    def jobs(self, rows: Sequence[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
 
         Raises KeyUnreadable. A value of another column that cannot be converted raises Unreadable when it is read.
         """
-        key, places = self._key_of, _with(marked, self._places)
-        return [
-            Job(key(row), row, None, places if type(row) is not PartlyRead else _partly(row, places)) for row in rows
-        ]
+        places = self._places_with(marked)
+        every = [places] * len(rows)
+        if PartlyRead in map(type, rows):
+            every = [places if type(row) is not PartlyRead else self._partly(row, places) for row in rows]
+        return [Job(key, row, None, own) for key, row, own in zip(self._keys_of(rows), rows, every, strict=True)]
 
     def job(self, row: Sequence[Any], claim: Mapping[str, Any]) -> Job:
         """The job of a row, with the columns of its claim. Raises KeyUnreadable."""
-        places = self._places if type(row) is not PartlyRead else _partly(row, self._places)
-        return Job(self._key_of(row), row, claim, places)
+        places = self._places if type(row) is not PartlyRead else self._partly(row, self._places)
+        [key] = self._keys_of([row])
+        return Job(key, row, claim, places)
 
-    def _key_of(self, row: Sequence[Any]) -> Any:
-        if type(row) is PartlyRead:
-            for part in (row[self._places[column.name][0]] for column in self._roles.key):
-                if isinstance(part, UnreadableValue):
-                    raise KeyUnreadable(self._roles.name, part.text)
+    def _keys_of(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
         try:
-            key = self._key(row)
+            return list(map(self._key, rows))
         except Exception as error:
             raise KeyUnreadable(self._roles.name, str(error)) from error
-        return key
+
+    def _places_with(self, marked: Mapping[str, Any]) -> Places:
+        """The places, with constant values for the marked columns. All jobs of an owner have the same mapping."""
+        if marked is not self._marked:
+            self._marked, self._marked_places = marked, _with(marked, self._places)
+        return self._marked_places if marked else self._places
+
+    def _partly(self, row: PartlyRead, places: Places) -> Places:
+        """The places for a row in which some values cannot be converted. Raises KeyUnreadable if the key is one."""
+        for part in (row[self._places[column.name][0]] for column in self._roles.key):
+            if isinstance(part, UnreadableValue):
+                raise KeyUnreadable(self._roles.name, part.text)
+        unread = {name for name, (place, _) in places.items() if isinstance(row[place], UnreadableValue) and place >= 0}
+        return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
 
     def is_none(self, row: Sequence[Any]) -> bool:
         """Whether the row has no job: an outer join leaves the columns of the job NULL."""
-        return row[self._places[self._roles.key[0].name][0]] is None
+        return row[self._key_place] is None
 
     def has_suspects(self, rows: Iterable[Sequence[Any]]) -> bool:
         """Whether any row is a suspect. The first of joined columns is read without splitting the text."""
@@ -103,6 +118,7 @@ class RowReader:
                 decode = decoder(column, self._dialect) if len(part) == 1 else self._split(column, number)
                 columns[column.name] = place, _maker(column, here, described[place][1], decode)
         self._key = _key_reader([columns[column.name] for column in self._roles.key])
+        self._key_place = columns[self._roles.key[0].name][0]
         self._places = columns
 
     def _split(self, column: sa.Column[Any], number: int) -> Callable[[str], Any]:
@@ -122,12 +138,6 @@ class RowReader:
 def _with(marked: Mapping[str, Any], places: Places) -> Places:
     """These places, with constant values for the marked columns."""
     return {**places, **{name: (0, _always(value)) for name, value in marked.items()}} if marked else places
-
-
-def _partly(row: Sequence[Any], places: Places) -> Places:
-    """The places for a row in which some values cannot be converted."""
-    unread = {name for name, (place, _) in places.items() if isinstance(row[place], UnreadableValue) and place >= 0}
-    return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
 
 
 def _refuse(unread: UnreadableValue) -> Any:

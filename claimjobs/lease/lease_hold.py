@@ -217,6 +217,8 @@ class LeaseHold(Hold):
     ) -> tuple[Unsettled, ClaimResult]:
         """The jobs that were not written, and the claim. If a job is stuck, the claimed jobs are released, because
         OutcomeRefused is raised next."""
+        if not unwritten:
+            return Unsettled(set(), {}), following
         keys = keys_of(following)
         unsettled = self._settling.follow(owner, outcomes, unwritten, refused={}, claimed=keys)
         if unsettled.stuck and keys:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final
 
@@ -86,7 +87,12 @@ class KeysetOrder:
 
     def place(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters of the place of this row."""
-        return {AFTER.format(i): row[column.name] for i, column in enumerate(self.columns)}
+        return {parameter: row[name] for parameter, name in self._parameters}
+
+    @cached_property
+    def _parameters(self) -> Sequence[tuple[str, str]]:
+        """The parameter of each column, and its name."""
+        return [(AFTER.format(i), column.name) for i, column in enumerate(self.columns)]
 
     def order_of(self, rows: sa.FromClause) -> list[sa.ColumnElement[Any]]:
         """The ORDER BY for other rows that have these columns."""

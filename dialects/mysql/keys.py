@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -79,8 +80,13 @@ class _ListedKeys(sa.TypeDecorator[Sequence[Key]]):
         super().__init__()
         self.types = types
 
+    @cached_property
+    def _write(self) -> list[Any]:
+        """What converts the values of each column; None: nothing does."""
+        return [type_.dialect_impl(_HERE).bind_processor(_HERE) for type_ in self.types]
+
     def process_bind_param(self, value: Sequence[Key] | None, _dialect: sa.Dialect) -> Any:
-        write = [type_.dialect_impl(_HERE).bind_processor(_HERE) for type_ in self.types]
+        write = self._write
         keys: Sequence[Any] = value or ()
         if len(write) == 1:
             [to] = write
