@@ -15,7 +15,8 @@ except ModuleNotFoundError:  # the extra is not installed
 HEADER: Final = "traceparent"
 MOST_LINKS: Final = 128
 """Links of a span that an SDK keeps by default."""
-_NOTHING: Final = nullcontext()
+NOTHING: Final = nullcontext()
+"""The span where there is no tracer."""
 
 
 def is_on() -> bool:
@@ -25,7 +26,7 @@ def is_on() -> bool:
 
 def span(operation: str, table: str, jobs: int | None = None, *, of: Iterable[str] = ()) -> AbstractContextManager[Any]:
     """A `with` block as a span: `claimjobs OPERATION`. `of`: the `traceparent` of jobs, to which the span is linked."""
-    return _span(operation, table, jobs, of) if is_on() else _NOTHING
+    return _span(operation, table, jobs, of) if is_on() else NOTHING
 
 
 def traceparent() -> str | None:

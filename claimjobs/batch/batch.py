@@ -75,7 +75,7 @@ class Batch:
         self._failures = failures
         self._timer = timer
         self._since = timer.claimed(self._order) if timer is not None and self._order else 0.0
-        self._span: AbstractContextManager[Any] | None = None
+        self._span: AbstractContextManager[Any] = tracing.NOTHING
         self._current: Job | None = None
         self._kept: set[Key] = set()
         self.kept_alive: object = None
@@ -267,21 +267,18 @@ class Batch:
 
     def __enter__(self) -> Self:
         self._must_be_open()
-        if tracing.is_on():
-            self._span = tracing.span("batch", self._roles.name, len(self._order), of=self._traceparents())
-            self._span.__enter__()
+        self._span = tracing.span("batch", self._roles.name, len(self._order), of=self._traceparents())
+        self._span.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        span, self._span = self._span, None
         try:
             if not self.settled:
                 self._end(error)
         finally:
-            if span is not None:
-                span.__exit__(kind, error, trace)
+            self._span.__exit__(kind, error, trace)
 
     def _end(self, error: BaseException | None) -> None:
         if isinstance(error, Exception):

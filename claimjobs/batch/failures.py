@@ -30,6 +30,10 @@ class Hooks:
     on_dead: Hook | None = None
     """Called with each job that failed for the last time."""
 
+    def become(self, others: Hooks) -> None:
+        """Take the functions of other hooks, before the first settle."""
+        self.on_retry, self.on_dead = others.on_retry, others.on_dead
+
 
 class Failures:
     """Reports the failed jobs of one queue, each once, when their outcomes are in the database.

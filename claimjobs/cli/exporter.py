@@ -6,26 +6,21 @@ import click
 
 from claimjobs.admin.backlog import LIMIT
 from claimjobs.cli.console import log_on_stderr, say
-from claimjobs.cli.numbers import LARGEST_PORT, Number, WholeNumber
+from claimjobs.cli.listening import bind_option, port_option
+from claimjobs.cli.numbers import Number, WholeNumber
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader
-from claimjobs.metrics.http_server import LOOPBACK, HttpServer
+from claimjobs.metrics.http_server import HttpServer
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
 
 
 @click.command()
-@click.option("--port", type=WholeNumber(0, LARGEST_PORT), required=True, help="The port of /metrics; 0: any free one.")
-@click.option(
-    "--bind",
-    default=LOOPBACK,
-    show_default=True,
-    metavar="ADDRESS",
-    help="The address of this port; 0.0.0.0: all addresses of the machine.",
-)
+@port_option("--port", "/metrics", required=True)
+@bind_option
 @click.option(
     "--every",
     type=Number(),

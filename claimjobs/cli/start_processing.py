@@ -12,8 +12,9 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import write_nowhere
+from claimjobs.cli.listening import bind_option, port_option
 from claimjobs.cli.log_format import LogFormat
-from claimjobs.cli.numbers import LARGEST_PORT, MOST_PROCESSES, Number, WholeNumber
+from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
 from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
@@ -127,19 +128,9 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     "--on-retry", metavar="MODULE:FUNCTION", help="Call it with each job that failed and runs again, and its error."
 )
 @click.option("--on-dead", metavar="MODULE:FUNCTION", help="Call it with each job that is dead, and its error.")
-@click.option(
-    "--metrics-port", type=WholeNumber(0, LARGEST_PORT), metavar="PORT", help="Serve /metrics for Prometheus there."
-)
-@click.option(
-    "--health-port", type=WholeNumber(0, LARGEST_PORT), metavar="PORT", help="Serve /livez and /readyz there."
-)
-@click.option(
-    "--bind",
-    default=Endpoints.host,
-    show_default=True,
-    metavar="ADDRESS",
-    help="The address of these ports; 0.0.0.0: all addresses of the machine.",
-)
+@port_option("--metrics-port", "/metrics for Prometheus")
+@port_option("--health-port", "/livez and /readyz")
+@bind_option
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
 @click.option(
     "--log-format",

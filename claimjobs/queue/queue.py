@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Self
 
@@ -25,6 +25,7 @@ from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.insert import OnBad
+from claimjobs.enqueue.trace_context import with_trace_context
 from claimjobs.errors import BadSize
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
@@ -153,7 +154,7 @@ class Queue:
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
         enqueuer = self._parts.enqueuer
         with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):
-            rows = _with_context(rows, backend.source)
+            rows = with_trace_context(rows, backend.source)
             if connection is not None:
                 count = enqueuer.insert_into(connection, rows, on_bad, names)
             else:
@@ -243,7 +244,7 @@ class Queue:
 
     def use_hooks(self, hooks: Hooks) -> None:
         """Replace `on_retry` and `on_dead`. Call it before the first claim."""
-        vars(self._chosen.hooks).update(vars(hooks))
+        self._chosen.hooks.become(hooks)
 
     def wait(self, seconds: float) -> None:
         """Pause for so many seconds; `stop()` and `drain()` end the pause."""
@@ -430,16 +431,6 @@ class Queue:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _with_context(rows: Row | Iterable[Row], source: ColumnRoles) -> Row | Iterable[Row]:
-    """The rows with the current trace context, if the table has a column for it. A value that is given stays."""
-    column = source.traceparent
-    context = None if column is None else tracing.traceparent()
-    if column is None or context is None:
-        return rows
-    default = {column.name: context}
-    return {**default, **rows} if isinstance(rows, Mapping) else ({**default, **row} for row in rows)
 
 
 def _check_size(size: Any) -> None:

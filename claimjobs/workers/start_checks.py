@@ -33,4 +33,5 @@ def log_findings(queue: Queue) -> None:
 
 def _log(finding: Finding) -> None:
     fields = {"event": FINDING, "check": finding.check, "verdict": finding.verdict}
-    log.warning("%s: %s", finding.check, " ".join((finding.says, *finding.fix)), extra=fields)
+    says = f"{finding.says}: {' '.join(finding.fix)}" if finding.fix else finding.says
+    log.warning("%s: %s", finding.check, says, extra=fields)

@@ -14,6 +14,6 @@ def test_a_run_without_an_index_warns_once_with_the_statement_that_helps(databas
     ended = claimjobs(*words)
     assert ended.code == 0, ended.said
     [warning] = [line for line in ended.err.splitlines() if "claims have no index" in line]
-    assert "CREATE INDEX jobs_claim ON jobs" in warning
+    assert "add one: CREATE INDEX jobs_claim ON jobs" in warning
     database.run(warning[warning.index("CREATE INDEX") :].rstrip(";"))
     assert "index" not in claimjobs(*words).err
