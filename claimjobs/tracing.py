@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-try:
+if TYPE_CHECKING:
     from opentelemetry import trace
-    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-except ModuleNotFoundError:  # the extra is not installed
-    trace = None  # type: ignore[assignment]
 
+API: Final = "opentelemetry.trace"
+"""The module with which a program sets a tracer provider. It is not imported here for programs that do not use it."""
 HEADER: Final = "traceparent"
 MOST_LINKS: Final = 128
 """Links of a span that an SDK keeps by default."""
@@ -21,7 +21,9 @@ NOTHING: Final = nullcontext()
 
 def is_on() -> bool:
     """Whether the program has set a tracer provider."""
-    return trace is not None and not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    api = sys.modules.get(API)
+    provider = getattr(api, "get_tracer_provider", None)  # another thread may be importing it now
+    return provider is not None and not isinstance(provider(), api.ProxyTracerProvider)  # type: ignore[union-attr]
 
 
 def span(operation: str, table: str, jobs: int | None = None, *, of: Iterable[str] = ()) -> AbstractContextManager[Any]:
@@ -31,14 +33,19 @@ def span(operation: str, table: str, jobs: int | None = None, *, of: Iterable[st
 
 def traceparent() -> str | None:
     """The current context as a W3C `traceparent`; None: there is none."""
+    if not is_on():
+        return None
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415 - an extra
+
     carrier: dict[str, str] = {}
-    if is_on():
-        TraceContextTextMapPropagator().inject(carrier)
+    TraceContextTextMapPropagator().inject(carrier)
     return carrier.get(HEADER)
 
 
 @contextmanager
 def _span(operation: str, table: str, jobs: int | None, of: Iterable[str]) -> Iterator[Any]:
+    from opentelemetry import trace  # noqa: PLC0415 - an extra
+
     attributes: dict[str, Any] = {"messaging.system": "claimjobs", "messaging.destination.name": table}
     if jobs is not None:
         attributes["messaging.batch.message_count"] = jobs
@@ -50,6 +57,9 @@ def _span(operation: str, table: str, jobs: int | None, of: Iterable[str]) -> It
 
 def _links(headers: Iterable[str]) -> Iterator[trace.Link]:
     """A link for each different context."""
+    from opentelemetry import trace  # noqa: PLC0415 - an extra
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator  # noqa: PLC0415
+
     for header in list(dict.fromkeys(headers))[:MOST_LINKS]:
         context = TraceContextTextMapPropagator().extract({HEADER: header})
         found = trace.get_current_span(context).get_span_context()

@@ -13,7 +13,7 @@ from claimjobs.job import Job
 from claimjobs.report import Report
 from claimjobs.table.roles import ColumnRoles
 
-SAMPLES: Final = 10
+SAMPLES: Final = 4
 """Jobs of each batch whose time from due to claimed is measured. To read `run_at` of each job would cost a few percent
 of a consumer's time."""
 

@@ -30,7 +30,6 @@ from claimjobs.errors import BadSize
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
-from claimjobs.queue import explaining
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.parts import QueueParts
 from claimjobs.queue.settings import Settings
@@ -378,6 +377,8 @@ class Queue:
         predicate with which no claim can work is a finding, not an error. `seconds`: what cannot be checked within that
         time is left out. Raises ConnectionFailed.
         """
+        from claimjobs.queue import explaining  # noqa: PLC0415 - a consumer needs none of it
+
         return explaining.explain(self.engine, self._parts, self._chosen, analyze=analyze, seconds=seconds)
 
     # --- reclaiming ------------------------------------------------------------------------------------

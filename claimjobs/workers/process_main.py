@@ -28,12 +28,12 @@ from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
 from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, unblock_signals
 from claimjobs.table.reflection import is_demonstrations
-from claimjobs.workers.alive_reporter import AliveReporter
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
 from claimjobs.workers.handlers import Handler, Per, handler_of
 from claimjobs.workers.hooks import entered, hook_named, setup_named
 from claimjobs.workers.process_slot import Count
+from claimjobs.workers.reporter import SOONEST, Reporter
 from claimjobs.workers.supervisor_pipe import (
     Began,
     Ended,
@@ -126,30 +126,32 @@ def demonstrate(batch: Batch) -> None:
 
 
 def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connection) -> None:
-    """Run a consumer process. With `reports_begin` it sends `Began` before each batch.
+    """Run a consumer process. With `reports_begin` it sends `Began` before each batch, and a report after each.
 
     `open_jobs` has the number of jobs of its open batch: the supervisor reads it when this process is dead.
     """
     with _working(plan, pipe) as (queue, supervisor), contextlib.ExitStack() as setup:
         with supervisor.ends_at_once():
-            loaded = plan.load_handler()
+            handler = plan.load_handler()
             queue.use_hooks(plan.load_hooks())
             setup.enter_context(entered(setup_named(plan.setup), plan.setup))
-        reporter = AliveReporter(queue, supervisor)
+        soonest = 0.0 if reports_begin else SOONEST
+        reporter = Reporter(queue, supervisor, soonest=soonest, sends_alive=plan.observed)
         if plan.observed:
             queue.measure_batches()
-            loaded = reporter.watching(loaded)
-            reporter.start()
-        handler = _counting(_reporting_begin(loaded, supervisor) if reports_begin else loaded, open_jobs)
+            handler = reporter.watching(handler)
+        if reports_begin:
+            handler = _reporting_begin(handler, supervisor)
         supervisor.send(Registered(queue.owner_id or None))
-        consume(
-            queue,
-            handler,
-            size=plan.size,
-            poll=plan.poll,
-            prefetch=plan.prefetch,
-            on_batch=lambda batch: supervisor.send(Progress(queue.report, len(batch), queue.owner_id)),
-        )
+        with reporter:
+            consume(
+                queue,
+                _counting(handler, open_jobs),
+                size=plan.size,
+                poll=plan.poll,
+                prefetch=plan.prefetch,
+                on_batch=reporter.note_settled,
+            )
 
 
 def _reporting_begin(handler: Handler, supervisor: SupervisorPipe) -> Handler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -65,6 +66,9 @@ def test_without_a_tracer_nothing_is_written(backend: Backend) -> None:
     assert tracing.span("claim", "jobs") is tracing.span("settle", "jobs")
 
 
-def test_without_the_extra_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracing, "trace", None)
+def test_a_program_that_imports_no_tracer_has_none(
+    spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tracing.is_on()
+    monkeypatch.delitem(sys.modules, "opentelemetry.trace")
     assert not tracing.is_on()

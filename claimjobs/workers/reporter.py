@@ -1,0 +1,106 @@
+"""Reporter: tells the supervisor what its consumer process has done, and that it is alive."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Final, Self
+
+from claimjobs.batch.batch import Batch
+from claimjobs.queue.queue import Queue
+from claimjobs.workers.handlers import Handler
+from claimjobs.workers.supervisor_pipe import Alive, Progress, SupervisorPipe
+
+SOONEST: Final = 0.1
+"""Seconds between two reports. One after each fast batch would cost as much as several of its jobs."""
+ALIVE_EVERY: Final = 2.0
+"""Seconds without a batch after which `Alive` is sent."""
+
+
+class Reporter:
+    """Sends `Progress` after batches, and on request `Alive` meanwhile: a process whose threads are stuck sends none.
+
+    The report of a batch is sent at once, or SOONEST seconds after the report before, together with those of the
+    batches until then. A context manager: at the end of its block nothing is left to be sent.
+    """
+
+    def __init__(
+        self, queue: Queue, supervisor: SupervisorPipe, *, soonest: float = SOONEST, sends_alive: bool = False
+    ) -> None:
+        self._queue = queue
+        self._supervisor = supervisor
+        self._soonest = soonest
+        self._alive_every = ALIVE_EVERY if sends_alive else None
+        self._unsent = threading.Event()
+        self._next = 0.0
+        self._jobs = 0
+        """Of the last batch."""
+        self._owner_id = 0
+        self._one_at_a_time = threading.Lock()
+        self._open: Batch | None = None
+        self._undecided = 0
+        self._progressed_at = 0.0
+
+    def __enter__(self) -> Self:
+        """Start the thread. It ends with the process."""
+        threading.Thread(target=self._run, name="reporter", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._send_unsent()
+
+    def note_settled(self, batch: Batch) -> None:
+        """Report a batch, now or with those that follow soon."""
+        self._jobs = len(batch)
+        if self._unsent.is_set():  # the report that is sent soon has the counts of that time
+            return
+        self._owner_id = self._queue.owner_id
+        if time.monotonic() >= self._next:
+            self._send()
+        else:
+            self._unsent.set()
+
+    def watching(self, handler: Handler) -> Handler:
+        """The handler, with a note of the batch that it works on."""
+
+        def watched(batch: Batch) -> None:
+            self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
+            try:
+                handler(batch)
+            finally:
+                self._open = None
+
+        return watched
+
+    def _send(self) -> None:
+        self._next = time.monotonic() + self._soonest
+        self._unsent.clear()
+        try:
+            self._supervisor.send(Progress(self._queue.report, self._jobs, self._owner_id))
+        except RuntimeError:  # the counts changed meanwhile: they are sent soon
+            self._unsent.set()
+
+    def _send_unsent(self) -> None:
+        with self._one_at_a_time:
+            if self._unsent.is_set():
+                self._send()
+
+    def _run(self) -> None:
+        while True:
+            if self._unsent.wait(self._alive_every):
+                threading.Event().wait(self._soonest)
+                self._send_unsent()
+            else:
+                with contextlib.suppress(RuntimeError):  # the counts changed meanwhile: the next report is not far
+                    self._supervisor.send(Alive(self._queue.report, self._stalled()))
+
+    def _stalled(self) -> float:
+        """Seconds without progress. A lease needs none: a process whose batch hangs for too long ends itself."""
+        batch, now = self._open, time.monotonic()
+        if batch is None or self._queue.hold == "lease":
+            return 0.0
+        undecided = len(batch.undecided)
+        if undecided != self._undecided:
+            self._undecided, self._progressed_at = undecided, now
+        return now - self._progressed_at
