@@ -7,8 +7,10 @@ from typing import Literal
 import click
 import sqlalchemy as sa
 
+from claimjobs.database.connect import connected
+from claimjobs.errors import TableMissing
 from claimjobs.queue.config import Shape
-from claimjobs.table.create import alter, tables_for
+from claimjobs.table.create import alter, exists, tables_for
 from claimjobs.table.side_car_table import side_car_tables
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement, trigger_of
 
@@ -31,8 +33,11 @@ def trigger_statement(engine: sa.Engine, shape: Shape, wanted: Wanted) -> str:
 
 
 def set_up_trigger(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:
-    """Make or drop the trigger, and print whether the table has it."""
+    """Make or drop the trigger, and print whether the table has it. Raises TableMissing."""
     jobs = tables_for(shape.load())[0]
+    with connected(engine) as connection:
+        if not exists(connection, jobs):
+            raise TableMissing(jobs.fullname)
     before = has_wake_trigger(engine, jobs)
     if wanted is not None:
         alter(engine, [trigger_statement(engine, shape, wanted)])

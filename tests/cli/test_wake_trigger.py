@@ -23,6 +23,12 @@ def test_it_is_made_shown_and_dropped_again(anywhere: Backend) -> None:
     assert "trigger" not in claimjobs("status", *url).out
 
 
+def test_a_table_that_does_not_exist_has_no_trigger_to_drop(anywhere: Backend) -> None:
+    dropped = claimjobs("setup-tables", "--table", "nowhere", "--drop-wake-trigger", "--url", anywhere.url)
+    assert (dropped.code, dropped.out) == (exits.TABLE, "")
+    assert "table 'nowhere' is not in this database" in dropped.err
+
+
 def test_recreate_drops_it_with_the_table(anywhere: Backend) -> None:
     url = ("--url", anywhere.url)
     claimjobs("setup-tables", "--wake-trigger", *url)
