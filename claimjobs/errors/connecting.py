@@ -29,6 +29,16 @@ class AccessDenied(ConnectionFailed):
     """The server refused the user, the password or the database."""
 
 
+class NotConsumer(AccessDenied):
+    """This user may not read the tables of a queue as a consumer must."""
+
+    def __init__(self, tables: str, reason: str) -> None:
+        super().__init__(
+            f"this user may not read {tables} ({reason}), as a consumer must: give the URL of a consumer's account, or "
+            "grant this one what `claimjobs setup-tables --grants` prints for a consumer"
+        )
+
+
 class PoolerUnfit(ConnectionFailed):
     """The pooler before the server runs each statement in another session, so transactions are impossible."""
 

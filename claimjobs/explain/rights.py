@@ -24,8 +24,9 @@ def rights(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     }
     lacks = [f"{', '.join(found)} on {table.fullname}" for table, found in missing.items() if found]
     if lacks:
-        says = f"this user lacks {' and '.join(lacks)}: grant it, see `claimjobs setup-tables --grants`"
-        yield Finding("rights", "will not work", says)
+        says = f"this user lacks {' and '.join(lacks)}, which a consumer needs"
+        step = "explain with a consumer's account, or grant what `claimjobs setup-tables --grants` prints for one"
+        yield Finding("rights", "will not work", f"{says}: {step}")
     elif _lacks(connection, subject, _sample(subject.table, "INSERT", ())):
         yield Finding("rights", "ok", "this user may claim; it has no INSERT on the whole table of jobs, to enqueue")
     else:

@@ -6,7 +6,6 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.error_translation import reason
 from claimjobs.errors import AccessDenied, BadPredicate, SettingUnfit, UnfitTable
 from claimjobs.explain.explainer import Explainer
 from claimjobs.explain.subject import Subject
@@ -31,18 +30,12 @@ def explain(
         subject = _subject(parts, settings)
     except FATAL as error:
         return Explanation(parts.backend.source.name, (_fatal(error),))
-    except sa.exc.DBAPIError as error:
-        if not parts.backend.dialect.errors.refuses_account(error):
-            raise
-        says = f"this user may not read the table ({reason(error)}): grant SELECT, INSERT, UPDATE and DELETE on it"
-        return Explanation(parts.backend.source.name, (Finding("rights", "will not work", says),))
     return Explainer(engine, subject, seconds=seconds).run(analyze=analyze)
 
 
 def _subject(parts: QueueParts, settings: Settings) -> Subject:
     backend = parts.must_claim()
-    with parts.selector.understood(None):
-        parts.selector.trial(None, ordered=True)
+    parts.check_selection()
     return Subject(backend, parts.plan(None), parts.settler(), settings.liveness, settings.now)
 
 

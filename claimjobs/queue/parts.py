@@ -36,7 +36,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable
+from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable, NotConsumer
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
@@ -257,6 +257,17 @@ class QueueParts:
     def expect_pause(self) -> None:
         """Let the next claim read whether the queue is paused: while a loop slept, no heartbeat read it."""
         self._pause_expected = True
+
+    def check_selection(self) -> None:
+        """Have the database read the predicate and the order. Raises BadPredicate, BadOrder or NotConsumer."""
+        selector, backend = self.selector, self.backend
+        try:
+            with selector.understood(None):
+                selector.trial(None, ordered=True)
+        except sa.exc.DBAPIError as error:
+            if not backend.dialect.errors.refuses_account(error):
+                raise
+            raise NotConsumer(backend.source.name, reason(error)) from error
 
     def _report_unreadable_keys(self) -> None:
         """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""

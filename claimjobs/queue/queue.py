@@ -362,12 +362,10 @@ class Queue:
         return tuple(column.name for column in self._parts.backend.source.payload)
 
     def check(self) -> None:
-        """Check server, table, columns, predicate and order now. Claims nothing."""
+        """Check server, table, columns, predicate, order and the right to read them now. Claims nothing."""
         self._parts.must_claim()
         self._parts.settler()
-        selector = self._parts.selector
-        with selector.understood(None):
-            selector.trial(None, ordered=True)
+        self._parts.check_selection()
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
         """What the statements of this queue do on this database, and what its settings mean for them.

@@ -15,6 +15,7 @@ from claimjobs.errors import (
     BatchesMissing,
     ClaimsMissing,
     ColumnMissing,
+    NotConsumer,
     OwnersOutdated,
     QueuesMissing,
     TableMissing,
@@ -168,10 +169,7 @@ def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise
-        raise AccessDenied(
-            f"this user may not see the tables of owners and queues ({reason(error)}): whoever claims jobs needs "
-            f"SELECT, INSERT, UPDATE and DELETE on {OWNER_TABLE}, and SELECT on {QUEUES_TABLE}"
-        ) from error
+        raise NotConsumer(f"{OWNER_TABLE} and {QUEUES_TABLE}", reason(error)) from error
     acceptance.check_table(connection, dialect, owners)
     return owners
 

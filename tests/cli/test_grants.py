@@ -15,6 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Ledger, Queue
+from claimjobs.cli import exits
 from claimjobs.options import Retry
 from claimjobs.table.definitions import OWNER_TABLE, article_table
 from tests.backends import Backend
@@ -275,6 +276,20 @@ def test_only_a_consumer_claims(database: Backend, kind: str) -> None:
         with Queue(engine) as queue, pytest.raises(Exception, match="denied"):
             queue.claim()
         assert looking.stats().claimed == 0
+
+
+def test_commands_about_claims_say_that_they_need_a_consumers_account(database: Backend) -> None:
+    database.make()
+    with accounts(database) as given:
+        started = claimjobs("start-processing", "shop:send", "--url", given.url("producer"))
+        assert (started.code, started.out, started.err.count("\n")) == (exits.CONNECTION, "", 1)
+        assert "as a consumer must: give the URL of a consumer's account" in started.err
+        for kind, says in (("producer", "as a consumer must"), ("operator", "lacks INSERT on claimjobs_owners, which")):
+            explained = claimjobs("explain", "--url", given.url(kind))
+            assert explained.code == exits.WILL_NOT_WORK
+            [line] = [line for line in explained.out.splitlines() if ": will not work: rights: " in line]
+            assert says in line
+            assert "a consumer's account" in line
 
 
 def test_a_killed_consumer_is_replaced_by_another_of_its_account(database: Backend) -> None:
