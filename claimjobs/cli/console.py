@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO, Any
@@ -12,14 +13,35 @@ from typing import IO, Any
 import click
 
 from claimjobs.database.masking import masked
+from claimjobs.log_events import COMMAND_FAILED
+from claimjobs.log_records import JsonFormatter
 
 URLS = "claimjobs.urls"
 """The key of the given URLs in `meta`, which all contexts of a command line share."""
+LOG_FORMAT = "claimjobs.log_format"
+"""The key of `--log-format` there."""
 
 
 def say(message: str) -> None:
     """Print a message on standard error, without secrets. Standard output is for data."""
     click.echo(f"claimjobs: {masked(message, urls_of(click.get_current_context(silent=True)))}", err=True)
+
+
+def say_error(message: str, error: BaseException, *, verbose: bool) -> None:
+    """Print an error: as a message, or as a record of the log where that is JSON. `verbose`: with its traceback."""
+    context = click.get_current_context(silent=True)
+    trace = masked("".join(traceback.format_exception(error)), urls_of(context)) if verbose else ""
+    if context is not None and context.meta.get(LOG_FORMAT) == "json":
+        click.echo(_record(masked(message, urls_of(context)), trace), err=True)
+        return
+    click.echo(trace, err=True, nl=False)
+    say(message)
+
+
+def _record(message: str, trace: str) -> str:
+    fields = {"event": COMMAND_FAILED, "error": message}
+    record = {"name": "claimjobs.cli", "levelname": "ERROR", "msg": message, "exc_text": trace, **fields}
+    return JsonFormatter().format(logging.makeLogRecord(record))
 
 
 def write_nowhere(stream: IO[Any]) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import errno
 import importlib
 import sys
-import traceback
 from typing import Any
 
 import click
 
 from claimjobs import __version__, errors
 from claimjobs.cli import exits, streams
-from claimjobs.cli.console import say, urls_of
+from claimjobs.cli.console import say, say_error, urls_of
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
 
@@ -87,10 +86,7 @@ class Commands(click.Group):
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            hidden = urls_of(ctx)
-            if ctx.params["verbose"]:
-                click.echo(masked("".join(traceback.format_exception(error)), hidden), err=True, nl=False)
-            say(message(error))
+            say_error(message(error), error, verbose=ctx.params["verbose"])
             ctx.exit(exit_code(error))
 
 

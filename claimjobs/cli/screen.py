@@ -206,10 +206,17 @@ def _plain(numbers: Snapshot | Summary) -> dict[str, Any]:
 def _headline(snapshot: Snapshot) -> Text:
     waiting = "…" if snapshot.waiting is None else f"{snapshot.waiting:,}"
     return Text.assemble(
-        (f"{snapshot.phase} ", "bold cyan"),
+        (f"{_phase(snapshot)} ", "bold cyan"),
         f"{snapshot.elapsed:.0f} s   ",
         (_pace(snapshot), "bold green"),
         f"   queue length {waiting}",
+    )
+
+
+def _phase(snapshot: Snapshot) -> str:
+    """The phase; of a pause also the reason."""
+    return (
+        f"paused ({snapshot.pause_reason})" if snapshot.phase == "paused" and snapshot.pause_reason else snapshot.phase
     )
 
 
@@ -257,7 +264,7 @@ def _line(snapshot: Snapshot) -> str:
     waiting = "?" if snapshot.waiting is None else f"{snapshot.waiting:,}"
     total = snapshot.total
     return (
-        f"{snapshot.phase} {snapshot.elapsed:.0f} s: {_pace(snapshot)}, generated {total.enqueued:,}, "
+        f"{_phase(snapshot)} {snapshot.elapsed:.0f} s: {_pace(snapshot)}, generated {total.enqueued:,}, "
         f"claimed {total.claimed:,}, done {total.done:,}, failed {total.dead:,}, retried {total.retried:,}, "
         f"queue length {waiting}, {_effort(total)}"
     )

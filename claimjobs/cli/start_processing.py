@@ -13,7 +13,7 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import write_nowhere
 from claimjobs.cli.listening import bind_option, port_option
-from claimjobs.cli.log_format import LogFormat
+from claimjobs.cli.log_format import LogFormat, log_format_option
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
 from claimjobs.cli.options import database, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
@@ -132,13 +132,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
 @port_option("--health-port", "/livez and /readyz")
 @bind_option
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
-@click.option(
-    "--log-format",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="The log on standard error: as text, or as one JSON object a line.",
-)
+@log_format_option
 @click.option(
     "--picture",
     "file",

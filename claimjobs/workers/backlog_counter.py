@@ -8,8 +8,9 @@ import time
 
 import sqlalchemy as sa
 
+from claimjobs.admin.stats import Stats
 from claimjobs.errors import ClaimjobsError
-from claimjobs.log_events import COUNT_FAILED
+from claimjobs.log_events import COUNT_FAILED, QUEUE_PAUSED, QUEUE_RESUMED
 from claimjobs.queue.queue import Queue
 
 SHARE = 20
@@ -28,6 +29,7 @@ class BacklogCounter:
         """Jobs unclaimed or claimed, at the last count."""
         self.paused = False
         """Whether the queue was paused at the last count."""
+        self.pause_reason: str | None = None
         self._queue = queue
         self._every = every
         self._ended = threading.Event()
@@ -62,8 +64,21 @@ class BacklogCounter:
         began = time.monotonic()
         try:
             stats = self._queue.stats()
-            self.left, self.paused = stats.left, stats.paused is not None
+            self.left = stats.left
+            self._note_pause(stats)
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             fields = {"event": COUNT_FAILED, "error": str(error)}
             log.debug("the queue could not be counted: %s", error, extra=fields)
         return max(self._every, SHARE * (time.monotonic() - began))
+
+    def _note_pause(self, stats: Stats) -> None:
+        """Note whether the queue is paused, and log a change."""
+        before = self.paused, self.pause_reason
+        self.paused, self.pause_reason = stats.paused is not None, stats.pause_reason
+        queue = self._queue.table.fullname
+        if self.paused and before != (True, self.pause_reason):
+            fields = {"event": QUEUE_PAUSED, "queue": queue, "reason": self.pause_reason}
+            why = f" ({self.pause_reason})" if self.pause_reason else ""
+            log.info("%s is paused%s: consumers finish their batches, and wait for its end", queue, why, extra=fields)
+        elif before[0] and not self.paused:
+            log.info("%s is not paused any more", queue, extra={"event": QUEUE_RESUMED, "queue": queue})

@@ -43,6 +43,8 @@ class Snapshot:
     """Consumers that are ready."""
     to_come: int | None = None
     """Jobs still to be done, with those still to be generated; None where the run has no end."""
+    pause_reason: str | None = None
+    """Why the queue is paused, if a reason was given."""
 
 
 @dataclass(frozen=True)

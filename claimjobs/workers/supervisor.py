@@ -350,6 +350,7 @@ class Supervisor:
             rate=self._rate.at(total.done),
             ready=sum(child.was_ready for child in self._consumers),
             to_come=self._to_come(total),
+            pause_reason=self._backlog.pause_reason,
         )
 
     def _to_come(self, total: Report) -> int | None:

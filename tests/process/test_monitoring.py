@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -90,6 +91,31 @@ def test_a_port_in_use_is_told_before_any_process_starts(anywhere: Backend, tmp_
             assert code == exits.FAILURE
             assert f"port {port} of 127.0.0.1 cannot be listened on" in err
             assert err.count("\n") == 1
+
+
+def test_where_the_log_is_json_the_error_that_ends_the_command_is(anywhere: Backend, tmp_path: Path) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+        for words in (("--health-port", port), ("--table", "nowhere")):
+            with started(anywhere, tmp_path, f"{HANDLERS}:note_job", *words, "--log-format", "json") as command:
+                _, _, err = command.end()
+            [record] = map(json.loads, err.splitlines())
+            assert (record["event"], record["level"]) == ("command_failed", "ERROR")
+            assert record["error"] == record["message"]
+            assert words[1] in record["error"]
+            assert "traceback" not in record
+
+
+def test_a_pause_and_its_end_are_told_with_the_reason(anywhere: Backend, tmp_path: Path) -> None:
+    queue = anywhere.queue()
+    with started(anywhere, tmp_path, f"{HANDLERS}:note_job", "--consumers", "1", "--log-format", "json") as command:
+        queue.pause("the mail server is down")
+        command.wait_until_it_says('"reason": "the mail server is down"')
+        command.wait_until_it_says("paused (the mail server is down) ")
+        queue.resume()
+        command.wait_until_it_says('"event": "queue_resumed"')
+        command.send(signal.SIGTERM)
+        assert command.end()[0] == exits.OK
 
 
 def test_live_and_ready(database: Backend, tmp_path: Path) -> None:
