@@ -32,10 +32,10 @@ class AccessDenied(ConnectionFailed):
 class NotConsumer(AccessDenied):
     """This user may not read the tables of a queue as a consumer must."""
 
-    def __init__(self, tables: str, reason: str) -> None:
+    def __init__(self, tables: str, reason: str, needed: str) -> None:
         super().__init__(
-            f"this user may not read {tables} ({reason}), as a consumer must: give the URL of a consumer's account, or "
-            "grant this one what `claimjobs setup-tables --grants` prints for a consumer"
+            f"this user may not read {tables} ({reason}), as a consumer must, which needs {needed}: give the URL of a "
+            "consumer's account, or grant this one what `claimjobs setup-tables --grants` prints for a consumer"
         )
 
 

@@ -267,7 +267,8 @@ class QueueParts:
         except sa.exc.DBAPIError as error:
             if not backend.dialect.errors.refuses_account(error):
                 raise
-            raise NotConsumer(backend.source.name, reason(error)) from error
+            name = backend.source.name
+            raise NotConsumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
 
     def _report_unreadable_keys(self) -> None:
         """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""

@@ -133,8 +133,9 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
     """The backend for owners. Raises UnfitTable, or AccessDenied if this user may not see the tables."""
+    owners = _owners(connection, backend.dialect)  # first: to look for a table may be refused as well
     batches = batches_table() if sa.inspect(connection).has_table(BATCHES_TABLE) else None
-    return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True, batches=batches)
+    return replace(backend, owners=owners, by_lease=True, batches=batches)
 
 
 def source_roles(
@@ -169,7 +170,8 @@ def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise
-        raise NotConsumer(f"{OWNER_TABLE} and {QUEUES_TABLE}", reason(error)) from error
+        needed = f"SELECT, INSERT, UPDATE and DELETE on {OWNER_TABLE}, and SELECT on {QUEUES_TABLE}"
+        raise NotConsumer(f"{OWNER_TABLE} and {QUEUES_TABLE}", reason(error), needed) from error
     acceptance.check_table(connection, dialect, owners)
     return owners
 
