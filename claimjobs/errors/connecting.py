@@ -34,8 +34,8 @@ class NotConsumer(AccessDenied):
 
     def __init__(self, tables: str, reason: str, needed: str) -> None:
         super().__init__(
-            f"this user may not read {tables} ({reason}), as a consumer must, which needs {needed}: give the URL of a "
-            "consumer's account, or grant this one what `claimjobs setup-tables --grants` prints for a consumer"
+            f"this user may not read {tables} ({reason}), as a consumer must, which needs {needed}: give a consumer's "
+            "account in the URL, or grant this one what `claimjobs setup-tables --grants` prints for a consumer"
         )
 
 

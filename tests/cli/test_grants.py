@@ -283,7 +283,7 @@ def test_commands_about_claims_say_that_they_need_a_consumers_account(database: 
     with accounts(database) as given:
         started = claimjobs("start-processing", "shop:send", "--url", given.url("producer"))
         assert (started.code, started.out, started.err.count("\n")) == (exits.CONNECTION, "", 1)
-        assert ": give the URL of a consumer's account" in started.err
+        assert ": give a consumer's account in the URL" in started.err
         for kind, says in (("producer", "as a consumer must"), ("operator", "lacks INSERT on claimjobs_owners, which")):
             explained = claimjobs("explain", "--url", given.url(kind))
             assert explained.code == exits.WILL_NOT_WORK

@@ -21,6 +21,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "TablesNewer": ("emails", 3, 2),
     "UpgradeStopped": ("emails", "ALTER TABLE emails", "lock timeout", "run it again."),
     "UpgradeRunning": (),
+    "NotConsumer": ("emails", "permission denied", "SELECT on emails"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),
     "NotInTable": ("emails", "colour", "status"),
