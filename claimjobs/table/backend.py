@@ -133,9 +133,19 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
     """The backend for owners. Raises UnfitTable, or AccessDenied if this user may not see the tables."""
-    owners = _owners(connection, backend.dialect)  # first: to look for a table may be refused as well
-    batches = batches_table() if sa.inspect(connection).has_table(BATCHES_TABLE) else None
+    owners, batches = _owners(connection, backend.dialect), _batches(connection, backend.dialect)
     return replace(backend, owners=owners, by_lease=True, batches=batches)
+
+
+def _batches(connection: sa.Connection, dialect: Dialect) -> sa.Table | None:
+    """The table of open batches. None: there is none, or this user may not see it, and records claims in rows."""
+    try:
+        is_there = sa.inspect(connection).has_table(BATCHES_TABLE)
+    except sa.exc.DBAPIError as error:
+        if not dialect.errors.refuses_account(error):
+            raise
+        is_there = False
+    return batches_table() if is_there else None
 
 
 def source_roles(
