@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -20,23 +20,26 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.lease.idle_checks import WakeCondition
 from claimjobs.options import Liveness
+from claimjobs.statements import batches, owners, pause, purge, settle
 from claimjobs.statements import dead_jobs as dead
 from claimjobs.statements import idle as sleepers
 from claimjobs.statements import insert as inserts
-from claimjobs.statements import owners, purge, settle
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
-from claimjobs.statements.lock import find_and_lock, lock
+from claimjobs.statements.lock import find_and_lock, lock, lock_first
 from claimjobs.statements.mark import mark
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.create import tables_for
 from claimjobs.table.ddl import ddl
-from claimjobs.table.definitions import DEFAULT_TABLE, FIRST_OWNER, article_table, owner_table
+from claimjobs.table.definitions import DEFAULT_TABLE, FIRST_OWNER, article_table, batches_table, owner_table
+from claimjobs.table.job_state import StateByBatches
 from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
 from docs.sql_texts import TEXTS
@@ -56,7 +59,7 @@ OURS: Final = "claimjobs_"
 """What the names of parameters begin with that a column of the user's might have; left out here."""
 GIVEN: Final = (
     *("me", "size", "limit", "keys", "candidates", "meant", "after_0", "after_1", "d", "e"),
-    *("host", "pid", "claims", "lease", "since", "group_size", "until", "number", "seconds"),
+    *("host", "pid", "claims", "lease", "since", "group_size", "until", "number", "seconds", "json"),
 )
 """Parameters that differ from run to run. All others are constants of the statement."""
 CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
@@ -80,6 +83,9 @@ The row locks were counted just before the commit, of a statement that is sent w
 transaction of its own: on MySQL in `performance_schema.data_locks`, on the others by
 a second session that tried to lock every row with SKIP LOCKED.
 
+The statements at the end of each part, whose headings begin with "Claims per batch", are those of `claims="batches"`.
+All its outcomes are written as those above them, but guarded by `status = 'unclaimed'`: the batch was closed before.
+
 What a table of your own changes: its name, its columns in place of `d` and `e`, its key in place of `id`, your
 `where` beside the condition on `status`, and your `order_by`.
 """
@@ -97,10 +103,19 @@ UNPLANNED: Final = (
     "register",
     "hold",
     "locked",
+    "paused",
+    "plans",
+    "others",
     "leave",
     "lead",
     "end session",
     "holder",
+    "batch begin",
+    "batch others",
+    "batch open now",
+    "batch locked",
+    "batch shorten",
+    "batch close all",
 )
 """Nothing is to be learned from a plan of these, or there is none."""
 
@@ -137,7 +152,42 @@ def _built(family: str) -> dict[str, Any]:
         "revive": dead.retry_dead(roles, dialect, now),
         "drop": dead.drop_dead(roles, dialect),
         **_clean_up(roles, dialect),
+        **{f"batch {name}": statement for name, statement in _per_batch(roles, dialect, now).items()},
     }
+
+
+def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any]:
+    """The statements of claims="batches" that have no like above."""
+    ours = OpenBatches(batches_table(), by_row.name, by_row.key, dialect)
+    state = StateByBatches(column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, batches=ours)
+    roles = replace(by_row, state=state, batches=ours)
+    selection = Selection(roles.due(now), roles.default_order, free=roles.free)
+    target = settle.SettleGuard(roles, dialect, roles.guard)
+    return {
+        "begin": batches.begin(ours),
+        "others": batches.owners_by_row(ours, owner_table()),
+        **_locks(roles, dialect, selection),
+        "record": batches.record(ours, owner_table()),
+        "open now": batches.open_now(ours),
+        **({"finish": settle.with_batch(settle.delete(target), ours)} if dialect.returns_what_it_writes else {}),
+        "close": batches.close(ours),
+        "done": settle.delete(target),
+        "locked": batches.locked(ours),
+        "numbered": batches.numbered(ours),
+        "shorten": batches.shorten(ours),
+        **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
+        "held": owners.held(roles),
+        "close all": batches.close_all(ours),
+    }
+
+
+def _locks(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[str, Any]:
+    read = RowReader(roles, dialect).parts
+    if dialect.locks_in_order:
+        return {"take": lock_first(roles, dialect, selection, read)}
+    if dialect.finds_and_locks_at_once:
+        return {"take": find_and_lock(roles, dialect, selection, read)}
+    return {"find": find(roles, selection), "lock": lock(roles, dialect, selection, read)}
 
 
 def _clean_up(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
@@ -155,7 +205,10 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         "register": owners.register(ours).values(row),
         "hold": sa.select(dialect.sessions.try_session_lock(ME)),
         "locked": owners.locked(ours),
+        "paused": pause.read(roles.name),
+        "others": batches.owners_by_batch(batches_table(), roles.name),
         "beat": owners.beat(ours),
+        **({} if dialect.sessions.forget_plans is None else {"plans": sa.text(dialect.sessions.forget_plans)}),
         **_asleep(ours, roles, dialect),
         "held": owners.held(roles),
         "leave": owners.leave(ours),
@@ -300,7 +353,7 @@ class Listener:
         return re.sub(r"\{(\d+,\d+),[\d,]+,(\d+)\}", r"{\1,...,\2}", plan)
 
     def _on_commit(self, _connection: Any) -> None:
-        if self._last in ("mark", "done", "kept", "released", "retried", "dead", "suspects"):
+        if self._last in ("mark", "batch record", "done", "kept", "released", "retried", "dead", "suspects"):
             self.sent.locks.setdefault(self._last, self._locks())
 
     def _locks_of(self, statement: str, values: Any) -> str:
@@ -365,6 +418,8 @@ def look(backend: Backend) -> Sent:
         _reclaim(queue, backend)
         _bury(queue)
         queue.claim(1)  # held, and released when the queue is closed
+    with still(Queue(engine, article_table(), claims="batches")) as queue:
+        _claim_per_batch(queue)
     with still(Queue(engine, article_table(), on_done="keep")) as queue:
         _work(queue, "done", backend)
         backend.run("UPDATE jobs SET owner_date = '2020-01-01 00:00:00' WHERE status = 'done'")
@@ -386,9 +441,29 @@ def _go_on(queue: Queue) -> None:
             break
     with queue.claim(SIZE) as batch:
         batch.done()
-    for _ in ("after a place", "from the head"):
-        with queue.claim(ROWS) as batch:
-            batch.release()
+    for size in (SIZE, ROWS, ROWS) * 2:  # after a place, and from the head; twice, because a pause ends the first
+        with queue.claim(size) as batch:
+            batch.done() if size == SIZE else batch.release()
+
+
+def _claim_per_batch(queue: Queue) -> None:
+    """A batch that is settled as a whole; and one of which a job is settled before the others."""
+    with queue.claim(SIZE) as batch:
+        batch.done()
+    hand = hold_of(queue)
+    hand.restart_from_head()
+    with queue.claim(2) as batch:
+        first, _ = (job.key for job in batch.jobs)
+        hand._connector.rows(_open_now(queue), {"claimjobs_keys": [first]})
+        hand._settler.settle(hand._connector, hand.owner.id, Outcomes(done=[first]))
+        batch.done()
+
+
+def _open_now(queue: Queue) -> sa.Select[Any]:
+    """It is sent by itself: two claims that meet at one job cannot be had at will."""
+    ours = hold_of(queue)._backend.roles.batches
+    assert ours is not None  # noqa: S101 - claims="batches"
+    return batches.open_now(ours)
 
 
 def _live(queue: Queue) -> None:

@@ -33,7 +33,7 @@ OTHER_WAYS: Final = ("queue/parts.py: QueueParts.claim", "batch/batch.py: Batch.
 """Where a way enters another one of these lists."""
 UNCERTAIN: Final = frozenset({"dialects/mysql/waking.py: _SleepListener._interrupt"})
 """What is only sent at some moments: the end of a consumer's own sleep, which a producer may have ended before."""
-TABLES: Final = ("claimjobs_owners", "jobs")
+TABLES: Final = ("claimjobs_owners", "claimjobs_batches", "jobs")
 ROWS: Final = [{"d": "d", "e": "e"}] * 3
 
 Way = Callable[[Backend, Queue, "Trace"], None]
@@ -161,11 +161,21 @@ def _wait(backend: Backend, queue: Queue, trace: Trace) -> None:
     idle.close()
 
 
+def _per_batch(backend: Backend, queue: Queue, trace: Trace) -> None:
+    """A claim and a settle with claims per batch, with a queue of its own: all owners must record theirs in one way."""
+    queue.close()
+    with still(Queue(trace.engine, article_table(), claims="batches")) as other:
+        other.claim(1).settle()
+        with trace.on(), other.claim(1) as batch:
+            batch.done()
+
+
 WAYS: Final[dict[str, Way]] = {
     "Enqueue": _enqueue,
     "Claim": _claim,
     "Settle": _settle,
     "Settle and claim": _settle_and_claim,
+    "Claim and settle, with claims per batch": _per_batch,
     "Reclaim": _reclaim,
     "Wait": _wait,
 }

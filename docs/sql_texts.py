@@ -115,10 +115,24 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "An owner notes since when its server runs",
         "A free lock says nothing after a restart of the server, so the owner notes on which run it took the lock.",
     ),
+    "paused": (
+        "An owner registers: is the queue paused",
+        "It is sent with each heartbeat, too, and when a sleeping owner wakes.",
+    ),
+    "others": (
+        "An owner registers: do others record their claims in another way",
+        "Owners with claims per batch have a row in `claimjobs_batches`. One of the two kinds would not see the claims "
+        "of the other. It is sent after the commit, so that of two owners that register at once one sees the other.",
+    ),
     "beat": (
         "An owner writes a heartbeat",
         "It is sent every fifth of the lease. It reaches no row when the owner was declared dead; the owner "
         "then registers anew.",
+    ),
+    "plans": (
+        "An owner forgets the plans of its session",
+        "It is sent with each heartbeat: a plan that was made for a few rows reads and sorts a whole table when there "
+        "are many.",
     ),
     "listen": (
         "An idle owner listens",
@@ -216,6 +230,73 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "purge": (
         "Purge: delete them",
         "It asks again for status and age, and deletes one page in one transaction.",
+    ),
+    "batch begin": (
+        "Claims per batch: an owner registers",
+        "Besides its row among the owners it inserts a batch with the number 0, which has no jobs.",
+    ),
+    "batch others": (
+        "Claims per batch: do other owners record their claims in the rows",
+        "These are the owners of the table that have no such batch.",
+    ),
+    "batch take": (
+        "Claims per batch: find candidates and lock those that are free",
+        "It is the search of the other claims, without the jobs that are in an open batch.",
+    ),
+    "batch find": (
+        "Claims per batch, phase 1: find candidates",
+        "It is the search of the other claims, without the jobs that are in an open batch.",
+    ),
+    "batch lock": (
+        "Claims per batch, phase 2: lock those that are free",
+        "It checks the predicate of the rows again. The open batches are looked at by the next statement.",
+    ),
+    "batch record": (
+        "Claims per batch: record the batch",
+        "It begins after the rows were locked, and so it sees the batch of everybody who had locked them before. It "
+        "writes nothing if one of the jobs is in an open batch now, or if the owner was declared dead.",
+    ),
+    "batch open now": (
+        "Claims per batch: which of the jobs are in an open batch now",
+        "It is sent where the batch was not recorded. The other jobs are then recorded.",
+    ),
+    "batch finish": (
+        "Claims per batch, settle: close a batch whose jobs are all done, and delete them",
+        "It deletes no job if the owner does not hold the batch any more, or if the batch has other jobs as well. Then "
+        "the settle is rolled back, and made by the statements below.",
+    ),
+    "batch close": (
+        "Claims per batch, settle: close the batch",
+        "It is sent before the jobs are written, and guards them: it reaches no row if the owner does not hold the "
+        "batch any more.",
+    ),
+    "batch done": (
+        "Claims per batch, settle: done",
+        "It deletes the done jobs. A row that says another state now was changed by another program, and is left.",
+    ),
+    "batch locked": (
+        "Claims per batch, settle of some jobs: lock the batches of the owner",
+        "It is sent where the batch does not have just the jobs that are settled.",
+    ),
+    "batch numbered": (
+        "Claims per batch, settle of some jobs: what is in the batches of the owner",
+        "It shows which of the jobs the owner still holds.",
+    ),
+    "batch shorten": (
+        "Claims per batch, settle of some jobs: take them out of their batch",
+        "`:json` are the keys of the jobs that stay in it.",
+    ),
+    "batch still mine": (
+        "Claims per batch, settle of some jobs: lock their rows",
+        "A row that is gone, or that says another state, is a lost job.",
+    ),
+    "batch held": (
+        "Claims per batch: what an owner still holds",
+        "It is sent when the owner leaves.",
+    ),
+    "batch close all": (
+        "Claims per batch: an owner leaves",
+        "It deletes the batches of the owner, also the one with the number 0, before its row among the owners.",
     ),
 }
 """By the names of `docs.make_sql.statements`: a heading, and a sentence that stands before the statement."""

@@ -8,6 +8,7 @@ from claimjobs.database.savepoint import savepoint
 from claimjobs.errors import ClaimsDiffer
 from claimjobs.statements import batches as statements
 from claimjobs.table.backend import Backend
+from claimjobs.table.definitions import BATCHES_TABLE, batches_table
 
 
 class ClaimsCheck:
@@ -28,14 +29,14 @@ class ClaimsCheck:
 
 
 def owners_by_batch(connection: sa.Connection, backend: Backend) -> int:
-    """How many owners record their claims per batch. 0 for a user who may not read the table of batches: who records
-    claims in rows needs no right on it.
+    """How many owners record their claims per batch. 0 without the table of batches, which an earlier version did not
+    make; and for a user who may not read it, whose rights were granted by an earlier version.
     """
-    if backend.batches is None:
-        return 0
     try:
         with savepoint(connection):
-            return int(connection.scalar(statements.owners_by_batch(backend.batches, backend.roles.name)) or 0)
+            if not sa.inspect(connection).has_table(BATCHES_TABLE):
+                return 0
+            return int(connection.scalar(statements.owners_by_batch(batches_table(), backend.roles.name)) or 0)
     except sa.exc.DBAPIError as error:
         if not backend.dialect.errors.refuses_account(error):
             raise

@@ -52,8 +52,14 @@ def checked_backend(engine: sa.Engine, shape: Shape) -> Backend:
     Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE to run.
     """
     try:
-        by_lease, side_car = shape.hold == "lease", SideCar() if shape.side_car else None
-        return inspect_table(engine, shape.load(), columns=shape.columns, by_lease=by_lease, side_car=side_car)
+        return inspect_table(
+            engine,
+            shape.load(),
+            columns=shape.columns,
+            by_lease=shape.hold == "lease",
+            per_batch=shape.claims == "batches",
+            side_car=SideCar() if shape.side_car else None,
+        )
     except (ColumnMissing, OwnersOutdated) as first:
         missing = list(_missing(engine, shape))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first
@@ -77,7 +83,8 @@ def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
         return list(jobs.columns)
     needed = REQUIRED if shape.columns is None else ("owner_id",)
     named = [role for role, name in shape.columns.names.items() if name != role] if shape.columns else []
-    roles = dict.fromkeys((*(needed if shape.hold == "lease" else ()), *named))
+    is_written = shape.hold == "lease" and shape.claims == "rows"
+    roles = dict.fromkeys((*(needed if is_written else ()), *named))
     return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
 
 

@@ -53,8 +53,6 @@ class Backend:
     """The user's table, if `roles` are those of its side-car."""
     lock_source: bool = True
     """With a side-car: whether a claim locks the rows of the user's table."""
-    batches: sa.Table | None = None
-    """The table of open batches; None: an earlier version made the tables, or no owner holds claims."""
     refusal: AccessDenied | None = None
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
@@ -133,19 +131,7 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
     """The backend for owners. Raises UnfitTable, or AccessDenied if this user may not see the tables."""
-    owners, batches = _owners(connection, backend.dialect), _batches(connection, backend.dialect)
-    return replace(backend, owners=owners, by_lease=True, batches=batches)
-
-
-def _batches(connection: sa.Connection, dialect: Dialect) -> sa.Table | None:
-    """The table of open batches. None: there is none, or this user may not see it, and records claims in rows."""
-    try:
-        is_there = sa.inspect(connection).has_table(BATCHES_TABLE)
-    except sa.exc.DBAPIError as error:
-        if not dialect.errors.refuses_account(error):
-            raise
-        is_there = False
-    return batches_table() if is_there else None
+    return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
 
 
 def source_roles(

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
 from claimjobs.table.backend import Backend
-from claimjobs.table.definitions import ledger_table, queues_table
+from claimjobs.table.definitions import batches_table, ledger_table, queues_table
 from claimjobs.table.roles import ColumnRoles
 
 PRODUCER: Final = "producer"
@@ -145,16 +145,20 @@ def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
 def _of_operator(backend: Backend) -> TableRights:
     jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), "DELETE": WHOLE}
     source: TableRights = {} if backend.user_table is None else {backend.source.table: {"SELECT": WHOLE}}
-    owners: TableRights = {backend.owners: {"SELECT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}}
+    some: dict[str, Columns] = {"SELECT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
+    owners: TableRights = {backend.owners: some} if backend.by_lease else {}
     everything = {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
     queues: TableRights = {queues_table(): everything}
-    by_lease = {**owners, **_batches(backend, everything)} if backend.by_lease else {}
-    return {backend.roles.table: jobs, **source, **by_lease, **queues}
+    return {backend.roles.table: jobs, **source, **owners, **_batches(backend, some), **queues}
 
 
-def _batches(backend: Backend, everything: dict[str, Columns]) -> TableRights:
-    """The rights on the open batches, if these are the claims."""
-    return {} if backend.roles.batches is None else {backend.roles.batches.table: everything}
+def _batches(backend: Backend, written: dict[str, Columns]) -> TableRights:
+    """The rights on the open batches: `written` if they are the claims. Who claims otherwise looks whether others have
+    some.
+    """
+    if not backend.by_lease or backend.user_table is not None:
+        return {}
+    return {batches_table(): {"SELECT": WHOLE} if backend.roles.batches is None else written}
 
 
 def _locking(backend: Backend, roles: ColumnRoles, rights: dict[str, Columns]) -> dict[str, Columns]:

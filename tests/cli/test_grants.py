@@ -16,12 +16,14 @@ import sqlalchemy as sa
 
 from claimjobs import Ledger, Queue
 from claimjobs.cli import exits
+from claimjobs.errors import ClaimsDiffer
 from claimjobs.options import Retry
-from claimjobs.table.definitions import OWNER_TABLE, article_table
+from claimjobs.table.definitions import BATCHES_TABLE, OWNER_TABLE, article_table, batches_table
 from tests.backends import Backend
 from tests.cli.accounts import Accounts, accounts
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import still
 from tests.conformance.sleepers import PATIENT, Consumer
 from tests.docs.commands import shown
 from tests.docs.markdown import ROOT
@@ -64,9 +66,32 @@ def leave_a_job_of_a_dead_owner(backend: Backend, table: str = "jobs", key: str 
     backend.run(f"UPDATE {table} SET status = 'claimed', owner_id = 10000001 WHERE {key}")
 
 
+@contextlib.contextmanager
+def an_owner_with_claims_per_batch(backend: Backend) -> Iterator[None]:
+    """Another owner has claims that one with claims in the rows would not see."""
+    row = {"owner_id": 10_000_002, "number": 0, "claims": "jobs", "jobs": 0, "keys": [], "since": PAST}
+    with backend.engine.begin() as connection:
+        connection.execute(sa.insert(batches_table()).values(row))
+    try:
+        yield
+    finally:
+        backend.run(f"DELETE FROM {BATCHES_TABLE}")
+
+
+def refuses(work: Callable[[], object]) -> None:
+    """Fails by an Exception, which a missing right may cause."""
+    try:
+        work()
+    except ClaimsDiffer:
+        return
+    raise AssertionError("the claims of others are not seen")
+
+
 def consume(given: Accounts) -> None:
-    """Each outcome, and the jobs of an owner that is dead."""
+    """Each outcome, the jobs of an owner that is dead, and an owner with claims of the other kind."""
     backend = given.backend
+    with an_owner_with_claims_per_batch(backend), given.engine("consumer") as engine, Queue(engine) as queue:
+        refuses(queue.claim)
     backend.run("DELETE FROM jobs")
     with backend.bare_queue() as other:
         other.enqueue(jobs(5))
@@ -94,6 +119,8 @@ def operate(given: Accounts) -> None:
     _, first, second, _ = (str(row["id"]) for row in backend.rows())
     for words in (("pause",), ("pause", "--reason", "again"), ("status", "--json"), ("resume",)):
         _run(given, *words)
+    with an_owner_with_claims_per_batch(backend):
+        assert claimjobs("reclaim", "--url", given.url("operator")).code == exits.TABLE
     assert _run(given, "reclaim") == "1"
     _run(given, "dead", "list", "--json")
     assert _run(given, "dead", "retry", first) == "1"
@@ -112,6 +139,70 @@ def test_the_rights_are_enough_and_no_right_could_be_left_out(database: Backend,
     database.may_leave_owners = True
     with accounts(database) as given:
         assert given.spare(kind, WORK[kind]) == []
+
+
+def leave_a_batch_of_a_dead_owner(backend: Backend) -> None:
+    """All jobs are in an open batch of an owner that was declared dead."""
+    backend.run(f"DELETE FROM {BATCHES_TABLE}")
+    leave_a_job_of_a_dead_owner(backend, key="d = 'none'")
+    keys = [row["id"] for row in backend.rows()]
+    given = {"owner_id": 10_000_001, "claims": "jobs", "since": PAST}
+    with backend.engine.begin() as connection:
+        for number, held in ((0, []), (1, keys)):
+            row = {**given, "number": number, "jobs": len(held), "keys": held}
+            connection.execute(sa.insert(batches_table()).values(row))
+
+
+def reclaim_in_parts(backend: Backend, reclaim: Callable[[], int]) -> None:
+    """Reclaim two jobs of a dead owner. One of them is locked by another session meanwhile, and is left for later."""
+    with backend.engine.begin() as connection:
+        connection.execute(sa.text("SELECT id FROM jobs WHERE d = '0000' FOR UPDATE"))
+        assert reclaim() == 1
+    assert reclaim() == 1
+
+
+def consume_per_batch(given: Accounts) -> None:
+    """A failed and a done job, one that is released at the end, and those of an owner that is dead."""
+    backend = given.backend
+    backend.run("DELETE FROM jobs")
+    with backend.bare_queue() as other:
+        other.enqueue(jobs(2))
+    leave_a_batch_of_a_dead_owner(backend)
+    with given.engine("consumer") as engine, Queue(engine, claims="batches") as queue:
+        still(queue)
+        reclaim_in_parts(backend, queue.reclaim)
+        with queue.claim(1) as batch:
+            batch.done()
+        with queue.claim(1) as batch:
+            batch.fail(batch[0], "not now")
+    assert backend.rows(OWNER_TABLE) == backend.rows(BATCHES_TABLE) == []
+
+
+def operate_per_batch(given: Accounts) -> None:
+    """Each command of an operator for which claims per batch are different."""
+    backend = given.backend
+    backend.run("DELETE FROM jobs")
+    with backend.bare_queue() as other:
+        other.enqueue(jobs(2))
+    leave_a_batch_of_a_dead_owner(backend)
+    claims = ("--claims", "batches")
+    for words in (("pause",), ("pause", "--reason", "again"), ("status",), ("resume",)):
+        _run(given, *words, *claims)
+    reclaim_in_parts(backend, lambda: int(_run(given, "reclaim", *claims)))
+    backend.run("UPDATE jobs SET status = 'dead'")
+    first, second = (str(row["id"]) for row in backend.rows())
+    assert _run(given, "dead", "retry", first, *claims) == "1"
+    assert _run(given, "dead", "drop", second, "--yes", *claims) == "1"
+    assert backend.rows(OWNER_TABLE) == backend.rows(BATCHES_TABLE) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("kind", "work"), [("consumer", consume_per_batch), ("operator", operate_per_batch)])
+def test_the_rights_for_claims_per_batch(database: Backend, kind: str, work: Callable[[Accounts], None]) -> None:
+    database.make()
+    database.may_leave_owners = True
+    with accounts(database, "--claims", "batches") as given:
+        assert given.spare(kind, work) == []
 
 
 def work_beside(given: Accounts) -> None:
@@ -343,7 +434,7 @@ def test_a_session_of_another_account_is_ended_with_the_optional_right(database:
 
 def test_the_commands_of_the_page_about_security(database: Backend) -> None:
     lines = [line for line in shown() if line.where.startswith("security.md:")]
-    assert len(lines) == 3
+    assert len(lines) == 4
     for line in lines:
         ended = claimjobs(*line.words, env={"CLAIMJOBS_URL": database.url})
         assert ended.code == 0, f"{line}: {ended.err}"
