@@ -73,7 +73,8 @@ class SettleWithRefusals:
         swallowed = dict.fromkeys(self._still_held(owner, unwritten) - set(claimed), SWALLOWED)
         stuck: Mapping[Key, str] = {**refused, **swallowed}
         if stuck:
-            stuck = self._fail(owner, outcomes, stuck, once=set(swallowed))
+            once = {key for key, why in stuck.items() if why == SWALLOWED}
+            stuck = self._fail(owner, outcomes, stuck, once=once)
         return Unsettled(unwritten - set(swallowed), stuck)
 
     def _settle_parts(self, parts: WriteInHalves, owner: int, outcomes: Outcomes) -> set[Key]:
@@ -199,7 +200,7 @@ class WriteInHalves:
         if not is_of_a_row(error, self._dialect):
             raise error
         if len(keys) == 1:
-            self._refused[keys[0]] = reason(error)
+            self._refused[keys[0]] = SWALLOWED if isinstance(error, WriteSwallowed) else reason(error)
         else:
             middle = len(keys) // 2
             self._parts += [keys[middle:], keys[:middle]]

@@ -13,3 +13,11 @@ def only_when_called(monkeypatch: pytest.MonkeyPatch) -> None:
     however short they were."""
     monkeypatch.setattr("claimjobs.queue.batch_loop.FIRST_CHECK", NEVER)
     monkeypatch.setattr("claimjobs.queue.idle_backoff.SHORT", 0.0)
+
+
+@pytest.fixture(params=["rows", "batches"])
+def each_kind_of_claim(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test runs once with each value of `Queue(claims=...)`; one marked `claims_in_rows` reads claims in the rows."""
+    if request.param == "batches" and request.node.get_closest_marker("claims_in_rows"):
+        pytest.skip("it reads the claim in the row of its job")
+    monkeypatch.setattr("tests.backends.CLAIMS", request.param)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.dialects import Dialect
 
 AUDIT = sa.Table(
     "audit",
@@ -19,9 +19,9 @@ AUDIT = sa.Table(
 )
 
 
-def race(url: str, dialect: Dialect | None, size: int, everyone_is_here: Any) -> None:
+def race(url: str, options: Mapping[str, Any], size: int, everyone_is_here: Any) -> None:
     """Note every job of every batch, then say it is done; once all racers are at the start."""
-    with Queue(url, dialect=dialect) as queue:
+    with Queue(url, **options) as queue:
         me = queue.owner_id
         everyone_is_here.wait()
         for batch in queue.batches(size, drain=True):

@@ -6,6 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from benchmarks.crew import SPAWN, Worker, gather
+from claimjobs.options import CLAIMS, ClaimsKind
 from tests.backends import FLAVOURS, Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.racer import AUDIT, race
@@ -16,13 +17,14 @@ SIZE = 50
 
 
 @pytest.mark.timeout(120)
-def test_every_job_is_done_exactly_once(backend: Backend) -> None:
-    queue = backend.queue()
+@pytest.mark.parametrize("claims", CLAIMS)
+def test_every_job_is_done_exactly_once(backend: Backend, claims: ClaimsKind) -> None:
+    queue = backend.queue(claims=claims)
     AUDIT.create(backend.engine)
     queue.enqueue(jobs(JOBS))
     start = SPAWN.Barrier(PROCESSES, timeout=60)
-    dialect = FLAVOURS[backend.name].dialect
-    gather([Worker(race, backend.url, dialect, SIZE, start) for _ in range(PROCESSES)])
+    options = {"dialect": FLAVOURS[backend.name].dialect, "claims": claims}
+    gather([Worker(race, backend.url, options, SIZE, start) for _ in range(PROCESSES)])
     with backend.engine.connect() as connection:
         handled, distinct, owners = connection.execute(
             sa.select(

@@ -19,6 +19,8 @@ from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
 
+pytestmark = pytest.mark.usefixtures("each_kind_of_claim")
+
 JOBS = article_table()
 
 LATER = timedelta(hours=2)
@@ -182,6 +184,7 @@ def test_nothing_is_blamed_when_all_is_decided(backend: Backend) -> None:
     assert backend.rows() == []
 
 
+@pytest.mark.claims_in_rows
 def test_suspects_are_as_many_as_they_were_though_some_were_taken_away(backend: Backend) -> None:
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(4))
