@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from contextlib import closing
 from typing import Any
 
@@ -164,6 +165,27 @@ def test_who_holds_a_snapshot_is_named(backend: Backend, monkeypatch: pytest.Mon
             lambda: of(queue.explain(), "snapshots").verdict == "warning", "the snapshot is old enough to be shown"
         )
         assert f"session {session} of " in of(queue.explain(), "snapshots").says
+
+
+def test_a_prepared_transaction_without_a_session_is_named(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not backend.dialect.interrupts:
+        pytest.skip(f"the server of {backend.name} for tests allows no prepared transaction")
+    monkeypatch.setattr("claimjobs.explain.server.LONG", 0.0)
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    name = f"'{secrets.token_hex(8)}'"
+    engine = backend.new_engine(isolation_level="AUTOCOMMIT")
+    with engine.connect() as ended:
+        for statement in ("XA START {}", "UPDATE jobs SET e = 'x'", "XA END {}", "XA PREPARE {}"):
+            ended.execute(sa.text(statement.format(name)))
+        ended.invalidate()
+    try:
+        backend.wait_for(
+            lambda: "a prepared XA transaction" in of(queue.explain(), "snapshots").says, "the transaction is named"
+        )
+    finally:
+        with engine.connect() as other:
+            other.execute(sa.text(f"XA ROLLBACK {name}"))
 
 
 # --- rights --------------------------------------------------------------------------------------------------

@@ -13,7 +13,9 @@ from claimjobs.table.create import alter
 from claimjobs.table.definitions import article_table
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement
 from tests.backends import Backend
+from tests.conformance.jobs import jobs
 from tests.conformance.sleepers import PATIENT, Consumer
+from tests.conformance.test_side_car import beside
 
 JOBS = article_table()
 INSERT = "INSERT INTO jobs (d, e) VALUES ('{}', '')"
@@ -50,6 +52,30 @@ def test_a_plain_insert_wakes_a_sleeper_at_its_commit(able: Backend, hold: HoldK
                 connection.exec_driver_sql(INSERT.format(name))
                 assert consumer.is_asleep()
             consumer.does(*("one", "two", "three")[:number])
+
+
+def test_a_copy_wakes_a_sleeper(able: Backend) -> None:
+    """One of any program, and that by which `enqueue` inserts many rows."""
+    with Consumer(able) as consumer:
+        consumer.falls_asleep()
+        with able.engine.begin() as connection:
+            driver: Any = connection.connection.driver_connection
+            with driver.cursor() as cursor, cursor.copy("COPY jobs (d, e) FROM STDIN") as copy:
+                copy.write_row(("one", ""))
+        consumer.does("one")
+        consumer.falls_asleep()
+        able.queue().enqueue(jobs(150))
+        able.wait_for(lambda: len(consumer.done) == 151, "all are done")
+
+
+def test_rows_of_a_table_with_a_side_car_wake_a_sleeper(able: Backend) -> None:
+    able.run("CREATE TABLE mails (id INT PRIMARY KEY, d VARCHAR(40))")
+    queue = beside(able, "mails", liveness=PATIENT)
+    alter(able.engine, [make_statement(able.engine, sa.Table("mails", sa.MetaData()), "mails_claims")])
+    with Consumer(able, queue) as consumer:
+        consumer.falls_asleep()
+        able.run("INSERT INTO mails VALUES (7, 'seven')")
+        consumer.does("seven")
 
 
 def test_it_is_dropped(able: Backend) -> None:

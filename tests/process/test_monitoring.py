@@ -10,6 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 from claimjobs.cli import exits
+from claimjobs.metrics.backlog_reader import BacklogReader
+from claimjobs.workers.health import LivePage, ReadyPage
+from claimjobs.workers.process_main import Plan
+from claimjobs.workers.run import Run
+from claimjobs.workers.supervisor import Supervisor
+from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started
 from tests.process.scrape import Samples, address, page, samples
@@ -116,6 +122,19 @@ def test_a_pause_and_its_end_are_told_with_the_reason(anywhere: Backend, tmp_pat
         command.wait_until_it_says('"event": "queue_resumed"')
         command.send(signal.SIGTERM)
         assert command.end()[0] == exits.OK
+
+
+def test_it_is_not_ready_while_the_database_is_away(anywhere: Backend) -> None:
+    anywhere.make()
+    supervisor = Supervisor(Plan(anywhere.url), Run(consumers=1))
+    supervisor.consumers[0].was_ready = True
+    with Proxy(anywhere.url) as proxy:
+        reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), "jobs", every=0)
+        ready = ReadyPage(supervisor, reader)
+        anywhere.wait_for(lambda: ready.answer().code == 200, "it is ready")
+    anywhere.wait_for(lambda: ready.answer().code == 503, "it is not ready any more", 60)
+    assert "connect" in ready.answer().text
+    assert LivePage(supervisor, 600.0).answer().code == 200
 
 
 def test_live_and_ready(database: Backend, tmp_path: Path) -> None:
