@@ -309,7 +309,8 @@ class Settler:
                 yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, MANY))
         if not self._locked and self._open_jobs is None:  # nothing to write: a row lock ends, a batch is closed
             yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
-        yield from self._failures(outcomes)
+        if outcomes.errors:
+            yield from self._failures(outcomes)
 
     def _finish(self, connection: sa.Connection, outcomes: Outcomes) -> Sequence[CompiledStatement]:
         """The statements for done jobs. A user's function may choose them."""

@@ -70,6 +70,13 @@ def listed(key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnEle
     return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(values)
 
 
+def _as_text(part: Any) -> str:
+    return part.hex() if isinstance(part, bytes) else str(part)
+
+
+_JSON: Final = json.JSONEncoder(default=_as_text)
+
+
 class _ListedKeys(sa.TypeDecorator[Sequence[Key]]):
     """Keys as a driver gets them, in one parameter for any number of keys."""
 
@@ -101,7 +108,7 @@ class _JsonKeys(_ListedKeys):
 
     def process_bind_param(self, value: Sequence[Key] | None, dialect: sa.Dialect) -> str:
         keys = super().process_bind_param(value, dialect)
-        return json.dumps(keys, default=lambda part: part.hex() if isinstance(part, bytes) else str(part))
+        return _JSON.encode(keys)
 
 
 def _type(column: sa.Column[Any]) -> str:
