@@ -140,6 +140,8 @@ class QueueParts:
         common: Any = {"liveness": liveness, "retry": retry, "report": report, "control": control}
         if chosen.by_lease:
             return LeaseHold(self._engine, backend, settler, failures=self._failures, **common)
+        with connected(self._engine) as connection:
+            ClaimsCheck(backend).run(connection)
         reclaims = Settler(backend.roles, backend.dialect, chosen.now, None, user_table=backend.user_table)
         self._idle_owner = IdleOwner(self._engine, backend, reclaims, failures=self._failures, **common)
         self._finalizers.append(weakref.finalize(self, self._idle_owner.close))

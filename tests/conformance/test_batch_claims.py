@@ -263,6 +263,8 @@ def test_consumers_of_both_kinds_refuse_each_other(backend: Backend) -> None:
     other = backend.queue(claims="rows", bind=backend.new_engine())
     with pytest.raises(ClaimsDiffer, match="claims='batches'"):
         other.claim(1)
+    with pytest.raises(ClaimsDiffer):
+        backend.queue(hold="transaction", bind=backend.new_engine()).claim(1)
     for look in (other.reclaim, other.stats):
         with pytest.raises(ClaimsDiffer):
             look()
