@@ -23,6 +23,7 @@ class OpenJobs:
         self._numbered = statements.numbered(batches)
         self._shorten = statements.shorten(batches)
         self._close_all = statements.close_all(batches)
+        self._seized, self._count = statements.seized(batches), statements.count(batches)
 
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int = 0) -> set[Key]:
         """Take these jobs out of the owner's batches, whose rows stay locked until the commit: the keys that it held.
@@ -37,6 +38,16 @@ class OpenJobs:
             if wanted & set(jobs):
                 self._shrink(connection, {"claimjobs_me": owner, "claimjobs_number": batch}, jobs, wanted)
         return wanted & {key for jobs in held.values() for key in jobs}
+
+    def seize(self, connection: sa.Connection, owner: int) -> bool:
+        """Lock all batches of the owner, without a wait; return False if another session has one locked.
+
+        That session may be its own, with a settle that is not committed. It takes the locks in this order: the batch
+        first, then its jobs.
+        """
+        me = {"claimjobs_me": owner}
+        seized = len(connection.execute(self._seized, me).all())
+        return bool(seized == connection.scalar(self._count, me))
 
     def close_all(self, connection: sa.Connection, owner: int) -> None:
         """Delete the owner's batches: what is left in them are jobs whose rows are gone."""

@@ -257,10 +257,15 @@ class Reaper:
         return len(stuck)
 
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
-        """Lock the owner's row; return whether it may be declared dead.
+        """Lock the owner's row and its open batches; return whether it may be declared dead.
 
-        It may not if another session has locked the row, or if it has written a heartbeat meanwhile.
+        It may not if another session has locked one of them, or if it has written a heartbeat meanwhile.
         """
+        if not self._is_as_seen(connection, owner, last_beat):
+            return False
+        return self._open_jobs is None or self._open_jobs.seize(connection, owner)
+
+    def _is_as_seen(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
         owners = self._backend.owners
         seized = connection.execute(statements.seize(owners), {"claimjobs_me": owner}).mappings().first()
         if seized is not None:

@@ -56,6 +56,16 @@ def locked(batches: OpenBatches) -> sa.Select[Any]:
     return sa.select(batches.table.c.number).where(batches.of(_ME)).with_for_update()
 
 
+def seized(batches: OpenBatches) -> sa.Select[Any]:
+    """Lock the batches of `me` that no other session has locked: their numbers."""
+    return sa.select(batches.table.c.number).where(batches.of(_ME)).with_for_update(skip_locked=True)
+
+
+def count(batches: OpenBatches) -> sa.Select[Any]:
+    """How many batches `me` has."""
+    return sa.select(sa.func.count()).select_from(batches.table).where(batches.of(_ME))
+
+
 def numbered(batches: OpenBatches) -> sa.Select[Any]:
     """The keys in the batches of `me`, each after the number of its batch."""
     return batches.keys(batches.of(_ME), batches.table.c.number)

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, Queue, Retry
 from claimjobs.errors import BatchesMissing, ClaimsDiffer
+from claimjobs.options import Liveness
 from claimjobs.table.definitions import BATCHES_TABLE, FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -283,3 +284,20 @@ def test_tables_of_an_earlier_version(backend: Backend) -> None:
 def test_what_does_not_go_together(anywhere: Backend, other: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="claims='batches'"):
         Queue(anywhere.engine, claims="batches", **other)
+
+
+def test_an_owner_whose_settle_is_not_committed_is_not_reclaimed(backend: Backend) -> None:
+    """Reclaim neither waits for that settle nor charges a job that it takes out of its batch."""
+    lease_only = Liveness(session_lock=False)
+    first = still(per_batch(backend, liveness=lease_only))
+    second = per_batch(backend, bind=backend.new_engine(), liveness=lease_only)
+    first.enqueue(jobs(1))
+    first.claim(1)
+    with backend.engine.begin() as settle:
+        settle.exec_driver_sql(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
+        assert second.reclaim_owner(first.owner_id) == 0
+        assert [row["id"] for row in backend.rows(OWNER_TABLE)] == [first.owner_id]
+    assert second.reclaim_owner(first.owner_id) == 0
+    [released] = backend.rows()
+    assert (released["status"], released["attempts"], released["suspect"]) == ("unclaimed", 0, 0)
+    assert backend.rows(OWNER_TABLE) == []
