@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import servers
+from claimjobs.options import CLAIMS
 from tests.chaos import report
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults import FAULTS, Fault
@@ -30,7 +31,7 @@ def main() -> int:
         signal.signal(number, lambda received, _: sys.exit(128 + received))
     logging.getLogger("psycopg").setLevel(logging.ERROR)  # it warns of every connection that is lost
     seed = secrets.randbelow(1_000_000) if options.seed is None else options.seed
-    print(f"seed {seed}: `make chaos SEED={seed}` does the same again", flush=True)
+    print(f"seed {seed}, claims in {options.claims}: `make chaos SEED={seed}` does the same again", flush=True)
     verdicts = list(_all(options, seed))
     report.show(verdicts)
     if options.markdown:
@@ -41,7 +42,7 @@ def main() -> int:
 def _all(options: argparse.Namespace, seed: int) -> Iterator[Verdict]:
     for backend in options.backends or BACKENDS:
         faults = [fault for fault in FAULTS if not options.only or any(word in fault.name for word in options.only)]
-        with _arena(backend, random.Random(f"{seed} {backend}"), options.keep) as arena:
+        with _arena(backend, random.Random(f"{seed} {backend}"), options) as arena:
             for fault in faults:
                 yield _tried(arena, fault, options.times or fault.times)
 
@@ -54,20 +55,21 @@ def _tried(arena: Arena, fault: Fault, times: int) -> Verdict:
 
 
 @contextlib.contextmanager
-def _arena(backend: servers.Backend, rng: random.Random, keep: Path | None) -> Iterator[Arena]:
+def _arena(backend: servers.Backend, rng: random.Random, options: argparse.Namespace) -> Iterator[Arena]:
     """A server of its own, and a folder for the logs of consumers."""
     with contextlib.ExitStack() as stack:
-        folder = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cj-chaos-")))
+        folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cj-chaos-")))
         folder.mkdir(exist_ok=True)
         server = stack.enter_context(own_server(backend))
         print(f"{backend} {server.version} ({server.how})", flush=True)
-        yield Arena(server, rng, folder)
+        yield Arena(server, rng, folder, options.claims)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the random times; printed at the start of every run")
     parser.add_argument("--backend", dest="backends", action="append", choices=("postgres", "mysql", "mariadb"))
+    parser.add_argument("--claims", choices=CLAIMS, default="rows", help="where consumers record their claims")
     parser.add_argument("--only", action="append", metavar="WORD", help="faults whose name has this word")
     parser.add_argument("--times", type=int, help="strikes of each fault, in place of its own figure")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the table there as well")

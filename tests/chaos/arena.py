@@ -15,8 +15,9 @@ import sqlalchemy as sa
 
 import servers
 from claimjobs import ClaimjobsError, Queue, make, tables_for
+from claimjobs.options import ClaimsKind
 from servers import containers, programs
-from tests.chaos import audit, work
+from tests.chaos import audit, open_batches, work
 from tests.chaos.fleet import Formation, Group, Overdue, Road, Settings, all_ended, bare, supervised, until
 from tests.chaos.namespace import Namespace
 from tests.chaos.proxy import Proxy
@@ -49,6 +50,8 @@ class Arena:
     server: servers.Server
     random: random.Random
     folder: Path
+    claims: ClaimsKind = "rows"
+    """Where all consumers record their claims."""
     roads: dict[Road, str] = field(default_factory=dict)
     """URLs by which consumers may go, other than the server's own."""
     prefix: list[str] = field(default_factory=list)
@@ -58,7 +61,7 @@ class Arena:
     def __post_init__(self) -> None:
         self.engine = sa.create_engine(self.server.url, poolclass=sa.NullPool)
         make(self.engine, tables_for("jobs"))
-        audit.install(self.engine)
+        audit.install(self.engine, self.claims)
         self.groups: list[Group] = []
         self.supervisors: list[Group] = []
         self.bares: list[Group] = []
@@ -98,12 +101,22 @@ class Arena:
         """How consumers reach the server by this road."""
         return self.server.url if road == "direct" else self.roads[road]
 
+    @property
+    def per_batch(self) -> bool:
+        """Whether claims are rows of `claimjobs_batches`."""
+        return self.claims == "batches"
+
+    @property
+    def claimed(self) -> str:
+        """The predicate of a job that is claimed, in SQL."""
+        return open_batches.claimed(postgres=self.postgres) if self.per_batch else "status = 'claimed'"
+
     # --- groups ----------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def fleet(self, formation: Formation) -> Iterator[None]:
         """The groups of a formation at work, under load. Afterwards none of their processes is left."""
-        self.formation = formation
+        self.formation = formation.but(claims=self.claims)
         self.groups, self.supervisors, self.bares, self.witnesses = [], [], [], []
         self.strikes = []
         audit.forget(self.engine)
@@ -189,11 +202,11 @@ class Arena:
 
     def owners(self) -> dict[int, int]:
         """The processes that are registered, and how many jobs each holds."""
-        rows = self.ask(
+        in_rows = (
             "SELECT o.pid, count(j.id) FROM claimjobs_owners o "
             "LEFT JOIN jobs j ON j.owner_id = o.id AND j.status = 'claimed' WHERE o.died IS NULL GROUP BY o.pid"
         )
-        return {row[0]: row[1] for row in rows}
+        return {row[0]: int(row[1]) for row in self.ask(open_batches.OWNERS if self.per_batch else in_rows)}
 
     def busy(self, pids: list[int]) -> int:
         """One of these processes that has jobs in hand, as soon as there is one."""
@@ -249,7 +262,8 @@ class Arena:
     def _left_behind(self) -> list[str]:
         found = [f"process {pid}" for group in self.groups for pid in group.processes()]
         found += [f"owner {tuple(row)}" for row in self.ask("SELECT id, pid, died FROM claimjobs_owners")]
-        found += [f"claimed {tuple(row)}" for row in self.ask("SELECT id, owner_id FROM jobs WHERE status = 'claimed'")]
+        found += [f"claimed {tuple(row)}" for row in self.ask(f"SELECT id, owner_id FROM jobs WHERE {self.claimed}")]
+        found += [f"batch {tuple(row)}" for row in self.ask("SELECT owner_id, number, jobs FROM claimjobs_batches")]
         return found + [f"session {tuple(row)}" for row in self.sessions()]
 
     def sessions(self) -> list[Any]:
@@ -296,7 +310,7 @@ class Load(threading.Thread):
     def __init__(self, arena: Arena) -> None:
         super().__init__(name="load", daemon=True)
         self._arena = arena
-        self._queue = Queue(sa.create_engine(arena.server.url, poolclass=sa.NullPool))
+        self._queue = Queue(sa.create_engine(arena.server.url, poolclass=sa.NullPool), claims=arena.claims)
         self._ended = threading.Event()
         self._counting = threading.Lock()
         self.acknowledged = 0

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import sqlalchemy as sa
+
+from claimjobs.options import ClaimsKind
+from tests.chaos import open_batches
+from tests.chaos.open_batches import Move
 
 METADATA: Final = sa.MetaData()
 
@@ -120,11 +124,13 @@ NOW: Final = {"postgresql": _POSTGRES_NOW, "mysql": _MYSQL_NOW, "mariadb": _MYSQ
 """The database's clock, in seconds since 1970, for each dialect of SQLAlchemy."""
 
 
-def install(engine: sa.Engine) -> None:
+def install(engine: sa.Engine, claims: ClaimsKind = "rows") -> None:
     """Make the tables and the triggers, on tables of claimjobs that are there already."""
     METADATA.create_all(engine)
+    name, postgres = engine.dialect.name, engine.dialect.name == "postgresql"
+    of_batches = open_batches.triggers(NOW[name], postgres=postgres) if claims == "batches" else ()
     with engine.begin() as connection:
-        for statement in _POSTGRES if engine.dialect.name == "postgresql" else _MYSQL:
+        for statement in (*(_POSTGRES if postgres else _MYSQL), *of_batches):
             connection.exec_driver_sql(statement).close()
 
 
@@ -141,7 +147,7 @@ class Story:
     """What was written since the last page began."""
 
     runs: list[Any]
-    moves: list[Any]
+    moves: list[Move]
     sessions: set[tuple[int, int]]
     pids: dict[int, int]
     """The process of each owner."""
@@ -175,7 +181,16 @@ class Story:
     def settled_twice(self) -> list[str]:
         """Settles that were not the owner's to make, each described."""
         twice = [f"job {job} was done {times} times" for job, times in self.done.items() if times > 1]
-        return twice + [self._describe(move) for move in self.moves if self._is_wrong(move)]
+        wrong = [*self._out_of_turn(), *filter(self._is_wrong, self.moves)]
+        return twice + list(map(self._describe, wrong))
+
+    def _out_of_turn(self) -> Iterator[Move]:
+        """Moves that do not begin where the one before them ended, such as a claim of a job that is claimed."""
+        status: dict[int, str | None] = {}
+        for move in self.moves:
+            if status.get(move.job) != move.old_status:
+                yield move
+            status[move.job] = move.new_status
 
     @cached_property
     def _hands(self) -> set[tuple[int | None, int]]:
@@ -186,19 +201,19 @@ class Story:
         """
         return {(self.pids[owner], session) for owner, session in self.sessions}
 
-    def _is_wrong(self, move: Any) -> bool:
+    def _is_wrong(self, move: Move) -> bool:
         if move.old_status is None:
             return False
         if move.old_status == "unclaimed":
             return bool(move.new_status != "claimed")
-        by_owner = move.old_status == "claimed" and (self.pids.get(move.old_owner), move.session) in self._hands
+        by_owner = move.old_status == "claimed" and (self.pids.get(move.old_owner or 0), move.session) in self._hands
         handed_back = move.old_status == "claimed" and move.new_status in ("unclaimed", "dead")
-        return not by_owner and not (handed_back and self.deaths.get(move.old_owner, move.at + 1) <= move.at)
+        return not by_owner and not (handed_back and self.deaths.get(move.old_owner or 0, move.at + 1) <= move.at)
 
-    def _describe(self, move: Any) -> str:
+    def _describe(self, move: Move) -> str:
         return (
             f"job {move.job} went from {move.old_status} ({move.old_owner}) to {move.new_status or 'done'} "
-            f"in session {move.session}, at {move.at:.3f}, owner dead since {self.deaths.get(move.old_owner)}"
+            f"in session {move.session}, at {move.at:.3f}, owner dead since {self.deaths.get(move.old_owner or 0)}"
         )
 
     @property
@@ -227,8 +242,8 @@ class Story:
     # --- how long it took ------------------------------------------------------------------------------
 
     @cached_property
-    def _moves_of(self) -> dict[int, list[Any]]:
-        moves: dict[int, list[Any]] = defaultdict(list)
+    def _moves_of(self) -> dict[int, list[Move]]:
+        moves: dict[int, list[Move]] = defaultdict(list)
         for move in self.moves:
             moves[move.job].append(move)
         return moves
@@ -272,17 +287,19 @@ class Story:
         return min(later) - at if later else None
 
 
-def read(engine: sa.Engine) -> Story:
+def read(engine: sa.Engine, claims: ClaimsKind = "rows") -> Story:
     """All that was written since the last `forget`."""
+    columns = [MOVES.c[name] for name in Move._fields]
     with engine.connect() as connection:
         sessions = connection.execute(sa.select(SESSIONS)).all()
         deaths: dict[int, float] = {}
         for death in connection.execute(sa.select(DEATHS).order_by(DEATHS.c.id)):
             deaths.setdefault(death.owner, death.at)
         left = connection.execute(sa.text("SELECT id, status, d FROM jobs")).all()
+        moves = [Move(*row) for row in connection.execute(sa.select(*columns).order_by(MOVES.c.id))]
         return Story(
             runs=list(connection.execute(sa.select(RUNS).order_by(RUNS.c.id))),
-            moves=list(connection.execute(sa.select(MOVES).order_by(MOVES.c.id))),
+            moves=open_batches.as_in_rows(moves) if claims == "batches" else moves,
             sessions={(row.owner, row.session) for row in sessions},
             pids={row.owner: row.pid for row in sessions},
             deaths=deaths,

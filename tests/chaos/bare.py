@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 import sys
+from typing import Any
 
 from claimjobs import Batch, Queue, Retry
 from claimjobs.options import Liveness
@@ -15,13 +16,14 @@ PATIENCE = 180.0
 """Seconds. A MySQL that met a full disk looks once a minute whether there is space again."""
 
 
-def main(url: str, settings: dict[str, float]) -> None:
-    """Consume until SIGTERM. Settings: lease, max_batch_time, size, attempts."""
+def main(url: str, settings: dict[str, Any]) -> None:
+    """Consume until SIGTERM. Settings: lease, max_batch_time, size, attempts, claims."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
     liveness = Liveness(lease=settings["lease"], max_batch_time=settings["max_batch_time"], patience=PATIENCE)
-    with Queue(url, liveness=liveness, retry=Retry(int(settings["attempts"]))) as queue:
+    retry = Retry(settings["attempts"])
+    with Queue(url, liveness=liveness, retry=retry, claims=settings["claims"]) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
-        for batch in queue.batches(int(settings["size"])):
+        for batch in queue.batches(settings["size"]):
             _handle(batch)
     queue.engine.dispose()
 

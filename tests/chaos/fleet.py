@@ -16,6 +16,8 @@ from typing import Final, Literal
 
 import psutil
 
+from claimjobs.options import ClaimsKind
+
 ROOT: Final = Path(__file__).parents[2]
 HANDLER: Final = "tests.chaos.work:handle"
 PATIENCE: Final = 60.0
@@ -49,6 +51,8 @@ class Settings:
     """How it reaches the server."""
     clock: float = 0.0
     """Hours by which its clock is off."""
+    claims: ClaimsKind = "rows"
+    """Where its claims are recorded."""
     stop_timeout: float | None = None
     """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 
@@ -164,6 +168,7 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--lease": settings.lease,
         "--max-batch-time": settings.max_batch_time,
         "--attempts": settings.attempts,
+        "--claims": settings.claims,
         "--url": url,
     }
     if settings.stop_timeout is not None:
@@ -174,7 +179,7 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
 
 def bare(url: str, settings: Settings) -> list[str]:
     """The command of a consumer without a supervisor."""
-    given = {name: getattr(settings, name) for name in ("size", "lease", "max_batch_time", "attempts")}
+    given = {name: getattr(settings, name) for name in ("size", "lease", "max_batch_time", "attempts", "claims")}
     return [sys.executable, "-m", "tests.chaos.bare", url, json.dumps(given)]
 
 

@@ -17,11 +17,13 @@ import pytest
 import sqlalchemy as sa
 
 import servers
+from claimjobs.options import ClaimsKind
 from tests.chaos import audit
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults import Fault, disk, network, processes, server, work
 from tests.chaos.faults.fault import Ticket
 from tests.chaos.fleet import ROOT, Formation, until
+from tests.chaos.open_batches import Move, as_in_rows
 from tests.chaos.verdict import run
 from tests.chaos.work import KILLS, RAISES
 
@@ -40,6 +42,9 @@ MACHINES_AND_SERVERS = (
     processes.kill_supervisor,
 )
 
+OWNER, OTHER = 10_000_001, 10_000_002
+"""Ids of two owners."""
+
 DEADLINE = 30
 """Seconds until work must go on: how fast it does is for `make chaos` to say, on a quiet machine."""
 
@@ -57,16 +62,17 @@ def _seed_is_told() -> None:
 
 @pytest.fixture(scope="module", params=["postgres", "mysql"])
 def arena(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
-    yield from _arena(request.param, tmp_path_factory.mktemp("chaos"))
+    backend, _, claims = request.param.partition(" ")
+    yield from _arena(backend, tmp_path_factory.mktemp("chaos"), claims or "rows")
 
 
-def _arena(backend: servers.Backend, folder: Path) -> Iterator[Arena]:
+def _arena(backend: servers.Backend, folder: Path, claims: ClaimsKind) -> Iterator[Arena]:
     try:
         started = own_server(backend)
     except servers.Unavailable as error:
         pytest.fail(f"no {backend} server: {error}", pytrace=False)
     with started:
-        yield Arena(started, random.Random(f"{SEED} {backend}"), folder, hang_seconds=4.0)
+        yield Arena(started, random.Random(f"{SEED} {backend}"), folder, claims, hang_seconds=4.0)
 
 
 def _in_turn(arena: Arena, strikes: tuple[Callable[[Arena], None], ...]) -> None:
@@ -96,6 +102,12 @@ def _fault(
 def test_processes_servers_and_connections_die(arena: Arena) -> None:
     formation = ALL_SORTS.but(road="proxy", clock=5.0)
     _kept(arena, _fault(formation, *MACHINES_AND_SERVERS, place=network.behind_a_proxy))
+
+
+@pytest.mark.parametrize("arena", ["postgres batches", "mysql batches"], indirect=True)
+def test_processes_and_servers_die_with_claims_per_batch(arena: Arena) -> None:
+    strikes = (processes.kill_bare, processes.freeze, server.end_sessions, server.restart, server.hold_row_locks)
+    _kept(arena, _fault(ALL_SORTS, *strikes))
 
 
 @pytest.mark.parametrize("arena", ["postgres"], indirect=True)
@@ -137,19 +149,39 @@ def _settle_as_a_stranger(arena: Arena) -> bool:
 
 
 def test_the_audit_misses_a_job_that_is_gone() -> None:
-    story = audit.Story(
-        runs=[], moves=[_Enqueued(1), _Enqueued(2)], sessions=set(), pids={}, deaths={}, left={2: ("dead", "plain")}
-    )
+    story = _story(_move(1, None, "unclaimed"), _move(2, None, "unclaimed"), left={2: ("dead", "plain")})
     assert story.lost(frozenset({"plain"})) == [1]
     assert story.lost(frozenset()) == [1, 2]
 
 
-class _Enqueued:
-    old_status = None
-    new_status = "unclaimed"
+def test_the_audit_sees_a_job_in_two_open_batches() -> None:
+    story = _story(
+        _move(1, None, "unclaimed"),
+        _move(1, "unclaimed", "claimed", new=OWNER),
+        _move(1, "unclaimed", "claimed", new=OTHER),
+        _move(1, "claimed", None, old=OWNER),
+    )
+    [claimed] = story.settled_twice
+    assert claimed.startswith("job 1 went from unclaimed (None) to claimed")
 
-    def __init__(self, job: int) -> None:
-        self.job = job
+
+def test_the_audit_joins_the_parts_of_a_settle_of_one_session_only() -> None:
+    claimed, left = _move(1, "unclaimed", "claimed", new=OWNER), _move(1, "claimed", "unclaimed", old=OWNER)
+    done, by_another = _move(1, "unclaimed", None), _move(1, "unclaimed", None, session=2)
+    assert as_in_rows([claimed, left, done]) == [claimed, _move(1, "claimed", None, old=OWNER)]
+    assert as_in_rows([claimed, left, by_another]) == [claimed, left, by_another]
+    assert as_in_rows([claimed, left, claimed, left, done])[1:3] == [left, claimed]
+
+
+def _story(*moves: Move, left: dict[int, tuple[str, str]] | None = None) -> audit.Story:
+    pids = {OWNER: 1, OTHER: 2}
+    return audit.Story(runs=[], moves=list(moves), sessions={(OWNER, 1)}, pids=pids, deaths={}, left=left or {})
+
+
+def _move(
+    job: int, before: str | None, after: str | None, *, old: int | None = None, new: int | None = None, session: int = 1
+) -> Move:
+    return Move(job, old, new, before, after, session, 0.0)
 
 
 def test_a_clock_can_be_put_off() -> None:

@@ -76,7 +76,7 @@ def _run(arena: Arena, fault: Fault, times: int) -> Verdict:
 
 def judge(arena: Arena, fault: Fault, leaks: list[str]) -> Verdict:
     """What became of it."""
-    story = audit.read(arena.engine)
+    story = audit.read(arena.engine, arena.claims)
     verdict = Verdict(arena.server.backend, fault.name, times=arena.injected, jobs=len(story.enqueued))
     verdict.lost = len(story.lost(fault.poison)) + max(0, arena.load.acknowledged - verdict.jobs)
     verdict.settled_twice = len(story.settled_twice)

@@ -73,5 +73,5 @@ def _nothing_charged(arena: Arena) -> None:
 
 
 def _claimjobs(arena: Arena, *words: str) -> None:
-    command = [sys.executable, "-m", "claimjobs", *words, "--url", arena.server.url]
+    command = [sys.executable, "-m", "claimjobs", *words, "--claims", arena.claims, "--url", arena.server.url]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=60)

@@ -97,9 +97,9 @@ def _end_others(arena: Arena, connection: sa.Connection) -> None:
 def hold_row_locks(arena: Arena) -> None:
     """Somebody's long transaction locks what is claimed, and some of what waits, for longer than the lease."""
     with arena.engine.connect() as connection:
-        locked = "SELECT id FROM jobs WHERE status {} ORDER BY id LIMIT 60 FOR UPDATE"
-        connection.exec_driver_sql(locked.format("= 'claimed'")).close()
-        connection.exec_driver_sql(locked.format("= 'unclaimed'") + " SKIP LOCKED").close()
+        locked = "SELECT id FROM jobs WHERE {} ORDER BY id LIMIT 60 FOR UPDATE"
+        connection.exec_driver_sql(locked.format(arena.claimed)).close()
+        connection.exec_driver_sql(locked.format("status = 'unclaimed'") + " SKIP LOCKED").close()
         arena.pause(arena.formation.settings.lease + 0.5, arena.formation.settings.lease + 1.5)
         connection.rollback()
     arena.hit(arena.consumers(), consumers=0)
