@@ -147,7 +147,7 @@ def _literal(value: Any) -> str | None:
     """A number or a plain word as SQL; None for other values."""
     if type(value) is int:
         return f"({value})" if value < 0 else str(value)
-    return f"'{value}'" if isinstance(value, str) and WORD.fullmatch(value) else None
+    return f"'{value}'" if type(value) is str and WORD.fullmatch(value) else None  # an enum prints another text
 
 
 def _is_whole(compiled: SQLCompiler) -> bool:

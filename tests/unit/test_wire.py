@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -61,11 +62,16 @@ def test_constants_are_written_into_a_text_that_the_server_prepares() -> None:
     )
 
 
-def test_a_constant_that_needs_quotes_leaves_all_of_them_parameters() -> None:
+class Kind(str, Enum):  # noqa: UP042 - a StrEnum prints its value
+    RARE = "rare"
+
+
+@pytest.mark.parametrize("value", ["it's", "50%", Kind.RARE, True])
+def test_a_constant_that_is_no_plain_word_leaves_all_of_them_parameters(value: Any) -> None:
     given = {"size": 10}
-    statement = sa.select(ID).where(JOBS.c.changed == 4, ODD_NAME == "it's").limit(sa.bindparam("size"))
-    text = text_of(statement, POSTGRES, given, "size")
-    assert sorted(map(str, text.parameters(given).values())) == ["10", "4", "it's"]
+    statement = sa.select(ID).where(JOBS.c.changed == 4, sa.literal(value, sa.Text) == ODD_NAME)
+    text = text_of(statement.limit(sa.bindparam("size")), POSTGRES, given, "size")
+    assert list(text.parameters(given).values()) == [4, value, 10]
 
 
 @pytest.mark.parametrize(
