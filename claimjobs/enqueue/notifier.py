@@ -40,7 +40,7 @@ class Notifier:
         self._choose = wake(backend.owners, backend.dialect, jobs)
         self._claims = backend.roles.name
         can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
-        self._may: bool | None = None if can else False
+        self._may: bool | None = None if can and backend.refusal is None else False
         """Whether this user may read and wake owners; None: not tried yet."""
         self._waiting: weakref.WeakKeyDictionary[sa.Transaction, int] = weakref.WeakKeyDictionary()
         self._followed: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
