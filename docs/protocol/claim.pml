@@ -11,10 +11,14 @@
                     server itself ends a session that was left behind, sooner or later
    -DLOCKING_FENCE  the fence holds the owner's row until the claim is committed, as on MySQL; otherwise it reads a
                     snapshot, as on Postgres
+   -DBATCHES        claims per batch: a row of its own is the claim, and no job is written. Who locks the job's row is
+                    not told that it was claimed, so that a claim looks a second time, under its lock. A settle deletes
+                    the batch, then waits for the job's row
 
    `make model` runs it, and again with each rule left out, which must be found out: see tests/protocol/model.py.
 
    -DNO_GUARD       a settle does not look who holds the claim
+   -DNO_SECOND_LOOK a claim per batch believes what it saw before it had locked the job's row
    -DNO_FENCE       a claim does not look whether its owner was declared dead
    -DNO_SWEEP       nobody looks for jobs whose owner is in no table
    -DNO_DOUBT       after a lost answer nobody looks for claims that happened
@@ -27,11 +31,14 @@
 #endif
 #define IDS 9            /* 1 to 8: one for each consumer, and two more for each of three mishaps (asserted) */
 
-#define FREE 0           /* the job, as committed: FREE, DONE, or the id of the owner that has claimed it */
+#define FREE 0           /* the job, as committed: FREE, DONE, or the id of the owner that has claimed it: that of its
+                            row or, with BATCHES, of the open batch that it is in */
 #define DONE 255
 #define CLAIMED (job != FREE && job != DONE)
 
-mtype = { NONE, CLAIM, SETTLE };
+mtype = { NONE, CLAIM, SETTLE,
+          LOOK,          /* BATCHES: the job's row is locked, and no batch was inserted yet */
+          TAKE_OUT };    /* BATCHES: the batch was deleted, and the job's row is not locked yet */
 
 typedef Session {
     bool open;
@@ -40,7 +47,7 @@ typedef Session {
     byte lock;           /* the owner whose session lock it holds */
     byte name;           /* in whose name the transaction is */
     byte claim;          /* which claim a settle means */
-    mtype tx;            /* a transaction not committed yet; it has the job's row locked */
+    mtype tx;            /* a transaction not committed yet; it has the job's row locked, but for TAKE_OUT */
 }
 
 Session at[4];           /* of consumer c: 2c and 2c + 1; one in use, the other perhaps left behind */
@@ -54,7 +61,15 @@ bool gone[IDS];          /* its row was taken out */
 byte looked_at;          /* the owner that a janitor has found dead, until it gives a sign of life */
 byte mishaps;
 
-#define ROW_LOCKED (at[0].tx != NONE || at[1].tx != NONE || at[2].tx != NONE || at[3].tx != NONE)
+#define LOCKS_ROW(k) (at[k].tx != NONE && at[k].tx != TAKE_OUT)
+#define ROW_LOCKED (LOCKS_ROW(0) || LOCKS_ROW(1) || LOCKS_ROW(2) || LOCKS_ROW(3))
+#define SETTLING(k, i) ((at[k].tx == TAKE_OUT || at[k].tx == SETTLE) && at[k].name == i)
+#define BATCH_LOCKED(i) (SETTLING(0, i) || SETTLING(1, i) || SETTLING(2, i) || SETTLING(3, i))
+#ifdef BATCHES
+#define CLAIM_LOCKED(i) BATCH_LOCKED(i)
+#else
+#define CLAIM_LOCKED(i) ROW_LOCKED
+#endif
 #define LOCK_HELD(i) (at[0].lock == i || at[1].lock == i || at[2].lock == i || at[3].lock == i)
 #define CLAIMING(k, i) (at[k].tx == CLAIM && at[k].name == i)
 #define BEING_CLAIMED(i) (CLAIMING(0, i) || CLAIMING(1, i) || CLAIMING(2, i) || CLAIMING(3, i))
@@ -72,7 +87,9 @@ inline end_sessions_of(i) {
 
 inline commit(k) {
     if
-    :: at[k].tx == CLAIM -> job = at[k].name; claims++
+    :: at[k].tx == CLAIM ->
+        assert(job == FREE);                 /* nothing is claimed twice: no job is in two open batches */
+        job = at[k].name; claims++
     :: at[k].tx == SETTLE ->
         assert(!settled);                    /* nothing is settled twice */
         assert(at[k].claim == claims);       /* and by nobody but the owner of the claim */
@@ -139,6 +156,27 @@ proctype Consumer(byte c) {
         }
 
     /* claim: find, lock, mark; then commit */
+#ifdef BATCHES
+    :: atomic { !LOST && !in_hand && job == FREE && alive[id[c]] -> skip };  /* one that was refused finds out: above */
+        atomic { if :: !LOST && job != DONE && !ROW_LOCKED -> at[use].tx = LOOK :: else fi };
+        atomic {
+            if
+#ifdef NO_SECOND_LOOK
+            :: at[use].tx == LOOK && alive[id[c]] ->
+#else
+            :: at[use].tx == LOOK && job == FREE && alive[id[c]] ->
+#endif
+                at[use].tx = CLAIM; at[use].name = id[c]
+            :: else -> at[use].tx = NONE
+            fi };
+        atomic {
+            if
+            :: at[use].tx == CLAIM ->
+                send_commit(c);
+                if :: told -> in_hand = true; hand_id = id[c]; hand_claim = claims; doubt = false :: else fi
+            :: else
+            fi }
+#else
 #ifdef NO_FENCE
     :: atomic { !LOST && !in_hand && job == FREE && !ROW_LOCKED ->
 #else
@@ -151,27 +189,34 @@ proctype Consumer(byte c) {
             :: told -> in_hand = true; hand_id = id[c]; hand_claim = claims; doubt = false
             :: else
             fi }
+#endif
 
     /* a claim that finds nothing; what is held and not known of is handed back */
 #ifndef NO_DOUBT
-    :: atomic { !LOST && !in_hand && doubt && !ROW_LOCKED && alive[id[c]] ->
+    :: atomic { !LOST && !in_hand && doubt && !CLAIM_LOCKED(id[c]) && alive[id[c]] ->
         if :: job == id[c] -> job = FREE :: else fi;
         doubt = at[OTHER].open }             /* not before the session that was left behind has ended */
 #endif
 
     /* settle: guarded, then commit */
 #ifdef NO_GUARD
-    :: atomic { !LOST && in_hand && !ROW_LOCKED && CLAIMED ->
+    :: atomic { !LOST && in_hand && !CLAIM_LOCKED(hand_id) && CLAIMED ->
 #else
-    :: atomic { !LOST && in_hand && !ROW_LOCKED && job == hand_id ->
+    :: atomic { !LOST && in_hand && !CLAIM_LOCKED(hand_id) && job == hand_id ->
 #endif
-        at[use].tx = SETTLE; at[use].name = hand_id; at[use].claim = hand_claim };
+        at[use].name = hand_id; at[use].claim = hand_claim;
+#ifdef BATCHES
+        at[use].tx = TAKE_OUT };
+        atomic { at[use].tx != TAKE_OUT || !ROW_LOCKED -> if :: at[use].tx == TAKE_OUT -> at[use].tx = SETTLE :: else fi };
+#else
+        at[use].tx = SETTLE };
+#endif
         atomic {
             send_commit(c);
             if :: told -> in_hand = false; doubt = false :: else fi }
 
     /* refused: lost to somebody, unless an earlier try of this settle happened */
-    :: atomic { !LOST && in_hand && !ROW_LOCKED && job != hand_id ->
+    :: atomic { !LOST && in_hand && !CLAIM_LOCKED(hand_id) && job != hand_id ->
         if
 #ifdef NO_ASK
         :: doubt && id[c] == hand_id ->
@@ -205,8 +250,8 @@ proctype Consumer(byte c) {
 #endif
 #define DEAD(i) (i < next && alive[i] && (FREE_LOCK(i) || (i != id[0] && i != id[1])))
 #define LIVES(i) (i < next && alive[i] && MISHAP)
-#define LEFT(i) (!ROW_LOCKED && job == i && !alive[i] && !gone[i])
-#define UNKNOWN(i) (!ROW_LOCKED && job == i && gone[i])
+#define LEFT(i) (!ROW_LOCKED && !CLAIM_LOCKED(i) && job == i && !alive[i] && !gone[i])
+#define UNKNOWN(i) (!ROW_LOCKED && !CLAIM_LOCKED(i) && job == i && gone[i])
 
 /* The hearts of all that live, as one: the database lets one at a time declare an owner dead. */
 proctype Janitor() {
@@ -228,6 +273,9 @@ proctype Janitor() {
             :: !looked_at                                      /* it came back meanwhile */
 #ifdef LOCKING_FENCE
             :: looked_at && BEING_CLAIMED(looked_at)           /* its row is locked: at the next look */
+#endif
+#ifdef BATCHES
+            :: looked_at && BATCH_LOCKED(looked_at)            /* a settle is not committed: at the next look */
 #endif
             :: else ->
                 alive[looked_at] = false;

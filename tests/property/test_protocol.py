@@ -31,8 +31,8 @@ from hypothesis.stateful import (
 
 from claimjobs import Batch, Job, Queue, Retry
 from claimjobs.lease.registry import OwnerState
-from claimjobs.options import Liveness
-from claimjobs.table.definitions import article_table
+from claimjobs.options import CLAIMS, ClaimsKind, Liveness
+from claimjobs.table.definitions import article_table, batches_table
 from tests.backends import Backend, Clock
 from tests.conformance.owners import (
     LONG_AGO,
@@ -46,8 +46,10 @@ from tests.conformance.owners import (
     write_owner,
 )
 from tests.property.model import ATTEMPTS, BASE, CAP, RELEASED, Model, Word
+from tests.property.model import Job as Row
 
 JOBS = article_table()
+BATCHES = batches_table()
 RETRY = Retry(attempts=ATTEMPTS, base=BASE, cap=CAP)
 LEASE = 60.0
 """Seconds: nobody is silent for so long unless a rule says so, for no heart beats here but by a rule."""
@@ -103,9 +105,9 @@ class Protocol(RuleBasedStateMachine):
     hands: Bundle[Held] = Bundle("hands")
     sights: Bundle[list[OwnerState]] = Bundle("sights")
 
-    def __init__(self, backend: Backend, clock: Clock, queues: list[Queue]) -> None:
+    def __init__(self, backend: Backend, clock: Clock, queues: list[Queue], claims: ClaimsKind) -> None:
         super().__init__()
-        self.backend, self.clock = backend, clock
+        self.backend, self.clock, self.per_batch = backend, clock, claims == "batches"
         self.model = Model()
         self.ids: dict[str, int] = {}
         self.enqueued = 0
@@ -122,10 +124,10 @@ class Protocol(RuleBasedStateMachine):
         for consumer in self.consumers:
             consumer.queue.close()
         self.consumers[0].queue.reclaim()
-        held = [row.d for row in self._rows() if row.status == "claimed"]
+        held = [row.d for row in self._rows() if row.status == "claimed"] + self._batches()
         left = self._owners()
-        self.backend.run("DELETE FROM jobs")
-        self.backend.run("DELETE FROM claimjobs_owners")
+        for table in ("jobs", "claimjobs_batches", "claimjobs_owners"):
+            self.backend.run(f"DELETE FROM {table}")
         assert (held, left) == ([], set())
 
     # --- work ------------------------------------------------------------------------------------------
@@ -159,7 +161,7 @@ class Protocol(RuleBasedStateMachine):
         taken = [job.d for job in batch.jobs]
         assert taken == wanted[: len(taken)]
         assert bool(taken) == bool(wanted)
-        assert {job.owner_id for job in batch.jobs} <= {consumer.id}
+        assert {job.owner_id for job in batch.jobs} <= {None if self.per_batch else consumer.id}
         assert self.model.is_alive(consumer.id) or not taken
         self.model.claim(consumer.id, taken)
         if not taken:
@@ -282,11 +284,17 @@ class Protocol(RuleBasedStateMachine):
         """So none is lost, none comes back, and no attempt is charged that should not be."""
         rows = self._rows()
         self.ids = {row.d: row.id for row in rows}
-        found = [(row.d, row.status, row.owner_id, row.attempts, row.suspect) for row in rows]
+        claims = self._claims_of(rows)
+        found = [(row.d, *claim, row.attempts, row.suspect) for row, claim in zip(rows, claims, strict=True)]
         jobs = self.model.jobs.values()
-        assert found == [(job.name, job.status, job.owner, job.attempts, job.suspect) for job in jobs]
+        assert found == [(job.name, job.status, self._owner_of(job), job.attempts, job.suspect) for job in jobs]
         for row, job in zip(rows, jobs, strict=True):
             job.narrow(row.run_at)
+
+    @invariant()
+    def no_job_is_in_two_open_batches(self) -> None:
+        keys = [key for batch in self._batches() for key in batch.keys_]
+        assert len(keys) == len(set(keys))
 
     @invariant()
     def what_a_living_owner_has_in_hand_is_its_own_alone(self) -> None:
@@ -336,6 +344,23 @@ class Protocol(RuleBasedStateMachine):
         for consumer in its if lasts else ():
             self._is_cut(consumer)
 
+    def _claims_of(self, rows: list[Any]) -> list[tuple[str, int | None]]:
+        """The state of each job, and its owner. With claims per batch its row says nothing of a claim."""
+        if not self.per_batch:
+            return [(row.status, row.owner_id) for row in rows]
+        assert not [row.d for row in rows if row.status == "claimed" or row.owner_id is not None]
+        owners = {key: batch.owner_id for batch in self._batches() for key in batch.keys_}
+        return [("claimed", owners[row.id]) if row.id in owners else (row.status, None) for row in rows]
+
+    def _owner_of(self, job: Row) -> int | None:
+        """The owner that is to be seen: a done job keeps it in its row, where claims are written there."""
+        return None if self.per_batch and job.status != "claimed" else job.owner
+
+    def _batches(self) -> list[Any]:
+        batches = sa.select(BATCHES.c.owner_id, BATCHES.c["keys"].label("keys_")).where(BATCHES.c.jobs > 0)
+        with self.backend.engine.connect() as connection:
+            return list(connection.execute(batches))
+
     def _rows(self) -> list[Any]:
         with self.backend.engine.connect() as connection:
             return list(connection.execute(sa.select(JOBS).order_by(JOBS.c.id)))
@@ -356,10 +381,13 @@ def _said(batch: Batch, job: Job, word: Word) -> Word:
 
 
 @pytest.mark.timeout(600)  # when it fails it looks for the fewest steps that do
-def test_whatever_owners_do_the_database_is_as_the_model_has_it(backend: Backend, clock: Clock) -> None:
-    options: dict[str, Any] = {"now": clock.sql, "retry": RETRY, "liveness": Liveness(lease=LEASE)}
+@pytest.mark.parametrize("claims", CLAIMS)
+def test_whatever_owners_do_the_database_is_as_the_model_has_it(
+    backend: Backend, clock: Clock, claims: ClaimsKind
+) -> None:
+    options: dict[str, Any] = {"now": clock.sql, "retry": RETRY, "liveness": Liveness(lease=LEASE), "claims": claims}
     lease_only = {**options, "liveness": Liveness(lease=LEASE, session_lock=False)}
     queues = [backend.queue(JOBS, **options) for _ in range(2)]
     queues.append(backend.queue(JOBS, on_done="keep", **lease_only))
-    machine = partial(Protocol, backend, clock, queues)
+    machine = partial(Protocol, backend, clock, queues, claims)
     run_state_machine_as_test(machine, settings=PROFILE)  # type: ignore[arg-type]  # any factory will do

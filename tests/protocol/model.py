@@ -40,8 +40,16 @@ class Rule:
         return " ".join((self.left_out, *self.where))
 
 
-PROTOCOLS: tuple[tuple[str, ...], ...] = ((), ("LOCKING_FENCE",), ("LEASE_ONLY",), ("LEASE_ONLY", "LOCKING_FENCE"))
-"""Postgres, MySQL, and each of them where no session lock can be had."""
+PROTOCOLS: tuple[tuple[str, ...], ...] = (
+    (),
+    ("LOCKING_FENCE",),
+    ("LEASE_ONLY",),
+    ("LEASE_ONLY", "LOCKING_FENCE"),
+    ("BATCHES",),
+    ("LEASE_ONLY", "BATCHES"),
+)
+"""Postgres, MySQL, and each of them where no session lock can be had. Claims per batch are the same on both: the fence
+is in an INSERT ... SELECT, which locks no row that it reads."""
 
 RULES = (
     Rule("NO_GUARD", SAFETY),
@@ -51,6 +59,9 @@ RULES = (
     Rule("NO_SWEEP", STAYS, ("LEASE_ONLY",)),
     Rule("NO_KILL", DONE),
     Rule("NO_FENCE", DONE, ("LEASE_ONLY",)),
+    Rule("NO_SECOND_LOOK", SAFETY, ("BATCHES",)),
+    Rule("NO_GUARD", SAFETY, ("BATCHES",)),
+    Rule("NO_SWEEP", STAYS, ("LEASE_ONLY", "BATCHES")),
 )
 """What ending a dead owner's session does not leave to do, the sweep and the fence do where it cannot be ended."""
 
