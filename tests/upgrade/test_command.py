@@ -19,7 +19,7 @@ def test_check_names_what_is_outdated_and_the_command_upgrades_it(database: Back
     install(database, "schema-1")
     ended = claimjobs("upgrade-tables", "--check", "--url", database.url)
     assert ended.code == exits.OUTDATED
-    assert "claimjobs_queues: missing; " in ended.out
+    assert all(f"claimjobs_{name}: missing; " in ended.out for name in ("queues", "batches"))
     assert "jobs: schema 1; 1 statement to schema 2\n" in ended.out
     ended = claimjobs("upgrade-tables", "--yes", "--url", database.url)
     assert ended.code == exits.OK
