@@ -209,7 +209,7 @@ def test_an_option_that_cannot_be_meant(words: tuple[str, ...], told: str) -> No
     ("text", "told"),
     [
         ("table = x", "is no TOML: Invalid value (at line 1, column 9): correct it there"),
-        ('colour = "x"', "line 1: 'colour' is not known here: choose one of table, hold, lock, side_car, order_by"),
+        ('colour = "x"', "line 1: 'colour' is not known here: choose one of table, hold, claims, lock, side_car"),
         ('table = "t"\n\n[columns]\ncolour = "x"', "line 4: 'colour' is no role: choose one of key, status, owner_id"),
         ("[states]\nready = 0", "line 2: 'ready' is no state: choose one of unclaimed, claimed, done, dead"),
         ("[states]\ndone = [1]", "line 2: done = [1]: give a number, true, false or a text in quotes"),
