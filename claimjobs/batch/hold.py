@@ -40,7 +40,7 @@ class Hold(ABC):
     """Whether a settle that failed cannot be tried again."""
     settles_and_claims: bool
     """Whether the next batch can be claimed in the transaction of a settle."""
-    locks_while_it_works: bool
+    keeps_locks: bool
     """Whether a job is locked until its handler has ended, and not only for a claim."""
 
     def __init__(self, backend: Backend, settler: Settler, report: Report, control: Control) -> None:

@@ -259,7 +259,7 @@ class TransactionHold(Hold):
 
     settle_is_final = True
     settles_and_claims = False
-    locks_while_it_works = True
+    keeps_locks = True
     owner_id = NOBODY
 
     def __init__(

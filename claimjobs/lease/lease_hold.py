@@ -51,7 +51,7 @@ class LeaseHold(Hold):
 
     settle_is_final = False
     settles_and_claims = True
-    locks_while_it_works = False
+    keeps_locks = False
 
     def __init__(
         self,

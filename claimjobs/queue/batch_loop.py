@@ -105,7 +105,7 @@ class BatchLoop:
 
     def _slept(self, empty: Batch, idleness: IdleBackoff) -> bool:
         """Sleep until there may be work. Returns False if a sleep is not possible, or not worth its cost."""
-        if empty.contended and not self._parts.hold.locks_while_it_works:
+        if empty.contended and not self._parts.hold.keeps_locks:
             return False
         sleeper = self._parts.sleeper
         if sleeper is None or not sleeper.can_sleep() or not idleness.may_sleep:

@@ -142,16 +142,16 @@ def group_size(roles: ColumnRoles) -> sa.ColumnElement[int]:
 
 def first(rows: sa.Select[Any], selection: Selection) -> sa.Select[Any]:
     """The first `limit` rows of a selection, in order."""
-    return in_turn([part.limit(LIMIT) for part in in_order(rows, selection)], LIMIT)
+    return one_after_another([part.limit(LIMIT) for part in in_order(rows, selection)], LIMIT)
 
 
 def in_order(rows: sa.Select[Any], selection: Selection) -> list[sa.Select[Any]]:
-    """The rows of a selection, in order: a statement for each of its ranges, for `in_turn`."""
+    """The rows of a selection, in order: a statement for each of its ranges, for `one_after_another`."""
     found = rows.where(selection.found).order_by(*selection.order)
     return [found.where(part) for part in selection.after] or [found]
 
 
-def in_turn(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[int]) -> sa.Select[Any]:
+def one_after_another(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[int]) -> sa.Select[Any]:
     """The rows of the first part, then those of the next, up to a limit, which each part has as well.
 
     A database reads a part, and locks its rows, only if the parts before it had too few rows.

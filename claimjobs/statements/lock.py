@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.column_encoding import Parts, encoded, encoded_with_last
-from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, in_turn, numbered, same_key
+from claimjobs.statements.find import PLACE, SIZE, Selection, in_order, numbered, one_after_another, same_key
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -44,7 +44,7 @@ def lock_first(roles: ColumnRoles, dialect: Dialect, selection: Selection, read:
 
 def first_free(rows: sa.Select[Any], selection: Selection, roles: ColumnRoles) -> sa.Select[Any]:
     """Lock the first `size` rows of a selection that nobody else has locked, for a database that `locks_in_order`."""
-    return in_turn([free_ones(part.limit(SIZE), roles) for part in in_order(rows, selection)], SIZE)
+    return one_after_another([free_ones(part.limit(SIZE), roles) for part in in_order(rows, selection)], SIZE)
 
 
 def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.ColumnElement[bool]]) -> sa.Select[Any]:
