@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,6 +47,8 @@ class Hold(ABC):
     def __init__(self, backend: Backend, settler: Settler, report: Report, control: Control) -> None:
         self._backend, self._settler, self._report, self._control = backend, settler, report, control
         self._range = CandidateRange(report)
+        self._forgotten = 0.0
+        """When the plans of claims were forgotten last, by this machine's clock."""
         self._process = os.getpid()
         self._read_pause = pause.read(backend.roles.name)
 
@@ -77,12 +80,17 @@ class Hold(ABC):
 
     @abstractmethod
     def read_pause(self, patience: float | None = None) -> None:
-        """Read whether the queue is paused, and note it in the control. Claims are planned anew after that."""
+        """Read whether the queue is paused, and note it in the control. Claims are planned anew after that.
+
+        An idle consumer, which has not claimed since the last call, sends nothing for that.
+        """
 
     def _note_pause(self, connection: sa.Connection) -> None:
         paused = connection.execute(self._read_pause).first() is not None
         self._control.set_paused(paused)
-        if (forget := self._backend.dialect.sessions.forget_plans) is not None:
+        forget = self._backend.dialect.sessions.forget_plans
+        if forget is not None and self._range.since > self._forgotten:
+            self._forgotten = time.monotonic()
             connection.execute(sa.text(forget))
 
     @abstractmethod

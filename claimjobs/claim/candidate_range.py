@@ -26,7 +26,8 @@ class CandidateRange:
         self._report = report
         self._strategy: ClaimStrategy | None = None
         self._cursor = Cursor(None)
-        self._since = 0.0
+        self.since = 0.0
+        """When the last request was made, by this machine's clock."""
         self._in_vain = 0
         """How many claims from the head have failed since the last one that was final."""
 
@@ -34,14 +35,14 @@ class CandidateRange:
         """A request for `size` jobs. The cursor belongs to one strategy: another one begins at the head."""
         if strategy is not self._strategy:
             self._strategy, self._cursor = strategy, Cursor(strategy.keyset_order)
-        self._since = time.monotonic()
+        self.since = time.monotonic()
         limit = self._overfetch.most(size) if strategy.is_lazy else self._overfetch.limit(size)
         return ClaimRequest(size, limit, self._cursor.begin())
 
     def learn(self, request: ClaimRequest, result: ClaimResult) -> None:
         """Learn from the result of the last request, and count it in the report."""
         self._overfetch.learn(result, request.size, request.limit)
-        self._cursor.learn(result, request, time.monotonic() - self._since)
+        self._cursor.learn(result, request, time.monotonic() - self.since)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
 
     def is_over(self, request: ClaimRequest, result: ClaimResult) -> bool:
