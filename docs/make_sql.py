@@ -417,6 +417,7 @@ def look(backend: Backend) -> Sent:
         _live(queue)
         _reclaim(queue, backend)
         _bury(queue)
+        hold_of(queue).read_pause()  # as a heartbeat does, after claims
         queue.claim(1)  # held, and released when the queue is closed
     with still(Queue(engine, article_table(), claims="batches")) as queue:
         _claim_per_batch(queue)

@@ -48,7 +48,7 @@ def open_now(batches: OpenBatches) -> sa.Select[Any]:
 def close(batches: OpenBatches) -> sa.Delete:
     """Delete the batch `number` of `me`, if it has `meant` jobs: it is settled as a whole."""
     table = batches.table
-    return sa.delete(table).where(table.c.owner_id == _ME, table.c.number == NUMBER, table.c.jobs == JOBS)
+    return sa.delete(table).where(batches.of(_ME), table.c.number == NUMBER, table.c.jobs == JOBS)
 
 
 def locked(batches: OpenBatches) -> sa.Select[Any]:
@@ -75,7 +75,7 @@ def shorten(batches: OpenBatches) -> sa.Update:
     """Let the batch `number` of `me` have only the jobs `keys`."""
     table = batches.table
     keys = batches.dialect.json_of_keys(batches.key, "claimjobs_json")
-    return sa.update(table).where(table.c.owner_id == _ME, table.c.number == NUMBER).values(keys=keys, jobs=JOBS)
+    return sa.update(table).where(batches.of(_ME), table.c.number == NUMBER).values(keys=keys, jobs=JOBS)
 
 
 def close_all(batches: OpenBatches) -> sa.Delete:
@@ -98,7 +98,7 @@ def begin(batches: OpenBatches) -> sa.Insert:
 
 def owners_by_row(batches: OpenBatches, owners: sa.Table) -> sa.Select[Any]:
     """How many owners of the queue record their claims in the rows of the jobs."""
-    by_batch = sa.exists().where(batches.table.c.owner_id == owners.c.id)
+    by_batch = sa.exists().where(batches.of(owners.c.id))
     return sa.select(sa.func.count()).select_from(owners).where(owners.c.claims == batches.claims, ~by_batch)
 
 

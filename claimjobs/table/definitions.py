@@ -146,13 +146,14 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
     return sa.Table(
         BATCHES_TABLE,
         metadata if metadata is not None else sa.MetaData(),
+        sa.Column(
+            "claims", exact_text(LONGEST_NAME), primary_key=True, comment="the table of its jobs, as of an owner"
+        ),
         sa.Column("owner_id", sa.Integer, primary_key=True, autoincrement=False, comment="who holds its jobs"),
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False, comment="among those of its owner"),
-        sa.Column("claims", exact_text(LONGEST_NAME), nullable=False, comment="the table of its jobs, as of an owner"),
         sa.Column("jobs", sa.Integer, nullable=False, comment="how many jobs it has"),
         sa.Column("keys", json_document(), nullable=False, comment="the keys of its jobs"),
         sa.Column("since", Instant, nullable=False, comment="when they were claimed"),
-        sa.Index(f"{BATCHES_TABLE}_claims", "claims"),
         comment=COMMENT,
         **table_options(),
     )
