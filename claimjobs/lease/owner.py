@@ -12,7 +12,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.database.connection import Connector
-from claimjobs.errors import ClaimsDiffer
+from claimjobs.errors import ClaimjobsError, ClaimsDiffer
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
@@ -59,13 +59,14 @@ class Owner:
         self._has_left = False
         self._batches = backend.roles.batches
         connector.owner = self
-        connector.transaction(lambda connection: None)
-        check = ClaimsCheck(backend)
         try:
+            connector.transaction(lambda connection: None)
             # After the commit: of two owners that register at once, one sees the other.
-            connector.transaction(check.run)
-        except ClaimsDiffer:
-            self.leave()
+            connector.transaction(ClaimsCheck(backend).run)
+        except BaseException as error:
+            if isinstance(error, ClaimsDiffer):
+                with contextlib.suppress(sa.exc.DBAPIError, ClaimjobsError):
+                    self.leave()
             connector.close()
             raise
 
