@@ -44,9 +44,13 @@ def lease(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
 def _longest_batch(connection: sa.Connection, subject: Subject) -> float | None:
     """How long ago the first of the claimed jobs was claimed."""
     roles = subject.backend.roles
-    if roles.owner_date is None:
+    if roles.batches is not None:
+        oldest = samples.oldest_batch(roles.batches, subject.now)
+    elif roles.owner_date is not None:
+        oldest = samples.oldest_claim(roles, roles.owner_date, subject.now)
+    else:
         raise NotShown("no column says when a job was claimed")
-    since, now = connection.execute(samples.oldest_claim(roles, roles.owner_date, subject.now)).one()
+    since, now = connection.execute(oldest).one()
     return None if since is None else max(0.0, (_aware(now) - _aware(since)).total_seconds())
 
 

@@ -22,8 +22,9 @@ def keys(roles: ColumnRoles) -> sa.Select[Any]:
 
 
 def oldest_batch(batches: OpenBatches, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """As `oldest_claim`, with claims per batch."""
-    return sa.select(sa.func.min(batches.table.c.since), now).select_from(batches.table).where(batches.ours)
+    """When the first of the open batches was claimed (NULL: there are none), and the time."""
+    has_jobs = batches.table.c.jobs > 0
+    return sa.select(sa.func.min(batches.table.c.since), now).select_from(batches.table).where(batches.ours, has_jobs)
 
 
 def oldest_claim(roles: ColumnRoles, owner_date: sa.Column[Any], now: sa.ColumnElement[Any]) -> sa.Select[Any]:

@@ -253,6 +253,7 @@ def test_what_the_server_hides_from_this_user_is_not_known(backend: Backend) -> 
 # --- owners --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("each_kind_of_claim")
 def test_a_batch_that_lasts_longer_than_it_may_is_a_warning(backend: Backend) -> None:
     queue = filled(backend, rows=3)
     with queue.claim(1) as batch:
