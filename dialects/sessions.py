@@ -19,7 +19,7 @@ ISOLATION: Final = "READ COMMITTED"
 class Sessions:
     """Databases have different functions for this, and drivers different attributes."""
 
-    forget_plans: ClassVar[str | None] = None
+    forget_plans: ClassVar[sa.TextClause | None] = None
     """SQL that makes the server plan the prepared statements of this session anew; None: it plans each time."""
 
     # --- connections of a driver -------------------------------------------------------------------------

@@ -208,7 +208,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         "paused": pause.read(roles.name),
         "others": batches.owners_by_batch(batches_table(), roles.name),
         "beat": owners.beat(ours),
-        **({} if dialect.sessions.forget_plans is None else {"plans": sa.text(dialect.sessions.forget_plans)}),
+        **({} if dialect.sessions.forget_plans is None else {"plans": dialect.sessions.forget_plans}),
         **_asleep(ours, roles, dialect),
         "held": owners.held(roles),
         "leave": owners.leave(ours),

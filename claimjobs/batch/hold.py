@@ -91,7 +91,7 @@ class Hold(ABC):
         forget = self._backend.dialect.sessions.forget_plans
         if forget is not None and self._range.since > self._forgotten:
             self._forgotten = time.monotonic()
-            connection.execute(sa.text(forget))
+            connection.execute(forget)
 
     @abstractmethod
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:

@@ -28,7 +28,8 @@ class OpenJobs:
     def take_out(self, connection: sa.Connection, owner: int, keys: Sequence[Key], number: int = 0) -> set[Key]:
         """Take these jobs out of the owner's batches, whose rows stay locked until the commit: the keys that it held.
 
-        `number`: of the batch whose jobs these all are; 0: they may be of several batches, or some jobs of one.
+        `number`: of their batch; 0: they may be from several. A batch of which these are all jobs is closed by one
+        statement.
         """
         whole = {"claimjobs_me": owner, "claimjobs_number": number, "claimjobs_meant": len(keys)}
         if number and self._close.count(connection, whole) == 1:

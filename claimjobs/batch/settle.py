@@ -61,7 +61,7 @@ class Outcomes:
     jobs: Mapping[Key, Job] = field(default_factory=dict)
     """The jobs as they were claimed, where they are known."""
     batch: int = 0
-    """The number of the open batch that has these jobs and no others; 0: not known."""
+    """The number of the open batch that these jobs are from; 0: not known."""
 
     def keys(self) -> list[Key]:
         """The keys of all jobs."""
@@ -159,6 +159,8 @@ class Settler:
         self._name = (user_table or roles).name
         self._target = target = statements.SettleGuard(roles, dialect, sa.true() if locked else roles.guard)
         self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
+        self._is_guarded_by_row = not locked and self._open_jobs is None
+        """Whether each write asks in the row of its job whether the owner holds it."""
         self._now = now
         self._on_done = on_done
         self._otherwise = otherwise
@@ -237,8 +239,7 @@ class Settler:
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:
         """The statement that settles jobs that are all done, and returns their keys; None if there is no such one."""
-        is_guarded_by_row = not self._locked and self._open_jobs is None
-        if self._locks_first or not is_guarded_by_row or not self._target.dialect.returns_what_it_writes:
+        if self._locks_first or not self._is_guarded_by_row or not self._target.dialect.returns_what_it_writes:
             return None
         settle: sa.Delete | sa.Update = (self._keep if self._on_done == "keep" else self._delete).statement
         return settle
@@ -286,7 +287,7 @@ class Settler:
             if left := sorted(keys_for(connection, self._still_there, keys), key=str):
                 raise WriteSwallowed(self._name, "the settle", (len(keys) - len(left), len(keys)), left)
             return True
-        if self._locked or self._open_jobs is not None:
+        if not self._is_guarded_by_row:
             raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
         return False
 
@@ -298,7 +299,7 @@ class Settler:
 
     def _by(self, me: int | None) -> dict[str, int]:
         """The owner's id as a parameter, if it guards the writes."""
-        return {} if me is None or self._open_jobs is not None else {"claimjobs_me": me}
+        return {"claimjobs_me": me} if me is not None and self._is_guarded_by_row else {}
 
     # --- the statements --------------------------------------------------------------------------------
 
@@ -307,7 +308,7 @@ class Settler:
         if outcomes.done:
             for statement in self._finish(connection, outcomes):
                 yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, MANY))
-        if not self._locked and self._open_jobs is None:  # nothing to write: a row lock ends, a batch is closed
+        if self._is_guarded_by_row:  # otherwise nothing is to be written: a row lock ends, a batch is closed
             yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
         if outcomes.errors:
             yield from self._failures(outcomes)
@@ -321,14 +322,14 @@ class Settler:
 
     def _finishing(self, wanted: Finish | Literal["leave"] | None) -> Sequence[CompiledStatement]:
         if wanted == LEAVE:
-            return [] if self._locked or self._open_jobs is not None else [self._release]
+            return [self._release] if self._is_guarded_by_row else []
         ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
         return [statement for statement in ways if statement is not None]
 
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:
         """The statements that settle done jobs with these keys. If a user's function chooses them: its default."""
         wanted = self._otherwise if callable(self._on_done) else self._on_done
-        given = {"claimjobs_keys": keys, **self._by(None if self._locked else me)}
+        given = {"claimjobs_keys": keys, **self._by(me)}
         return [Phase("settle", statement.statement, given) for statement in self._finishing(wanted)]
 
     def _answered(self, answer: Any) -> Finish:

@@ -40,7 +40,7 @@ class OpenBatches:
         rows = sa.select(*columns, *values).select_from(self.table.join(listed, sa.true()))
         return rows.where(self.ours if batches is None else batches)
 
-    def hold(self, batches: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
+    def contain(self, batches: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
         """The predicate of a job whose key is in one of these batches."""
         predicate: sa.ColumnElement[bool] = self._key.in_(self.keys(batches))
         return predicate

@@ -113,12 +113,12 @@ class StateByBatches(State):
 
     def is_(self, state: str) -> sa.ColumnElement[bool]:
         if state == CLAIMED:
-            return self.batches.hold()
+            return self.batches.contain()
         said = self.columns_say(state)
         return sa.and_(said, self.batches.without) if state == UNCLAIMED else said
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.and_(self.columns_say(UNCLAIMED), self.batches.hold(self.batches.of(me)))
+        return sa.and_(self.columns_say(UNCLAIMED), self.batches.contain(self.batches.of(me)))
 
 
 def _alike(value: Any) -> str | None:

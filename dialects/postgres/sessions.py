@@ -31,7 +31,7 @@ _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted"
 class PostgresSessions(Sessions):
     # The plan of a prepared statement is kept until the table is analyzed. One that was made for a few rows reads and
     # sorts the whole table when there are many.
-    forget_plans = "DISCARD PLANS"
+    forget_plans = sa.text("DISCARD PLANS")
 
     def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
         # psycopg prepares a statement that it has sent five times. Other drivers have no such attribute.

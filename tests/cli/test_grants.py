@@ -142,8 +142,11 @@ def test_the_rights_are_enough_and_no_right_could_be_left_out(database: Backend,
 
 
 def leave_a_batch_of_a_dead_owner(backend: Backend) -> None:
-    """All jobs are in an open batch of an owner that was declared dead."""
-    backend.run(f"DELETE FROM {BATCHES_TABLE}")
+    """There are two jobs, in an open batch of an owner that was declared dead."""
+    for table in ("jobs", BATCHES_TABLE):
+        backend.run(f"DELETE FROM {table}")
+    with backend.bare_queue() as other:
+        other.enqueue(jobs(2))
     leave_a_job_of_a_dead_owner(backend, key="d = 'none'")
     keys = [row["id"] for row in backend.rows()]
     given = {"owner_id": 10_000_001, "claims": "jobs", "since": PAST}
@@ -164,9 +167,6 @@ def reclaim_in_parts(backend: Backend, reclaim: Callable[[], int]) -> None:
 def consume_per_batch(given: Accounts) -> None:
     """A failed and a done job, one that is released at the end, and those of an owner that is dead."""
     backend = given.backend
-    backend.run("DELETE FROM jobs")
-    with backend.bare_queue() as other:
-        other.enqueue(jobs(2))
     leave_a_batch_of_a_dead_owner(backend)
     with given.engine("consumer") as engine, Queue(engine, claims="batches") as queue:
         still(queue)
@@ -181,9 +181,6 @@ def consume_per_batch(given: Accounts) -> None:
 def operate_per_batch(given: Accounts) -> None:
     """Each command of an operator for which claims per batch are different."""
     backend = given.backend
-    backend.run("DELETE FROM jobs")
-    with backend.bare_queue() as other:
-        other.enqueue(jobs(2))
     leave_a_batch_of_a_dead_owner(backend)
     claims = ("--claims", "batches")
     for words in (("pause",), ("pause", "--reason", "again"), ("status",), ("resume",)):
