@@ -73,15 +73,16 @@ class OpenTransaction(Connector):
     @contextlib.contextmanager
     def once(self, *, autocommit: bool = False) -> Iterator[sa.Connection]:
         """Begin a transaction. The end of the block leaves it open; an exception rolls it back."""
-        with shielded(), self._in_use, self._breaking(), contextlib.ExitStack() as undone:
+        with shielded(), self._in_use:
             connection = self._open()
             self._gone = self._gone_by = None
             self._ended = False
             self.batch = None
-            self._transaction = connection.begin()
-            undone.callback(self.close)
-            yield connection
-            undone.pop_all()
+            with self._breaking(connection), contextlib.ExitStack() as undone:
+                self._transaction = connection.begin()
+                undone.callback(self.close)
+                yield connection
+                undone.pop_all()
 
     @contextlib.contextmanager
     def committed(self) -> Iterator[sa.Connection]:
@@ -90,7 +91,7 @@ class OpenTransaction(Connector):
         Raises BatchRolledBack.
         """
         with contextlib.closing(self):
-            with self.or_gone(), shielded(), self._in_use, self._breaking():
+            with self.or_gone(), shielded(), self._in_use, self._breaking(self.connection):
                 yield self.connection
                 self._transaction.commit()  # type: ignore[union-attr]  # it is open: `connection` says so
             self._must_be_there()

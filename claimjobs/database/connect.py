@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 
 import sqlalchemy as sa
 
+from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.error_translation import reason
 from claimjobs.database.masking import is_secret, masked
 from claimjobs.database.ping import ask_before_use
@@ -154,7 +155,8 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
     session refuses."""
     connection = open_connection(engine)
     try:
-        yield connection
+        with raised_as_sqlalchemy_does(connection):
+            yield connection
     except sa.exc.DBAPIError as error:
         if found := dialect_named_by(engine).errors.unfit_setting(error):
             raise SettingUnfit(*found) from error

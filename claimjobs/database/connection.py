@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from claimjobs.control import Control
 from claimjobs.database.attempts import Attempts
 from claimjobs.database.connect import open_connection
+from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.fair_lock import FairLock, Ticket
 from claimjobs.dialects import Dialect
@@ -168,15 +169,15 @@ class Connector:
         try:
             with shielded(), self._locked():
                 connection = self._open()
-                self._set_autocommit(connection, False)
-                with (
-                    contextlib.closing(self._dialect.waking.listener(connection)) as listener,
-                    self._lock.releasable_by(listener.end),
-                    self._breaking(),
-                    connection.begin(),
-                    self._dialect.waking.autocommit(connection),
-                ):
-                    yield IdleConnection(connection, listener.wait, self._is_needed)
+                with self._breaking(connection):
+                    self._set_autocommit(connection, False)
+                    with (
+                        contextlib.closing(self._dialect.waking.listener(connection)) as listener,
+                        self._lock.releasable_by(listener.end),
+                        connection.begin(),
+                        self._dialect.waking.autocommit(connection),
+                    ):
+                        yield IdleConnection(connection, listener.wait, self._is_needed)
         except Exception as error:
             self.note(error)
             raise
@@ -197,13 +198,11 @@ class Connector:
         """A single attempt: a transaction that the end of the block commits, and an exception rolls back."""
         with shielded(), self._locked():
             connection = self._open()
-            self._set_autocommit(connection, autocommit and not self.pooled)
             try:
-                with _Autocommit(connection) if self._autocommit else connection.begin():
-                    yield connection
-            except sa.exc.DBAPIError as error:
-                self._drop_if_broken(error)
-                raise
+                with self._breaking(connection):
+                    self._set_autocommit(connection, autocommit and not self.pooled)
+                    with _Autocommit(connection) if self._autocommit else connection.begin():
+                        yield connection
             finally:
                 self._clear_up()
 
@@ -216,10 +215,11 @@ class Connector:
             self._autocommit = autocommit
 
     @contextlib.contextmanager
-    def _breaking(self) -> Iterator[None]:
+    def _breaking(self, connection: sa.Connection) -> Iterator[None]:
         """Drop the connection if it breaks."""
         try:
-            yield
+            with raised_as_sqlalchemy_does(connection):
+                yield
         except sa.exc.DBAPIError as error:
             self._drop_if_broken(error)
             raise
@@ -268,11 +268,12 @@ class Connector:
             self.lost += 1
             self._drop()
         if self._connection is None:
-            connection = open_connection(self._engine)
-            self._connection = connection.execution_options(isolation_level=self._dialect.isolation)
+            self._connection = open_connection(self._engine)
             self._autocommit = False
             self._opened = time.monotonic()
             try:
+                with raised_as_sqlalchemy_does(self._connection):
+                    self._connection.execution_options(isolation_level=self._dialect.isolation)
                 self._set_up(self._connection)
             except BaseException as error:
                 self._drop()

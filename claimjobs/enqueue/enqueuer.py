@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sized
+from contextlib import suppress
 
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
@@ -11,6 +12,7 @@ from sqlalchemy.orm import Session
 from claimjobs.backoff import Backoff
 from claimjobs.database.attempts import FIRST_PAUSE, LONGEST_PAUSE
 from claimjobs.database.connect import commits_by_itself, connected, isolation_of
+from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.savepoint import savepoint, undoing
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.copy_insert import CopyInsert
@@ -79,7 +81,8 @@ class Enqueuer:
             count = self._insert_on(own, on_bad, undoing, unique).insert_all(rows)
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
-                own.execution_options(isolation_level=AUTOCOMMIT)
+                with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
+                    own.execution_options(isolation_level=AUTOCOMMIT)
             self.notifier.wake(own, count)
             return count
 
