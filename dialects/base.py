@@ -105,6 +105,10 @@ class Dialect:
     switches_autocommit_freely: ClassVar[bool] = False
     """The driver switches autocommit without a statement, so a single statement needs no BEGIN and COMMIT."""
 
+    pipelines: ClassVar[bool] = False
+    """The driver can send several statements before it reads the first answer: see `Sessions.pipeline`. If the session
+    is in autocommit, they are one transaction, and each has a snapshot of its own."""
+
     isolation: ClassVar[str] = ISOLATION
 
     reads_that_lock: ClassVar[frozenset[str]] = frozenset()
@@ -166,6 +170,10 @@ class Dialect:
 
     def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
         """The keys of this parameter as one JSON document."""
+        raise NotImplementedError
+
+    def json_of_rows(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[Any]:
+        """The keys of all rows of a query as one JSON document, where the database `pipelines`."""
         raise NotImplementedError
 
     def keys_in_json(

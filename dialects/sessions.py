@@ -7,6 +7,7 @@ import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
@@ -50,6 +51,10 @@ class Sessions:
             socket.socket(fileno=os.dup(self.descriptor(driver_connection))) as line,
         ):
             line.shutdown(socket.SHUT_RDWR)
+
+    def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
+        """A block in which the driver sends statements without a wait for their answers. None: it cannot."""
+        return None
 
     def is_quiet(self, driver_connection: Any) -> bool:
         """Whether the server has certainly sent nothing since its last answer. It would announce the session's end."""

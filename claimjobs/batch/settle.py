@@ -22,7 +22,6 @@ from claimjobs.job import Job, key_of
 from claimjobs.report import Report
 from claimjobs.statements import settle as statements
 from claimjobs.statements import side_car
-from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import DONE
 from claimjobs.table.on_done import FINISHES, LEAVE, Finish
 from claimjobs.table.roles import ColumnRoles
@@ -71,6 +70,11 @@ class Outcomes:
     def all_done(self) -> bool:
         """Whether no job has another outcome than done."""
         return not (self.released or self.retried or self.dead or self.suspects)
+
+    @property
+    def is_done_batch(self) -> bool:
+        """Whether they are those of one batch, whose jobs are all done, and one statement can write them."""
+        return bool(self.batch) and self.all_done and len(self.done) <= MANY
 
     def count(self, report: Report) -> None:
         """Add them to the report."""
@@ -173,7 +177,9 @@ class Settler:
         pair = None if user_table is None else side_car.SideCarJoin(user_table, roles, dialect, now)
         self._remove = None if pair is None else CompiledStatement(side_car.remove(pair))
         self._note = None if pair is None or not locked else CompiledStatement(side_car.note(pair))
-        self._finish_batch = self._finishing_batch(roles.batches) if dialect.returns_what_it_writes else None
+        self.settle_batch = self._settling_batch() if dialect.returns_what_it_writes else None
+        """Settles a batch whose jobs are all done, and closes it. None: two statements do that."""
+        self._settle_batch = None if self.settle_batch is None else CompiledStatement(self.settle_batch)
 
     def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
@@ -211,9 +217,8 @@ class Settler:
         return unwritten
 
     def _take_out_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
-        if self._finish_batch is not None and outcomes.batch and outcomes.all_done and len(outcomes.done) <= MANY:
-            whole = {"claimjobs_me": me, "claimjobs_number": outcomes.batch, "claimjobs_meant": len(outcomes.done)}
-            if self._finish_batch.count(connection, {**whole, "claimjobs_keys": outcomes.done}) != len(outcomes.done):
+        if self._settle_batch is not None and outcomes.is_done_batch:
+            if self._settle_batch.count(connection, batch_parameters(me, outcomes)) != len(outcomes.done):
                 raise SomeLost
             return set()
         keys, held = self._taken_out(connection, me, outcomes)
@@ -229,12 +234,13 @@ class Settler:
             return keys, set(keys)
         return keys, self._open_jobs.take_out(connection, me, keys, outcomes.batch)
 
-    def _finishing_batch(self, batches: OpenBatches | None) -> CompiledStatement | None:
-        """The statement that settles a batch whose jobs are all done, and closes it. None: two statements do that."""
+    def _settling_batch(self) -> sa.Delete | sa.Update | None:
+        batches = self._target.roles.batches
         if batches is None or self._locks_first or self._on_done is None:
             return None
-        finish = self._keep if self._on_done == "keep" else self._delete
-        return CompiledStatement(statements.with_batch(finish.statement, batches))
+        settle = self._keep if self._on_done == "keep" else self._delete
+        settled: sa.Delete | sa.Update = statements.with_batch(settle.statement, batches)
+        return settled
 
     @property
     def in_one(self) -> sa.Delete | sa.Update | None:
@@ -360,6 +366,17 @@ class Settler:
         chosen = {key: errors[key] for key in keys}
         waits = {key: delays[key] for key in keys}
         return CompiledStatement(build(self._target, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}
+
+
+def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
+    """The parameters of `Settler.settle_batch`."""
+    done = outcomes.done
+    return {
+        "claimjobs_me": owner,
+        "claimjobs_number": outcomes.batch,
+        "claimjobs_meant": len(done),
+        "claimjobs_keys": done,
+    }
 
 
 def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:

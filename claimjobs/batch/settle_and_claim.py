@@ -5,14 +5,19 @@ That is one commit for each batch. Where the database can, it is also one statem
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.batch.settle import MANY, Outcomes, Settler
+from claimjobs.batch.settle import MANY, Outcomes, Settler, SomeLost, batch_parameters
+from claimjobs.claim.batch_claims import NUMBERS, BatchClaims
+from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
+from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
 from claimjobs.dialects import Key
+from claimjobs.statements.batches import settle_and_look_again
 from claimjobs.statements.claim import settled_by_the_dead
 
 
@@ -71,12 +76,60 @@ class SettleAndClaimInOne(SettleThenClaim):
         return unwritten, self._one.result(connection, statement.reader, rows, owner=me, request=request)
 
 
+class SettleAndClaimInPipeline(SettleThenClaim):
+    """Two statements in one round trip, if all jobs of a batch are done. The first claims the next batch. The second
+    settles the last one, and looks at the open batches again: it begins when the jobs are locked.
+
+    In autocommit a pipeline is one transaction. So BEGIN and COMMIT are not sent either.
+    """
+
+    def __init__(
+        self, settler: Settler, strategy: BatchClaims, claim: BatchStatement, settle: sa.Delete | sa.Update
+    ) -> None:
+        """`settle`: the settler's statement for a batch whose jobs are all done."""
+        super().__init__(settler, strategy)
+        self._claim, self._sessions = claim, claim.dialect.sessions
+        self._settle = CompiledStatement(settle_and_look_again(settle, claim.batches))
+        self._were_together = False
+        """Whether the last statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
+
+    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
+        return self._were_together and outcomes.is_done_batch
+
+    def settle_and_claim(
+        self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], ClaimResult]:
+        if not outcomes.is_done_batch:
+            return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+        number = next(NUMBERS)
+        new = {"claimjobs_new_me": me, "claimjobs_new_number": number}
+        claim = Sent(self._claim.of(request), self._claim.parameters(me, number, request), self._claim.reader)
+        settle = Sent(self._settle, {**batch_parameters(owner, outcomes), **new}, PlainReader())
+        rows, [(_, is_taken)] = self._answers(connection, claim, settle)
+        if is_taken:  # there may be more: the next claim goes on from the same place
+            return set(), ClaimResult([], request.limit, len(rows), me)
+        return set(), self._claim.result(connection, rows, request, owner=me, number=number)
+
+    def _answers(self, connection: sa.Connection, *sent: Sent) -> list[Sequence[Any]]:
+        """The rows of these statements. Raises SomeLost if they cannot be sent together, though the connection is in
+        autocommit: each would be a transaction.
+        """
+        were_together, self._were_together = self._were_together, False
+        rows = rows_together(connection, self._sessions, sent) if self._claim.reader.knows_columns else None
+        if rows is None and were_together:
+            raise SomeLost
+        self._were_together = rows is not None
+        return rows or [each.statement.rows(connection, each.given, each.reader) for each in sent]
+
+
 def _keys(arrays: list[list[Any]]) -> set[Key]:
     return set(arrays[0]) if len(arrays) == 1 else set(zip(*arrays, strict=True))
 
 
 def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleThenClaim:
     """The way with the fewest statements that the database can do."""
+    if isinstance(strategy, BatchClaims) and strategy.at_once is not None and settler.settle_batch is not None:
+        return SettleAndClaimInPipeline(settler, strategy, strategy.at_once, settler.settle_batch)
     settle = settler.in_one
     if isinstance(strategy, OneStatement) and settle is not None:
         return SettleAndClaimInOne(settler, strategy, settle, keys=strategy.key_columns)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Final
 
 import sqlalchemy as sa
 
+from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.find_and_lock import LockStrategy
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -15,7 +17,7 @@ from claimjobs.statements import batches as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.batches import OpenBatches
 
-_NUMBERS = count(1)
+NUMBERS: Final = count(1)
 """Numbers of batches. An owner's claims are all made in one process, so none of its batches has a number twice."""
 
 
@@ -28,7 +30,11 @@ class BatchClaims(ClaimStrategy):
 
     needs_no_transaction = False
 
-    def __init__(self, backend: Backend, batches: OpenBatches, lock: LockStrategy) -> None:
+    def __init__(
+        self, backend: Backend, batches: OpenBatches, lock: LockStrategy, at_once: BatchStatement | None = None
+    ) -> None:
+        self.at_once = at_once
+        """One statement for a claim that is sent together with a settle; None: there is none."""
         self._lock = lock
         self.keyset_order, self.is_lazy = lock.keyset_order, lock.is_lazy
         self._record = CompiledStatement(statements.record(batches, backend.owners))
@@ -36,7 +42,7 @@ class BatchClaims(ClaimStrategy):
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         locked = self._lock.lock(connection, request)
-        number = next(_NUMBERS)
+        number = next(NUMBERS)
         jobs = self._recorded(connection, owner, number, locked.jobs) if locked.jobs else []
         return locked._replace(jobs=jobs, owner=owner, batch=number if jobs else 0)
 

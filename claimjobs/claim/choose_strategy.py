@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.claim.batch_claims import BatchClaims
+from claimjobs.claim.batch_statement import batch_statement
 from claimjobs.claim.find_and_lock import lock_strategy
 from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.strategy import ClaimStrategy
@@ -42,8 +43,9 @@ def strategy_for(
         from claimjobs.claim.side_car import SideCarLockOnly, SideCarStrategy  # noqa: PLC0415
 
         return (SideCarLockOnly if hold == "transaction" else SideCarStrategy)(backend, selection, now)
-    if backend.roles.batches is not None:
-        return BatchClaims(backend, backend.roles.batches, lock_strategy(backend, selection))
+    if (batches := backend.roles.batches) is not None:
+        lock_only = lock_strategy(backend, selection)
+        return BatchClaims(backend, batches, lock_only, batch_statement(backend, selection, batches))
     if hold == "transaction":
         return LockOnly(backend, selection)
     at_once = backend.dialect.claims_in_one_statement and not careful

@@ -47,6 +47,11 @@ class RowReader:
         """The columns to SELECT or to return."""
         return encoded(self.parts, self._dialect)
 
+    @property
+    def knows_columns(self) -> bool:
+        """Whether `describe` was called."""
+        return bool(self._places)
+
     def fetch(self, cursor: Any) -> Sequence[Any]:
         """All rows of a driver's cursor, as the driver gives them."""
         return self._dialect.encoding.fetched(cursor)

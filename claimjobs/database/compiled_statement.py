@@ -11,13 +11,14 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.sql.compiler import SQLCompiler
 
 from claimjobs.database.connect import commits_by_itself
+from claimjobs.dialects.sessions import Sessions
 
 FAST_PATH: Final = not os.environ.get("CLAIMJOBS_NO_FAST_PATH")
 """If it is off, SQLAlchemy sends every statement, and no column is encoded (see `statements.column_encoding`). The
@@ -44,6 +45,18 @@ class Reader(Protocol):
         """All rows of a driver's cursor."""
 
 
+class PlainReader:
+    """Reads rows as they are."""
+
+    def describe(self, dialect: sa.Dialect, description: Sequence[Any]) -> None:
+        """Nothing is needed."""
+
+    def fetch(self, cursor: Any) -> Sequence[Any]:
+        """All rows of a driver's cursor."""
+        rows: Sequence[Any] = cursor.fetchall()
+        return rows
+
+
 class CompiledStatement:
     """A statement that is sent often. It raises SQLAlchemy's errors, also if SQLAlchemy does not send it."""
 
@@ -52,12 +65,13 @@ class CompiledStatement:
         self.statement = statement
         self._constant = constant
         self._is_new = True
+        """SQLAlchemy sends it the first time, which may be the only one."""
         self._texts: dict[Any, Text] = {}
         """By the value of the constant."""
 
     def rows(self, connection: sa.Connection, given: Given, reader: Reader) -> Sequence[Any]:
         """All rows of its result, as the driver returns them. The reader learns their columns before the first row."""
-        text = self._text_for(connection, given)
+        text = None if self._is_new else self.text_for(connection, given)
         if text is not None:
             return _sent(text, connection, given, reader.fetch)
         result = connection.execute(self.statement, given)
@@ -70,16 +84,16 @@ class CompiledStatement:
 
     def count(self, connection: sa.Connection, given: Given) -> int:
         """Send it; how many rows it has written."""
-        text = self._text_for(connection, given)
+        text = None if self._is_new else self.text_for(connection, given)
         if text is not None:
             return _sent(text, connection, given, _rowcount)
         with connection.execute(self.statement, given) as result:
             self._is_new = False
             return int(result.rowcount)
 
-    def _text_for(self, connection: sa.Connection, given: Given) -> Text | None:
-        """The text to send; None: SQLAlchemy must send it, as it does the first time, which may be the only one."""
-        if self._is_new or not FAST_PATH or not _is_straight(connection):
+    def text_for(self, connection: sa.Connection, given: Given) -> Text | None:
+        """The text to send; None: SQLAlchemy must send it."""
+        if not FAST_PATH or not _is_straight(connection):
             return None
         text = self._texts.get(given.get(self._constant))
         if text is None:
@@ -193,6 +207,36 @@ def _sent(text: Text, connection: sa.Connection, given: Given, take: Callable[[A
         # SQLAlchemy translates the error, and invalidates a connection that is broken or was interrupted.
         connection._handle_dbapi_exception(error, text.string, parameters, cursor, None)
     return taken
+
+
+class Sent(NamedTuple):
+    """A statement, its parameters, and what reads its rows."""
+
+    statement: CompiledStatement
+    given: Given
+    reader: Reader
+
+
+def rows_together(connection: sa.Connection, sessions: Sessions, sent: Sequence[Sent]) -> list[Sequence[Any]] | None:
+    """Send several statements before the first answer is read, in one round trip; return the rows of each.
+
+    In autocommit they are one transaction. None: nothing was sent, because SQLAlchemy must send one of them, or because
+    the driver has no pipeline.
+    """
+    texts = [text for each in sent if (text := each.statement.text_for(connection, each.given)) is not None]
+    pipeline = sessions.pipeline(connection.connection.driver_connection)
+    if len(texts) < len(sent) or pipeline is None:
+        return None
+    cursors: list[Any] = []
+    try:
+        with pipeline:
+            for text, each in zip(texts, sent, strict=True):
+                cursors.append(connection.connection.cursor())
+                connection.dialect.do_execute(cursors[-1], text.string, text.parameters(each.given))
+        rows = [each.reader.fetch(cursor) for cursor, each in zip(cursors, sent, strict=True)]
+    except BaseException as error:
+        connection._handle_dbapi_exception(error, "; ".join(each.string for each in texts), None, None, None)
+    return rows
 
 
 def _rowcount(cursor: Any) -> int:

@@ -15,6 +15,11 @@ NUMBER: Final = sa.bindparam("claimjobs_number", type_=sa.BigInteger)
 """The number of a batch among those of its owner."""
 JOBS: Final = sa.bindparam("claimjobs_meant", type_=sa.Integer)
 """How many jobs a batch has."""
+NEW_ME: Final = sa.bindparam("claimjobs_new_me", type_=sa.Integer)
+NEW_NUMBER: Final = sa.bindparam("claimjobs_new_number", type_=sa.BigInteger)
+"""The batch that was recorded by the statement before."""
+NOT_WHOLE: Final = "claimjobs: not all jobs of a batch could be settled, each is looked at now"
+"""The server says that this is no number. So it is in the error, and in the server's log."""
 
 
 def record(batches: OpenBatches, owners: sa.Table) -> sa.Insert:
@@ -26,17 +31,43 @@ def record(batches: OpenBatches, owners: sa.Table) -> sa.Insert:
     """
     now_open = batches.keys().subquery("claimjobs_open")
     taken = sa.exists().where(batches.dialect.among_some([*now_open.c], "claimjobs_keys"))
-    row = sa.select(
-        _ME,
-        NUMBER,
-        sa.literal(batches.claims, sa.String),
-        JOBS,
-        batches.dialect.json_of_keys(batches.key, "claimjobs_json"),
-        database_now(),
-    ).where(alive(owners), ~taken)
+    keys = batches.dialect.json_of_keys(batches.key, "claimjobs_json")
+    row = _row(batches, JOBS, keys).where(alive(owners), ~taken)
+    return _inserted(batches, row).execution_options(preserve_rowcount=True)
+
+
+def record_found(batches: OpenBatches, found: sa.FromClause) -> sa.Insert:
+    """Insert a batch of `me` with all jobs in `found`, which has the columns of the table, if there is one."""
+    keys = batches.dialect.json_of_rows([found.c[column.key] for column in batches.key])
+    row = _row(batches, sa.func.count(), keys).select_from(found).having(sa.func.count() > sa.literal_column("0"))
+    return _inserted(batches, row).returning(batches.table.c.number)
+
+
+def settle_and_look_again(settle: sa.Delete | sa.Update, batches: OpenBatches) -> sa.Select[Any]:
+    """Settle the `meant` jobs of the batch `number`, and delete the batch `new_number` of `new_me` if another open
+    batch has one of its jobs. Two columns: 0; and how many batches were deleted, 1 or 0.
+
+    `settle`: the statement that closes the batch and writes its jobs. If it reaches fewer, this one raises an error, so
+    that the transaction is rolled back.
+    """
+    settled = settle.cte("claimjobs_settled")
+    count = sa.select(sa.func.count()).select_from(settled).scalar_subquery()
+    checked = sa.cast(sa.case((count == JOBS, "0"), else_=NOT_WHOLE), sa.Integer)
+    new = sa.and_(batches.of(NEW_ME), batches.table.c.number == NEW_NUMBER)
+    mine, others = batches.keys(new), batches.keys(sa.and_(batches.ours, ~new)).subquery("claimjobs_open")
+    taken = sa.exists().where(sa.tuple_(*others.c).in_(mine) if len(others.c) > 1 else others.c[0].in_(mine))
+    deleted = sa.delete(batches.table).where(new, taken).returning(batches.table.c.number).cte("claimjobs_taken")
+    return sa.select(checked, sa.select(sa.func.count()).select_from(deleted).scalar_subquery())
+
+
+def _row(batches: OpenBatches, jobs: sa.ColumnElement[int], keys: sa.ColumnElement[Any]) -> sa.Select[Any]:
+    claims = sa.literal(batches.claims, sa.String)
+    return sa.select(_ME, NUMBER, claims, jobs, keys, database_now())
+
+
+def _inserted(batches: OpenBatches, row: sa.Select[Any]) -> sa.Insert:
     columns = ("owner_id", "number", "claims", "jobs", "keys", "since")
-    insert = sa.insert(batches.table).from_select(columns, row, include_defaults=False)
-    return insert.execution_options(preserve_rowcount=True)
+    return sa.insert(batches.table).from_select(columns, row, include_defaults=False)
 
 
 def open_now(batches: OpenBatches) -> sa.Select[Any]:

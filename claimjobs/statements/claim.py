@@ -1,4 +1,4 @@
-"""The claim in one statement, for a database that can return what it updates from within a CTE."""
+"""The claim in one statement, for a database that can return what it writes from within a CTE."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.statements.batches import record_found
 from claimjobs.statements.column_encoding import Parts, encoded, flat
 from claimjobs.statements.find import (
     KEY,
     PLACE,
     SIZE,
     SUSPECT,
+    KeysetOrder,
     Selection,
     group_size,
     keyset_order_of,
@@ -22,6 +24,7 @@ from claimjobs.statements.find import (
 from claimjobs.statements.lock import first_free
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.roles import ColumnRoles
 
 SETTLED: Final = "claimjobs_settled_count"
@@ -54,10 +57,33 @@ def claim(
     locks other rows. The size of the group is read from the first locked row: a query of its own reads a page more.
     """
     owner_alive = _alive(roles, dialect, alive(owners), settled)
-    chosen = _first_group(roles, _locked(roles, selection, owner_alive))
+    keys = [column.label(KEY.format(i)) for i, column in enumerate(roles.key)]
+    chosen = _first_group(roles, _locked(roles, selection, owner_alive, keys), keys)
     claimed, order = _claimed(roles, dialect, chosen, selection=selection, now=now, columns=flat(read))
     jobs = encoded(read, dialect, claimed)
     return sa.select(*owner_alive.c, *jobs).select_from(owner_alive.outerjoin(claimed, sa.true())).order_by(*order)
+
+
+def claim_batch(
+    roles: ColumnRoles,
+    dialect: Dialect,
+    selection: Selection,
+    order: KeysetOrder,
+    *,
+    batches: OpenBatches,
+    owners: sa.Table,
+    read: Parts,
+) -> sa.Select[Any]:
+    """As `claim`, but no job is written: `me` gets the batch `number` with their keys.
+
+    The next statement of the transaction must look at the open batches again: see `batches.settle_and_look_again`.
+    """
+    owner_alive = _alive(roles, dialect, alive(owners), None)
+    columns = flat(read)
+    chosen = _first_group(roles, _locked(roles, selection, owner_alive, columns), columns)
+    recorded = record_found(batches, chosen).cte("claimjobs_recorded")
+    jobs = sa.select(*owner_alive.c, *encoded(read, dialect, chosen)).add_cte(recorded)
+    return jobs.select_from(owner_alive.outerjoin(chosen, sa.true())).order_by(*order.order_of(chosen))
 
 
 def settled_by_the_dead(count: int) -> int:
@@ -76,22 +102,24 @@ def _alive(roles: ColumnRoles, dialect: Dialect, is_alive: sa.ColumnElement[bool
     return _once(sa.select(sa.case((is_alive, count), else_=-1 - count).label(SETTLED), *arrays), "claimjobs_alive")
 
 
-def _locked(roles: ColumnRoles, selection: Selection, owner_alive: sa.CTE) -> sa.CTE:
-    """The first free jobs, locked: their keys, and the sizes of their groups of suspects."""
-    jobs = sa.select(*(column.label(KEY.format(i)) for i, column in enumerate(roles.key)))
+def _locked(
+    roles: ColumnRoles, selection: Selection, owner_alive: sa.CTE, columns: Sequence[sa.ColumnElement[Any]]
+) -> sa.CTE:
+    """The first free jobs, locked: these columns, and the sizes of their groups of suspects."""
+    jobs = sa.select(*columns)
     if roles.suspect is not None:
         jobs = jobs.add_columns(group_size(roles).label(SUSPECT))
     is_alive = sa.select(owner_alive.c[SETTLED] >= sa.literal_column("0")).scalar_subquery()
     return _once(first_free(jobs.where(is_alive), selection, roles), "claimjobs_locked")
 
 
-def _first_group(roles: ColumnRoles, locked: sa.CTE) -> sa.CTE:
-    """The locked jobs whose group is as large as that of the first one."""
+def _first_group(roles: ColumnRoles, locked: sa.CTE, columns: Sequence[sa.ColumnElement[Any]]) -> sa.CTE:
+    """These columns of the locked jobs whose group is as large as that of the first one."""
     if roles.suspect is None:
         return locked
     first = _once(sa.select(locked.c[SUSPECT]).limit(sa.literal_column("1")), "claimjobs_first_suspect").c[SUSPECT]
-    keys = [locked.c[KEY.format(i)] for i in range(len(roles.key))]
-    group = sa.select(*keys).where(locked.c[SUSPECT] == sa.select(first).scalar_subquery())
+    wanted = [locked.c[str(column.key)] for column in columns]
+    group = sa.select(*wanted).where(locked.c[SUSPECT] == sa.select(first).scalar_subquery())
     return group.limit(sa.select(_at_most(first, SIZE)).scalar_subquery()).cte("claimjobs_same_group")
 
 

@@ -53,6 +53,7 @@ class Postgres(Dialect):
     wakes = True
     wake_trigger = PostgresWakeTrigger()
     switches_autocommit_freely = True
+    pipelines = True
 
     # Texts with escapes, E'\'', and in dollars, $tag$ ... $tag$.
     lexis = Lexis(
@@ -107,6 +108,10 @@ class Postgres(Dialect):
 
     def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
         return sa.cast(sa.bindparam(parameter, type_=_JsonKeys()), postgresql.JSONB)
+
+    def json_of_rows(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[Any]:
+        parts = [sa.func.encode(part, "hex") if isinstance(part.type, sa.LargeBinary) else part for part in key]
+        return sa.func.jsonb_agg(parts[0] if len(parts) == 1 else sa.func.jsonb_build_array(*parts))
 
     def keys_in_json(
         self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
@@ -163,7 +168,7 @@ class PortablePostgres(Postgres):
     locks_in_order = False
     returns_what_it_writes = False
     skips_duplicates = False
-    copies = False
+    copies = pipelines = False
     among = Dialect.among
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import zlib
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final
 
@@ -50,6 +51,11 @@ class PostgresSessions(Sessions):
         isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}"
         # psycopg reads instants of this style only; the order of day and month stays the user's.
         return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation, "SET DateStyle = ISO")
+
+    def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
+        from psycopg import Pipeline  # noqa: PLC0415 - psycopg is slow to import
+
+        return driver_connection.pipeline() if Pipeline.is_supported() else None  # its C library is older than 14
 
     def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         found = connection.execute(_SET_READ_ONLY).first()

@@ -218,14 +218,14 @@ def test_a_program_that_claims_batches_of_ever_other_sizes_keeps_few_texts(
 ) -> None:
     monkeypatch.setattr("claimjobs.database.compiled_statement.MOST_TEXTS", 3)
     kept: list[int] = []
-    text_for = CompiledStatement._text_for
+    text_for = CompiledStatement.text_for
 
     def counting(statement: CompiledStatement, *given: Any) -> Any:
         text = text_for(statement, *given)
         kept.append(len(statement._texts))
         return text
 
-    monkeypatch.setattr(CompiledStatement, "_text_for", counting)
+    monkeypatch.setattr(CompiledStatement, "text_for", counting)
     queue = backend.queue()
     queue.enqueue(jobs(60))
     for size in range(1, 9):

@@ -1,0 +1,74 @@
+"""A claim per batch in one statement, for a database that can return what it writes: find, lock and record at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.claim.candidates import CandidateCount, CursorStatement, at_most
+from claimjobs.claim.one_statement import READABLE
+from claimjobs.claim.row_reader import RowReader
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
+from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.statements.claim import claim_batch
+from claimjobs.statements.find import SIZE, KeysetOrder, Selection, keyset_order_of
+from claimjobs.table.backend import Backend
+from claimjobs.table.batches import OpenBatches
+
+
+class BatchStatement(CursorStatement[CompiledStatement]):
+    """The statement. A second one must look at the open batches again, and be committed with it."""
+
+    def __init__(self, backend: Backend, selection: Selection, batches: OpenBatches, order: KeysetOrder) -> None:
+        super().__init__(selection, backend.dialect)
+        self.batches, self.dialect = batches, backend.dialect
+        self.reader = RowReader(backend.roles, backend.dialect, before=1)
+        self._backend, self._order = backend, order
+        self._count = CandidateCount(backend, selection)
+
+    def build(self, selection: Selection) -> CompiledStatement:
+        backend = self._backend
+        return CompiledStatement(
+            claim_batch(
+                backend.roles,
+                backend.dialect,
+                selection,
+                self._order,
+                batches=self.batches,
+                owners=backend.owners,
+                read=self.reader.parts,
+            ),
+            constant=SIZE.key,
+        )
+
+    def parameters(self, owner: int, number: int, request: ClaimRequest) -> dict[str, Any]:
+        """Of the statement for this request. `number`: of the batch."""
+        after = request.after or {}
+        return {"claimjobs_me": owner, "claimjobs_number": number, "claimjobs_size": request.size, **after}
+
+    def result(
+        self, connection: sa.Connection, rows: Sequence[Any], request: ClaimRequest, *, owner: int, number: int
+    ) -> ClaimResult:
+        """The result of a claim that returned these rows. `owner`, `number`: of its batch."""
+        if rows[0][0] < 0:  # the owner was declared dead: the next claim registers a new id
+            return NOTHING
+        claimed = [] if self.reader.is_none(rows[0]) else rows
+        jobs = self.reader.jobs(claimed)
+        group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
+        is_full = len(claimed) == at_most(request.size, group_size)
+        examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
+        return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size), batch=number if jobs else 0)
+
+
+def batch_statement(backend: Backend, selection: Selection, batches: OpenBatches) -> BatchStatement | None:
+    """The statement; None where it cannot be used.
+
+    It is committed before its result is read. So no key may name two rows, and Python must be able to hold every key.
+    """
+    roles, order = backend.roles, keyset_order_of(selection)
+    is_safe = roles.key_index is None and all(isinstance(column.type, READABLE) for column in roles.key)
+    if order is None or not (is_safe and backend.dialect.pipelines):
+        return None
+    return BatchStatement(backend, selection, batches, order)
