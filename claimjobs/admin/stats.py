@@ -15,6 +15,7 @@ from claimjobs.errors import ClaimsDiffer
 from claimjobs.lease.claims_check import owners_by_batch
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
+from claimjobs.statements.batches import how_many_jobs
 from claimjobs.statements.side_car import SideCarJoin, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
@@ -112,7 +113,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     paused, reason = read_pause(connection, backend)
     return Stats(
         unclaimed=jobs[UNCLAIMED],
-        claimed=jobs[CLAIMED] + (sum(held.values()) if roles.batches is not None else 0),
+        claimed=jobs[CLAIMED] + _in_batches(connection, backend),
         done=jobs[DONE],
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
@@ -159,6 +160,11 @@ def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
     """How many jobs each owner holds."""
     rows = connection.execute(count.by_owner(backend.roles))
     return {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
+
+
+def _in_batches(connection: sa.Connection, backend: Backend) -> int:
+    batches = backend.source.batches
+    return 0 if batches is None else int(connection.scalar(how_many_jobs(batches)) or 0)
 
 
 def _owners(connection: sa.Connection, backend: Backend, held: Mapping[int, int]) -> tuple[OwnerStats, ...]:

@@ -172,13 +172,17 @@ class Settler:
         self._delete = CompiledStatement(statements.delete(target))
         self._keep = CompiledStatement(statements.keep(target, now))
         self._release = CompiledStatement(statements.release(target))
-        self._still_mine = statements.still_mine(target)
+        self._still_mine, self._ended = statements.still_mine(target), statements.ended(target)
         self._still_there = None if user_table is None else statements.still_there(user_table, dialect)
         pair = None if user_table is None else side_car.SideCarJoin(user_table, roles, dialect, now)
         self._remove = None if pair is None else CompiledStatement(side_car.remove(pair))
-        self._note = None if pair is None or not locked else CompiledStatement(side_car.note(pair))
-        self.settle_batch = self._settling_batch() if dialect.returns_what_it_writes else None
-        """Settles a batch whose jobs are all done, and closes it. None: two statements do that."""
+        self._note = None
+        if pair is not None and not self._is_guarded_by_row:  # the claim has written no row of the side-car
+            self._note = CompiledStatement(side_car.note(pair))
+            self._keep = CompiledStatement(side_car.finish(pair))
+        in_one = dialect.returns_what_it_writes and pair is None
+        self.settle_batch = self._settling_batch() if in_one else None
+        """Settles a batch whose jobs are all done, and closes it. None: several statements do that."""
         self._settle_batch = None if self.settle_batch is None else CompiledStatement(self.settle_batch)
 
     def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
@@ -223,7 +227,8 @@ class Settler:
             return set()
         keys, held = self._taken_out(connection, me, outcomes)
         for statement, values in self._writes(connection, outcomes if len(held) == len(keys) else outcomes.only(held)):
-            if statement.count(connection, values) != len(values["claimjobs_keys"]):
+            reached = statement.count(connection, values)
+            if reached < len(values["claimjobs_keys"]) and not self._may_have_no_row(statement):
                 raise SomeLost
         return set(keys) - held
 
@@ -287,19 +292,28 @@ class Settler:
         self, connection: sa.Connection, statement: CompiledStatement, reached: int, keys: list[Key]
     ) -> bool:
         """Whether a write may reach fewer rows than it has keys. Raises WriteSwallowed."""
-        if statement is self._note or (self._remove is not None and statement is self._delete):
-            return True  # the row of the side-car may be there already, or may never have been written
+        if self._may_have_no_row(statement):
+            return True
         if statement is self._remove and not self._locked:  # the row may be deleted, but it must not be there still
             if left := sorted(keys_for(connection, self._still_there, keys), key=str):
                 raise WriteSwallowed(self._name, "the settle", (len(keys) - len(left), len(keys)), left)
             return True
-        if not self._is_guarded_by_row:
+        if self._is_guarded_by_row:
+            return False
+        if self._note is None or self._locked or reached < len(keys_for(connection, self._still_there, keys)):
             raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
-        return False
+        return True  # a row of the user's table may be deleted, and then none is written beside it
+
+    def _may_have_no_row(self, statement: CompiledStatement) -> bool:
+        """Whether a statement is for rows of the side-car that are there already, or may never have been written."""
+        return statement is self._note or (self._remove is not None and statement is self._delete)
 
     def _lock_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         keys, taken_out = self._taken_out(connection, me, outcomes)
-        held = taken_out & set(keys_for(connection, self._still_mine, keys, **self._by(me)))
+        if self._note is None:
+            held = taken_out & set(keys_for(connection, self._still_mine, keys, **self._by(me)))
+        else:  # a claim wrote no row of the side-car
+            held = taken_out - set(keys_for(connection, self._ended, keys))
         short = self.write_locked(connection, me, outcomes.only(held))
         return (set(keys) - held) | set(keys_for(connection, self._still_mine, short, **self._by(me)))
 
@@ -329,7 +343,7 @@ class Settler:
     def _finishing(self, wanted: Finish | Literal["leave"] | None) -> Sequence[CompiledStatement]:
         if wanted == LEAVE:
             return [self._release] if self._is_guarded_by_row else []
-        ways = (self._note, self._keep) if wanted == "keep" else (self._delete, self._remove)
+        ways = (self._keep,) if wanted == "keep" else (self._delete, self._remove)
         return [statement for statement in ways if statement is not None]
 
     def phases(self, me: int, keys: list[Key]) -> list[Phase]:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.batch_claims import BatchClaims
 from claimjobs.claim.batch_statement import batch_statement
-from claimjobs.claim.find_and_lock import lock_strategy
+from claimjobs.claim.find_and_lock import LockStrategy, lock_strategy
 from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.claim.two_phases import LockOnly, TwoPhases
@@ -39,14 +39,23 @@ def strategy_for(
         from claimjobs.claim.advisory_locks import advisory_strategy  # noqa: PLC0415
 
         return advisory_strategy(backend, selection, now, hold, session_lock=session_lock, careful=careful)
-    if backend.user_table is not None:
-        from claimjobs.claim.side_car import SideCarLockOnly, SideCarStrategy  # noqa: PLC0415
-
-        return (SideCarLockOnly if hold == "transaction" else SideCarStrategy)(backend, selection, now)
     if (batches := backend.roles.batches) is not None:
-        lock_only = lock_strategy(backend, selection)
-        return BatchClaims(backend, batches, lock_only, batch_statement(backend, selection, batches))
+        in_one = batch_statement(backend, selection, batches) if backend.user_table is None else None
+        return BatchClaims(backend, batches, _locks(backend, selection, now), in_one)
     if hold == "transaction":
-        return LockOnly(backend, selection)
+        return LockOnly(_locks(backend, selection, now))
+    if backend.user_table is not None:
+        from claimjobs.claim.side_car import SideCarStrategy  # noqa: PLC0415
+
+        return SideCarStrategy(backend, selection, now)
     at_once = backend.dialect.claims_in_one_statement and not careful
     return (OneStatement if at_once else TwoPhases)(backend, selection, now)
+
+
+def _locks(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> LockStrategy:
+    """How jobs are found and locked, for a claim that does not write into them."""
+    if backend.user_table is not None:
+        from claimjobs.claim.side_car import side_car_locks  # noqa: PLC0415
+
+        return side_car_locks(backend, selection, now)
+    return lock_strategy(backend, selection)

@@ -7,13 +7,23 @@ reads which claims are its own. Two inserts of one key cannot both succeed: that
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CandidateFinder, check_keys, examined_of, first_group
-from claimjobs.claim.row_reader import RowReader
+from claimjobs.claim.candidates import (
+    CandidateCount,
+    CandidateFinder,
+    CursorStatement,
+    check_keys,
+    examined_of,
+    first_group,
+)
+from claimjobs.claim.find_and_lock import LockStrategy
+from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
@@ -24,6 +34,9 @@ from claimjobs.statements.owners import alive
 from claimjobs.statements.settle import SettleGuard, release
 from claimjobs.statements.side_car import SideCarJoin
 from claimjobs.table.backend import Backend
+
+TRIES: Final = 3
+"""How often a claim locks rows if others have claimed all that it has locked."""
 
 
 class SideCarFinder(CandidateFinder):
@@ -127,29 +140,111 @@ class SideCarStrategy(ClaimStrategy):
         connection.execute(self._release, {"claimjobs_keys": list(keys), "claimjobs_me": owner})
 
 
-class SideCarLockOnly(ClaimStrategy):
-    """Claims by the row locks of an open transaction: find, lock the rows, check again that they are not claimed.
+class LockedRows(NamedTuple):
+    """Rows that a claim has locked, and the candidates of which it chose them."""
 
-    The side-car gets a row only when a job fails. The check is needed: what the locking statement read of the side-car
-    may be older than its locks, and another transaction may have settled the job in between.
+    keys: list[Key]
+    found: int
+    """How many candidates there were."""
+    candidates: list[Key]
+    size: int
+    """How many jobs may be claimed."""
+    suspects: bool
+
+
+class SideCarLocks(LockStrategy):
+    """Locks rows, and checks again that they are neither claimed nor done.
+
+    The check is needed: what the locking statement read of the claims may be older than its locks, and another
+    transaction may have claimed or settled the job in between. If no row is left, it locks other rows at once.
     """
-
-    needs_no_transaction = is_lazy = False
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
         self._phases = SideCarStatements(backend, selection, now)
         self.keyset_order = self._phases.keyset_order
         self._free = CompiledStatement(statements.free(self._phases.pair, self._phases.reader.columns))
 
-    def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
-        rows = self._phases.finder.rows(connection, request)
-        if not rows:
-            return NOTHING
-        candidates, size = first_group(rows, request.size)
-        keys = self._phases.locked(connection, candidates, size)
-        jobs = self._phases.jobs(connection, self._free, keys) if keys else []
-        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), owner, suspects=bool(rows[0][-1]))
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    ) -> ClaimResult:
+        for _ in range(TRIES):
+            rows = self._locked(connection, request)
+            jobs = self._phases.jobs(connection, self._free, rows.keys) if rows.keys else []
+            if jobs or not rows.keys:
+                break
+        # If others have claimed some of a full claim, the next one goes on after the same place, not from the head.
+        found = request.limit if len(jobs) < len(rows.keys) == request.size else rows.found
+        return ClaimResult(jobs, found, examined_of(rows.candidates, jobs, rows.size), suspects=rows.suspects)
 
-    def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        recheck = Phase("check again", self._free.statement, {"claimjobs_keys": keys})
-        return [self._phases.finder.phase(request), self._phases.lock_phase(request, keys), recheck]
+    @abstractmethod
+    def _locked(self, connection: sa.Connection, request: ClaimRequest) -> LockedRows:
+        """Find rows and lock them."""
+
+    def _recheck(self, keys: list[Key]) -> Phase:
+        return Phase("check again", self._free.statement, {"claimjobs_keys": keys})
+
+
+class SideCarFindThenLock(SideCarLocks):
+    """Two statements, as `find_and_lock.FindThenLock`."""
+
+    is_lazy = False
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        return [self._phases.finder.phase(request), self._phases.lock_phase(request, keys), self._recheck(keys)]
+
+    def _locked(self, connection: sa.Connection, request: ClaimRequest) -> LockedRows:
+        rows = self._phases.finder.rows(connection, request)
+        candidates, size = first_group(rows, request.size) if rows else ([], request.size)
+        keys = self._phases.locked(connection, candidates, size) if rows else []
+        return LockedRows(keys, len(rows), candidates, size, bool(rows and rows[0][-1]))
+
+
+class SideCarFindAndLock(SideCarLocks):
+    """One statement, for a database that `locks_in_order`. Rows of another group stay locked until the commit."""
+
+    is_lazy = True
+
+    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
+        super().__init__(backend, selection, now)
+        self._statement = FindAndLockStatement(backend, selection, self._phases.pair)
+        self._count = SideCarCount(backend, selection, self._phases.pair)
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        parameters = {**request.find_parameters, "claimjobs_size": request.size}
+        return [Phase("find and lock", self._statement.of(request), parameters), self._recheck(keys)]
+
+    def _locked(self, connection: sa.Connection, request: ClaimRequest) -> LockedRows:
+        parameters = {**request.find_parameters, "claimjobs_size": request.size}
+        rows = connection.execute(self._statement.of(request), parameters).all()
+        candidates, size = first_group(rows, request.size) if rows else ([], request.size)
+        keys, found = candidates[:size], len(rows)
+        if len(rows) < request.size:
+            found = self._count.count(connection, request, at_least=len(rows))
+        return LockedRows(keys, found, keys, size, bool(rows and rows[0][-1]))
+
+
+class FindAndLockStatement(CursorStatement[sa.Select[Any]]):
+    """Finds and locks, and returns keys."""
+
+    def __init__(self, backend: Backend, selection: Selection, pair: SideCarJoin) -> None:
+        super().__init__(selection, backend.dialect)
+        self._pair = pair
+
+    def build(self, selection: Selection) -> sa.Select[Any]:
+        return statements.find_and_lock(self._pair, selection)
+
+
+class SideCarCount(CandidateCount):
+    """Counts candidates after a claim that got fewer jobs than it wanted."""
+
+    def __init__(self, backend: Backend, selection: Selection, pair: SideCarJoin) -> None:
+        super().__init__(backend, selection)
+        self._pair = pair
+
+    def build(self, selection: Selection) -> sa.Select[Any]:
+        return statements.how_many(self._pair, selection)
+
+
+def side_car_locks(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> SideCarLocks:
+    """The shortest way to find and lock that the database can do."""
+    return (SideCarFindAndLock if backend.dialect.locks_in_order else SideCarFindThenLock)(backend, selection, now)

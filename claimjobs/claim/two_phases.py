@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from claimjobs.claim.claimed_values import ClaimedValues
-from claimjobs.claim.find_and_lock import lock_strategy
+from claimjobs.claim.find_and_lock import LockStrategy, lock_strategy
 from claimjobs.claim.mark import Mark
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.dialects import Key
@@ -38,8 +38,8 @@ class LockOnly(ClaimStrategy):
 
     needs_no_transaction = False
 
-    def __init__(self, backend: Backend, selection: Selection) -> None:
-        self._lock = lock_strategy(backend, selection)
+    def __init__(self, lock: LockStrategy) -> None:
+        self._lock = lock
         self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:

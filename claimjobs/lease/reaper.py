@@ -21,6 +21,7 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Key
+from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, WriteSwallowed
 from claimjobs.job import Job, claim_of, key_of
 from claimjobs.lease.owner import END_OF_SESSION
@@ -29,6 +30,7 @@ from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE
 from claimjobs.options import Retry
 from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import SettleGuard, release
+from claimjobs.statements.side_car import SideCarJoin, left_behind
 from claimjobs.table.backend import Backend
 
 AT_ONCE: Final = 1_000
@@ -53,8 +55,11 @@ class Reaper:
         roles, owners = backend.roles, backend.owners
         self._name = backend.source.name
         self._unknown = statements.unknown(roles, owners)
-        self._left_behind = statements.left_behind(roles)
-        self._held = sa.select(*roles.key).where(roles.mine)
+        self._left_behind, self._held = statements.left_behind(roles), sa.select(*roles.key).where(roles.mine)
+        if backend.user_table is not None and roles.batches is not None:  # most jobs have no row in the side-car
+            pair = SideCarJoin(backend.user_table, roles, backend.dialect, database_now())
+            self._left_behind = left_behind(pair, roles.batches)
+            self._held = self._left_behind.with_only_columns(*pair.source.key)
         self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
         self._watch = Watch()
         self._watched_through = connector.lost

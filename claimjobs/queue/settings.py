@@ -22,6 +22,11 @@ from claimjobs.table.predicates import OrderBy, Where
 
 NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar(lock_source=True)"
 
+NEVER_PER_BATCH: Final = (
+    "claims='batches' needs SideCar(lock_source=True), because row locks keep two claims apart until their batches are "
+    "committed; without the right to lock rows use claims='rows', where the unique key of the side-car does that"
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -61,8 +66,8 @@ class Settings:
             self._check_side_car(self.side_car)
         if self.per_batch and not self.by_lease:
             raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
-        if self.per_batch and (self.side_car is not None or self.lock == "advisory"):
-            raise ValueError("claims='batches' is not for a side-car, nor for lock='advisory': leave one of them out")
+        if self.per_batch and self.lock == "advisory":
+            raise ValueError("claims='batches' is not for lock='advisory': leave one of them out")
 
     @property
     def per_batch(self) -> bool:
@@ -88,6 +93,8 @@ class Settings:
             raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
         if self.on_done == "delete" and not side_car.lock_source:
             raise ValueError(NEVER_DELETES)
+        if self.per_batch and not side_car.lock_source:
+            raise ValueError(NEVER_PER_BATCH)
 
     @property
     def finishing(self) -> OnDone | None:

@@ -18,7 +18,7 @@ JOBS: Final = sa.bindparam("claimjobs_meant", type_=sa.Integer)
 NEW_ME: Final = sa.bindparam("claimjobs_new_me", type_=sa.Integer)
 NEW_NUMBER: Final = sa.bindparam("claimjobs_new_number", type_=sa.BigInteger)
 """The batch that was recorded by the statement before."""
-NOT_WHOLE: Final = sa.literal_column("'claimjobs: not all jobs of a batch could be settled, each is looked at now'")
+NOT_WHOLE: Final = "claimjobs: not all jobs of a batch could be settled, each is looked at now"
 """The server says that this is no number. So it is in the error, and in the server's log."""
 
 
@@ -52,7 +52,7 @@ def settle_and_look_again(settle: sa.Delete | sa.Update, batches: OpenBatches) -
     """
     settled = settle.cte("claimjobs_settled")
     count = sa.select(sa.func.count()).select_from(settled).scalar_subquery()
-    checked = sa.cast(sa.case((count == JOBS, sa.literal_column("'0'")), else_=NOT_WHOLE), sa.Integer)
+    checked = sa.cast(sa.case((count == JOBS, "0"), else_=NOT_WHOLE), sa.Integer)
     new = sa.and_(batches.of(NEW_ME), batches.table.c.number == NEW_NUMBER)
     mine, others = batches.keys(new), batches.keys(sa.and_(batches.ours, ~new)).subquery("claimjobs_open")
     taken = sa.exists().where(sa.tuple_(*others.c).in_(mine) if len(others.c) > 1 else others.c[0].in_(mine))
@@ -119,6 +119,11 @@ def by_owner(batches: OpenBatches) -> sa.Select[Any]:
     owner, jobs = batches.table.c.owner_id, sa.func.sum(batches.table.c.jobs)
     columns: tuple[Any, ...] = (owner, sa.cast(jobs, sa.BigInteger).label("jobs"))
     return sa.select(*columns).where(batches.ours).group_by(owner)
+
+
+def how_many_jobs(batches: OpenBatches) -> sa.Select[Any]:
+    """How many jobs are in open batches; NULL: there is none."""
+    return sa.select(sa.func.sum(batches.table.c.jobs)).where(batches.ours)
 
 
 def begin(batches: OpenBatches) -> sa.Insert:

@@ -122,6 +122,13 @@ def still_mine(target: SettleGuard) -> sa.Select[Any]:
     return target.dialect.restrict_to_keys(held, roles.key, roles.key_index).with_for_update(of=roles.table)
 
 
+def ended(target: SettleGuard) -> sa.Select[Any]:
+    """Those of the jobs `keys` whose row says that they are done, dead, or claimed by another program."""
+    roles, dialect = target.roles, target.dialect
+    said = sa.select(*roles.key).where(dialect.as_filter(~roles.state.columns_say(UNCLAIMED)))
+    return dialect.restrict_to_keys(said, roles.key, roles.key_index)
+
+
 def still_there(source: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Those of `keys` that still have a row in the user's table."""
     return dialect.restrict_to_keys(sa.select(*source.key), source.key, source.key_index)

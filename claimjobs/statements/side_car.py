@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.find import SIZE, SUSPECT, Selection, first
+from claimjobs.statements.lock import first_free
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
-from claimjobs.table.columns import UNCLAIMED
+from claimjobs.table.batches import OpenBatches
+from claimjobs.table.columns import DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 ATTEMPTS: Final = "claimjobs_attempts"
@@ -66,9 +68,23 @@ def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
     The claims that it reads may be older than its locks. So the caller checks the claims again.
     """
     source = pair.source
-    rows = sa.select(*source.key).where(selection.ready, pair.group_size >= 0)
+    rows = sa.select(*source.key).where(selection.found, pair.group_size >= 0)
     picked = pair.dialect.only_candidates(rows, source.key, selection.order, source.key_index)
     return picked.limit(SIZE).with_for_update(skip_locked=True, key_share=True, of=source.table)
+
+
+def find_and_lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
+    """As `find`, and lock them, without those that others have locked: the first `size`.
+
+    For a database that `locks_in_order`. What it reads of the claims may be older than its locks, as with `lock`.
+    """
+    rows = sa.select(*pair.source.key, pair.group_size.label(SUSPECT)).where(pair.group_size >= 0)
+    return first_free(rows, selection, pair.source)
+
+
+def how_many(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
+    """How many rows `find` returns."""
+    return sa.select(sa.func.count()).select_from(find(pair, selection).subquery("candidate"))
 
 
 def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
@@ -79,9 +95,8 @@ def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
     """
     values = ownership(pair.claims, pair.now)
     fresh = {**values, pair.claims.need("run_at", "claiming"): pair.now}
-    literals = [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in fresh.items()]
     rows = (
-        sa.select(*pair.source.key, *literals)
+        sa.select(*pair.source.key, *_literals(fresh))
         .where(pair.dialect.among(pair.source.key, "claimjobs_keys"), pair.group_size >= 0, alive(owners))
         .order_by(*pair.source.key)
     )
@@ -101,8 +116,12 @@ def claimed(pair: SideCarJoin, selection: Selection, columns: Sequence[Any]) -> 
 
 
 def free(pair: SideCarJoin, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of those of the rows `keys` that are not claimed; then failed attempts."""
-    return _rows(pair, columns, sa.func.coalesce(pair.in_claim(pair.attempts), 0)).where(pair.group_size >= 0)
+    """These columns of those of the rows `keys` that are not claimed; then failed attempts.
+
+    One statement looks at open batches and at the side-car: a settle may bring a job from one to the other in between.
+    """
+    rows = _rows(pair, columns, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
+    return rows.where(pair.group_size >= 0, pair.source.free)
 
 
 def note(pair: SideCarJoin) -> sa.Executable:
@@ -111,6 +130,19 @@ def note(pair: SideCarJoin) -> sa.Executable:
     rows = sa.select(*pair.source.key, pair.now).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
     columns = [*pair.claims.key, run_at]
     return pair.dialect.upsert(pair.claims.table, columns, rows.order_by(*pair.source.key), values={}, guard=sa.true())
+
+
+def finish(pair: SideCarJoin) -> sa.Executable:
+    """Done: keep the keys as done, where nothing was written when they were claimed."""
+    claims = pair.claims
+    # As in `claim_keys`, the state is assigned last.
+    values = {claims.need("owner_date", "finishing"): pair.now, **claims.state.becomes(DONE)}
+    fresh = {**values, claims.need("run_at", "finishing"): pair.now}
+    rows = sa.select(*pair.source.key, *_literals(fresh)).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
+    columns = [*claims.key, *fresh]
+    guard = claims.state.columns_say(UNCLAIMED)
+    upsert = pair.dialect.upsert(claims.table, columns, rows.order_by(*pair.source.key), values=values, guard=guard)
+    return upsert.execution_options(preserve_rowcount=True)
 
 
 def remove(pair: SideCarJoin) -> sa.Delete:
@@ -134,7 +166,24 @@ def waiting(pair: SideCarJoin) -> sa.Select[Any]:
 
 def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
     """The predicate of a row that nobody has claimed and that is neither done nor dead."""
-    return ~sa.exists().where(pair.same_key, ~pair.claims.state.is_(UNCLAIMED)).correlate(pair.source.table)
+    return sa.and_(_unsettled(pair), pair.source.free)
+
+
+def left_behind(pair: SideCarJoin, batches: OpenBatches) -> sa.Select[Any]:
+    """The rows in open batches of `me` that are neither done nor dead: their keys, then failed attempts."""
+    theirs = replace(batches, key=pair.source.key)
+    mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
+    rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
+    return rows.where(mine, _unsettled(pair)).order_by(*pair.source.key)
+
+
+def _unsettled(pair: SideCarJoin) -> sa.ColumnElement[bool]:
+    said = pair.claims.state.columns_say(UNCLAIMED)
+    return ~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table)
+
+
+def _literals(values: Mapping[sa.Column[Any], Any]) -> list[Any]:
+    return [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in values.items()]
 
 
 def _rows(pair: SideCarJoin, columns: Sequence[Any], attempts: Any) -> sa.Select[Any]:

@@ -82,7 +82,7 @@ def inspect_table(
 
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
     `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
-    `side_car`: claims are kept in a second table.
+    `side_car`: claims, or with `per_batch` only outcomes, are kept in a second table.
     Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
     found = dialect_for(engine)
@@ -94,6 +94,10 @@ def inspect_table(
         if side_car is not None:
             source = source_roles(connection, found, described, columns=given)
             claims = _claims(connection, found, source, side_car=side_car)
+            # Also an open transaction looks whether a row is in a batch: consumers of both holds may work on one table.
+            if per_batch or (not by_lease and sa.inspect(connection).has_table(BATCHES_TABLE)):
+                in_batches = _per_batch(connection, claims, dialect or found)
+                source, claims = _beside_batches(source, in_batches), in_batches if per_batch else claims
             backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
             return _leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
@@ -116,6 +120,11 @@ def _per_batch(connection: sa.Connection, roles: ColumnRoles, dialect: Dialect) 
     state = roles.state
     by_batches = StateByBatches(column=state.column, values=state.values, owner=state.owner, batches=batches)
     return replace(roles, state=by_batches, batches=batches)
+
+
+def _beside_batches(source: ColumnRoles, claims: ColumnRoles) -> ColumnRoles:
+    """The roles of a table whose side-car has claims per batch: a search leaves out the rows in open batches."""
+    return source if claims.batches is None else replace(source, batches=replace(claims.batches, key=source.key))
 
 
 def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:

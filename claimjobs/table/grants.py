@@ -143,7 +143,9 @@ def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
 
 
 def _of_operator(backend: Backend) -> TableRights:
-    jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), "DELETE": WHOLE}
+    # A reclaim writes the first row of a job into a side-car, if claims are recorded per batch.
+    first = {"INSERT": WHOLE} if backend.user_table is not None and backend.roles.batches is not None else {}
+    jobs = {"SELECT": WHOLE, **first, **_updates(_written(backend.roles)), "DELETE": WHOLE}
     source: TableRights = {} if backend.user_table is None else {backend.source.table: {"SELECT": WHOLE}}
     some: dict[str, Columns] = {"SELECT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
     owners: TableRights = {backend.owners: some} if backend.by_lease else {}
@@ -156,9 +158,10 @@ def _batches(backend: Backend, written: dict[str, Columns]) -> TableRights:
     """The rights on the open batches: `written` if they are the claims. Who claims otherwise looks whether others have
     some.
     """
-    if not backend.by_lease or backend.user_table is not None:
-        return {}
-    return {batches_table(): {"SELECT": WHOLE} if backend.roles.batches is None else written}
+    if backend.roles.batches is not None:
+        return {batches_table(): written}
+    looks = backend.by_lease or backend.source.batches is not None
+    return {batches_table(): {"SELECT": WHOLE}} if looks else {}
 
 
 def _locking(backend: Backend, roles: ColumnRoles, rights: dict[str, Columns]) -> dict[str, Columns]:

@@ -32,12 +32,12 @@ def open_batches(backend: Backend) -> list[tuple[int, int]]:
     return [(row["owner_id"], row["jobs"]) for row in backend.rows(BATCHES_TABLE) if row["jobs"]]
 
 
-def open_their_batch(connection: sa.Connection, keys: list[Any]) -> None:
+def open_their_batch(connection: sa.Connection, keys: list[Any], table: str = "jobs") -> None:
     """Another consumer commits a claim of these keys."""
     columns = "owner_id, number, claims, jobs, keys, since"
     if connection.dialect.name != "postgresql":
         columns = columns.replace("keys", "`keys`")
-    values = f"{THEIRS['owner_id']}, 1, 'jobs', {len(keys)}, '{json.dumps(keys)}', CURRENT_TIMESTAMP"
+    values = f"{THEIRS['owner_id']}, 1, '{table}', {len(keys)}, '{json.dumps(keys)}', CURRENT_TIMESTAMP"
     connection.exec_driver_sql(f"INSERT INTO {BATCHES_TABLE} ({columns}) VALUES ({values})")
 
 
@@ -280,7 +280,7 @@ def test_tables_of_an_earlier_version(backend: Backend) -> None:
     backend.bare_queue(claims="rows").claim(1)
 
 
-@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"side_car": True}, {"lock": "advisory"}], ids=str)
+@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"lock": "advisory"}], ids=str)
 def test_what_does_not_go_together(anywhere: Backend, other: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="claims='batches'"):
         Queue(anywhere.engine, claims="batches", **other)

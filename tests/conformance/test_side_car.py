@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -21,9 +22,11 @@ from claimjobs.statements import settle
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from claimjobs.table.ddl import ddl
+from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted
 from tests.conformance.owners import declare_dead, hold_of, still
+from tests.conformance.test_batch_claims import THEIRS, before_each, open_their_batch
 
 ORDERS = sa.Table(
     "orders",
@@ -37,7 +40,15 @@ ORDERS = sa.Table(
 LATER = timedelta(hours=2)
 """Beyond every back-off."""
 
-BOTH = pytest.mark.parametrize("lock_source", [True, False], ids=["locked", "read"])
+GIVEN: dict[str, dict[str, Any]] = {
+    "batches": {"claims": "batches"},
+    "rows": {"claims": "rows"},
+    "read": {"side_car": SideCar(lock_source=False)},
+    "transaction": {"hold": "transaction"},
+}
+"""The ways to claim: by a row for each batch or each job, without the right to lock, by an open transaction."""
+BY_LEASE = pytest.mark.parametrize("way", ["batches", "rows", "read"])
+BY_LOCKS = pytest.mark.parametrize("way", ["batches", "rows"])
 
 
 class Poison(Exception):
@@ -60,10 +71,9 @@ def fill(backend: Backend, count: int, first: int = 1) -> None:
 
 
 def beside(backend: Backend, table: Any, columns: Columns | None = None, **options: Any) -> Queue:
-    lock_source = options.pop("lock_source", True)
     make(backend.engine, side_car_tables(backend.engine, table, columns=columns))
-    side_car: Any = True if lock_source else SideCar(lock_source=False)
-    return backend.bare_queue(table, side_car=side_car, columns=columns, **options)
+    given = {"side_car": True, **GIVEN[options.pop("way", "rows")], **options}
+    return backend.bare_queue(table, columns=columns, **given)
 
 
 def keys(batch: Any) -> list[Any]:
@@ -71,8 +81,11 @@ def keys(batch: Any) -> list[Any]:
 
 
 def claims(backend: Backend) -> dict[int, str]:
-    """The status of each key that has a claim."""
-    return {row["id"]: row["status"] for row in backend.rows("orders_claims")}
+    """The status of each key in the side-car, and of each that is in an open batch."""
+    batches = [row["keys"] for row in backend.rows(BATCHES_TABLE)]
+    held = [json.loads(keys) if isinstance(keys, str) else keys for keys in batches]
+    said = {row["id"]: row["status"] for row in backend.rows("orders_claims")}
+    return {**said, **{key: "claimed" for keys in held for key in keys}}
 
 
 def spoil(queue: Queue, size: int = 100) -> Batch:
@@ -95,9 +108,9 @@ def do_all(queue: Queue) -> list[Any]:
 # --- a job's way -------------------------------------------------------------------------------------------
 
 
-@BOTH
-def test_rows_are_claimed_and_done_and_none_comes_back(backend: Backend, lock_source: bool) -> None:
-    queue = orders(backend, lock_source=lock_source)
+@BY_LEASE
+def test_rows_are_claimed_and_done_and_none_comes_back(backend: Backend, way: str) -> None:
+    queue = orders(backend, way=way)
     with queue.claim(4) as batch:
         assert keys(batch) == [1, 2, 3, 4]
         assert (batch[0].customer, batch[0].status) == ("c1", "new")
@@ -109,20 +122,18 @@ def test_rows_are_claimed_and_done_and_none_comes_back(backend: Backend, lock_so
     assert [row["status"] for row in backend.rows("orders")] == ["new"] * 10
 
 
-@BOTH
-def test_a_released_row_is_claimed_again(backend: Backend, lock_source: bool) -> None:
-    queue = orders(backend, 3, lock_source=lock_source)
+@BY_LEASE
+def test_a_released_row_is_claimed_again(backend: Backend, way: str) -> None:
+    queue = orders(backend, 3, way=way)
     queue.claim(2).settle()
-    assert claims(backend) == {1: "unclaimed", 2: "unclaimed"}
+    assert claims(backend) == ({} if way == "batches" else {1: "unclaimed", 2: "unclaimed"})
     assert keys(queue.claim(3)) == [1, 2, 3]
     assert set(claims(backend).values()) == {"claimed"}
 
 
-@BOTH
-def test_failures_are_counted_and_waited_for_until_the_job_is_dead(
-    backend: Backend, clock: Clock, lock_source: bool
-) -> None:
-    queue = orders(backend, 2, lock_source=lock_source, now=clock.sql, retry=Retry(attempts=3, base=60))
+@BY_LEASE
+def test_failures_are_counted_and_waited_for_until_the_job_is_dead(backend: Backend, clock: Clock, way: str) -> None:
+    queue = orders(backend, 2, way=way, now=clock.sql, retry=Retry(attempts=3, base=60))
     for _ in range(2):
         with queue.claim(1) as batch:
             assert keys(batch) == [1]
@@ -140,9 +151,9 @@ def test_failures_are_counted_and_waited_for_until_the_job_is_dead(
     assert keys(queue.claim()) == [1, 2]
 
 
-@BOTH
-def test_a_batch_that_fails_as_a_whole_is_taken_apart(backend: Backend, clock: Clock, lock_source: bool) -> None:
-    queue = orders(backend, 8, lock_source=lock_source, now=clock.sql)
+@BY_LEASE
+def test_a_batch_that_fails_as_a_whole_is_taken_apart(backend: Backend, clock: Clock, way: str) -> None:
+    queue = orders(backend, 8, way=way, now=clock.sql)
     sizes = [len(spoil(queue))]
     while sizes[-1] > 1:
         clock.now += LATER
@@ -168,25 +179,27 @@ def test_dead_rows_are_chosen_by_the_columns_of_both_tables(backend: Backend) ->
 # --- what becomes of done rows -----------------------------------------------------------------------------
 
 
-def test_a_done_row_is_deleted_with_its_claim_in_one_transaction(backend: Backend) -> None:
-    queue = orders(backend, 5, on_done="delete")
+@BY_LOCKS
+def test_a_done_row_is_deleted_with_its_claim_in_one_transaction(backend: Backend, way: str) -> None:
+    queue = orders(backend, 5, on_done="delete", way=way)
     batch = queue.claim(3)
     with counted(backend.engine) as sent, batch:
         batch.done(batch[0], batch[1])
     assert sent.count("COMMIT") == 1
     assert [row["id"] for row in backend.rows("orders")] == [3, 4, 5]
-    assert claims(backend) == {3: "unclaimed"}
+    assert claims(backend) == ({} if way == "batches" else {3: "unclaimed"})
     assert do_all(queue) == [3, 4, 5]
     assert (backend.rows("orders"), claims(backend)) == ([], {})
 
 
 @pytest.mark.parametrize("wanted", [None, "keep", "delete"])
-def test_a_function_says_what_becomes_of_done_rows(backend: Backend, wanted: Any) -> None:
+@BY_LOCKS
+def test_a_function_says_what_becomes_of_done_rows(backend: Backend, wanted: Any, way: str) -> None:
     def moved(connection: sa.Connection, jobs: list[Job]) -> Any:
         connection.execute(sa.update(ORDERS).where(ORDERS.c.id.in_(keys(jobs))).values(status="moved"))
         return wanted
 
-    queue = orders(backend, 2, on_done=moved)
+    queue = orders(backend, 2, on_done=moved, way=way)
     with queue.claim(1) as batch:
         batch.done()
     told = [(row["id"], row["status"]) for row in backend.rows("orders")]
@@ -206,15 +219,34 @@ def test_what_somebody_else_took_over_is_lost_and_left_alone(backend: Backend, o
     backend.run("DELETE FROM orders_claims")
 
 
+def test_what_was_changed_since_it_was_claimed_in_a_batch(backend: Backend) -> None:
+    """A job that is taken out of its batch, or that the side-car calls done or dead, is lost; the others are not."""
+    queue = orders(backend, 5, on_done="delete", way="batches")
+    with queue.claim(4) as batch:
+        backend.run("INSERT INTO orders_claims (id, status) VALUES (2, 'dead')")
+        batch.done()
+    assert keys(batch.lost) == [2]
+    assert claims(backend) == {2: "dead"}
+    assert [row["id"] for row in backend.rows("orders")] == [2, 5]
+    with queue.claim(1) as batch:
+        backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
+        batch.done()
+    assert keys(batch.lost) == keys(queue.claim(1)) == [5]
+
+
+@BY_LOCKS
 @pytest.mark.parametrize("on_done", ["keep", "delete"])
-def test_a_row_that_is_deleted_while_it_is_claimed_is_done_all_the_same(backend: Backend, on_done: Any) -> None:
-    queue = orders(backend, 2, on_done=on_done)
+def test_a_row_that_is_deleted_while_it_is_claimed_is_done_all_the_same(
+    backend: Backend, on_done: Any, way: str
+) -> None:
+    queue = orders(backend, 2, on_done=on_done, way=way)
     with queue.claim(2) as batch:
         backend.run("DELETE FROM orders WHERE id = 1")
         batch.done()
     assert batch.lost == ()
     assert queue.report.done == 2
-    assert claims(backend) == ({1: "done", 2: "done"} if on_done == "keep" else {})
+    kept = {1: "done", 2: "done"} if way == "rows" else {2: "done"}  # a row that is gone needs no word that it is done
+    assert claims(backend) == (kept if on_done == "keep" else {})
 
 
 def test_a_key_that_is_used_again_is_a_job_again_only_where_done_keys_are_not_kept(backend: Backend) -> None:
@@ -233,17 +265,17 @@ def test_a_key_that_is_used_again_is_a_job_again_only_where_done_keys_are_not_ke
 # --- who may have what -------------------------------------------------------------------------------------
 
 
-@BOTH
-def test_two_consumers_have_different_rows(backend: Backend, lock_source: bool) -> None:
-    first, second = (orders(backend, lock_source=lock_source) for _ in range(2))
+@BY_LEASE
+def test_two_consumers_have_different_rows(backend: Backend, way: str) -> None:
+    first, second = (orders(backend, way=way) for _ in range(2))
     assert keys(first.claim(4)) == [1, 2, 3, 4]
     assert keys(second.claim(4)) == [5, 6, 7, 8]
     assert first.owner_id != second.owner_id
 
 
-@BOTH
-def test_what_a_dead_owner_held_is_handed_back(backend: Backend, lock_source: bool) -> None:
-    dead, other = (still(orders(backend, 4, lock_source=lock_source)) for _ in range(2))
+@BY_LEASE
+def test_what_a_dead_owner_held_is_handed_back(backend: Backend, way: str) -> None:
+    dead, other = (still(orders(backend, 4, way=way)) for _ in range(2))
     batch = dead.claim(3)
     declare_dead(backend, dead.owner_id)
     assert other.reclaim() == 3
@@ -256,13 +288,14 @@ def test_what_a_dead_owner_held_is_handed_back(backend: Backend, lock_source: bo
     assert claims(backend) == {1: "done", 2: "unclaimed", 3: "unclaimed"}
 
 
-@BOTH
-def test_an_owner_that_was_declared_dead_claims_under_a_new_id(backend: Backend, lock_source: bool) -> None:
-    queue = still(orders(backend, 2, lock_source=lock_source))
+@BY_LEASE
+def test_an_owner_that_was_declared_dead_claims_under_a_new_id(backend: Backend, way: str) -> None:
+    queue = still(orders(backend, 2, way=way))
     old = queue.owner_id
     declare_dead(backend, old)
     with queue.claim(2) as batch:
-        assert {row["owner_id"] for row in backend.rows("orders_claims")} == {queue.owner_id} != {old}
+        table = BATCHES_TABLE if way == "batches" else "orders_claims"
+        assert queue.owner_id in {row["owner_id"] for row in backend.rows(table)} - {old}
         batch.done()
     backend.run("DELETE FROM claimjobs_owners WHERE id = :id", id=old)
 
@@ -283,8 +316,15 @@ def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int
     return keys(algorithm.claim(connection, queue.owner_id, ClaimRequest(size, limit)).jobs)
 
 
-def test_a_claim_goes_around_what_is_being_claimed(backend: Backend) -> None:
-    slow, fast = (orders(backend) for _ in range(2))
+def phases_of(queue: Queue) -> Any:
+    """The statements of its claims."""
+    algorithm: Any = queue._parts.plan(None).strategy
+    return getattr(algorithm, "_lock", algorithm)._phases
+
+
+@BY_LOCKS
+def test_a_claim_goes_around_what_is_being_claimed(backend: Backend, way: str) -> None:
+    slow, fast = (orders(backend, way=way) for _ in range(2))
     with by_hand(backend) as connection:
         assert claim_by_hand(slow, connection, 4, 4) == [1, 2, 3, 4]
         assert keys(fast.claim(4)) == [5, 6, 7, 8]
@@ -294,7 +334,7 @@ def test_a_claim_goes_around_what_is_being_claimed(backend: Backend) -> None:
 def test_without_locks_a_claim_waits_for_one_of_the_same_key_and_leaves_it_to_that(
     backend: Backend, committed: bool
 ) -> None:
-    slow, fast = (orders(backend, 4, lock_source=False) for _ in range(2))
+    slow, fast = (orders(backend, 4, way="read") for _ in range(2))
     got: list[Any] = []
     waits = threading.Thread(target=lambda: got.extend(keys(fast.claim(4))))
     with by_hand(backend) as connection:
@@ -309,29 +349,51 @@ def test_without_locks_a_claim_waits_for_one_of_the_same_key_and_leaves_it_to_th
     assert got == ([] if committed else [1, 2, 3, 4])
 
 
-@pytest.mark.parametrize("hold", ["lease", "transaction"])
-def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, hold: Any) -> None:
+@pytest.mark.parametrize("way", ["batches", "rows", "transaction"])
+def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, way: str) -> None:
     """Its snapshot may be older than its locks: here it believes that all is free."""
-    queue = orders(backend, 4, hold=hold)
-    with orders(backend).claim(2) as batch:
+    queue = orders(backend, 4, way=way)
+    with orders(backend, way="rows" if way == "transaction" else way).claim(2) as batch:
         batch.done()
     algorithm: Any = queue._parts.plan(None).strategy
-    phases = algorithm._phases
+    phases = phases_of(queue)
     naive = sa.select(ORDERS.c.id)
     ours, dialect = queue._parts.backend.source, queue._parts.backend.dialect
     everything = dialect.only_candidates(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
         skip_locked=True, of=ours.table
     )
     phases._lock = everything
-    phases.finder._from_head = naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
+    found = naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
+    if way != "rows" and dialect.locks_in_order:
+        algorithm._lock._statement._from_head = found.with_for_update(skip_locked=True)
+    phases.finder._from_head = found
     assert keys(queue.claim(4)) == [3, 4]
 
 
-@BOTH
-def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend, lock_source: bool) -> None:
-    queue = orders(backend, 3, lock_source=lock_source, where=sa.text("status = 'new'"))
-    algorithm: Any = queue._parts.plan(None).strategy
-    algorithm._phases.finder._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
+def test_a_settle_between_two_looks_does_not_free_its_jobs(backend: Backend) -> None:
+    """A claim and a settle of others change no row of the user's table. Here they are committed while a claim works."""
+    engine = backend.new_engine()
+    queue = orders(backend, 4, way="batches", bind=engine)
+    assert queue.owner_id
+
+    def claimed_by_another() -> None:
+        with backend.engine.begin() as connection:
+            open_their_batch(connection, [1, 2], "orders_claims")
+
+    def settled_by_another() -> None:
+        with backend.engine.begin() as connection:
+            connection.exec_driver_sql(f"DELETE FROM {BATCHES_TABLE} WHERE owner_id = {THEIRS['owner_id']}")
+            connection.exec_driver_sql("INSERT INTO orders_claims (id, status) VALUES (1, 'done'), (2, 'done')")
+
+    recheck, record = "SELECT orders.id AS", f"INSERT INTO {BATCHES_TABLE}"
+    with before_each(engine, recheck, claimed_by_another), before_each(engine, record, settled_by_another):
+        assert keys(queue.claim(4)) == [3, 4]
+
+
+@BY_LEASE
+def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend, way: str) -> None:
+    queue = orders(backend, 3, way=way, where=sa.text("status = 'new'"))
+    phases_of(queue).finder._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
     backend.run("UPDATE orders SET status = 'old' WHERE id = 2")
     assert keys(queue.claim(3)) == [1, 3]
     assert claims(backend).get(2, "unclaimed") == "unclaimed"
@@ -341,14 +403,13 @@ WORKERS = 6
 ROWS = 600
 
 
-@pytest.mark.parametrize("way", ["locked", "read", "transaction"])
+@pytest.mark.parametrize("way", [*GIVEN, "batches and transaction"])
 @pytest.mark.parametrize("on_done", ["keep", "delete"])
 def test_every_row_is_done_exactly_once(backend: Backend, way: str, on_done: Any) -> None:
     if (way, on_done) == ("read", "delete"):
         pytest.skip("what may not be locked may not be deleted")
-    hold = "transaction" if way == "transaction" else "lease"
-    given = {"hold": hold, "on_done": on_done, "lock_source": way != "read"}
-    queues = [orders(backend, ROWS, **given) for _ in range(WORKERS)]
+    ways = way.split(" and ") * WORKERS
+    queues = [orders(backend, ROWS, way=each, on_done=on_done) for each in ways[:WORKERS]]
     done: list[list[Any]] = [[] for _ in queues]
     start = threading.Barrier(WORKERS)
 
@@ -404,7 +465,7 @@ def test_without_locks_it_is_enough_to_read_the_table(backend: Backend, reader: 
 def test_without_locks_no_function_deletes_a_row(backend: Backend) -> None:
     """Nobody holds it: another one may have changed it, or be about to."""
     wanted: list[Any] = ["delete", "keep", None]
-    queue = orders(backend, 3, lock_source=False, on_done=lambda _connection, _jobs: wanted.pop(0))
+    queue = orders(backend, 3, way="read", on_done=lambda _connection, _jobs: wanted.pop(0))
     batch = queue.claim(1)
     batch.done()
     with pytest.raises(ValueError, match=r"on_done='delete' .*: it needs SideCar\(lock_source=True\)"):
@@ -432,6 +493,20 @@ def test_the_lock_on_the_row_is_the_claim(backend: Backend) -> None:
     assert [row["status"] for row in backend.rows("orders")] == ["paid", "new", "new", "new"]
     other.close()
     assert do_all(queue) == [2, 3, 4]
+
+
+def test_consumers_of_both_holds_work_beside_one_table(backend: Backend) -> None:
+    """A claim by transaction sees open batches, although it records none, whoever of the two was there first."""
+    first, by_batch = orders(backend, 6, way="transaction"), orders(backend, way="batches")
+    assert keys(first.claim(1)) == [1]
+    first.close()
+    with by_batch.claim(2) as held:
+        assert keys(first.claim(2)) == [3, 4]
+        stats = first.stats()
+        assert (stats.unclaimed, stats.claimed) == (4, 2)
+        held.done()
+    first.close()
+    assert keys(first.claim(9)) == [3, 4, 5, 6]
 
 
 def test_a_done_row_is_deleted_where_its_lock_was_the_claim(backend: Backend) -> None:
@@ -485,9 +560,9 @@ def test_what_is_enqueued_is_a_row_of_the_users_table(backend: Backend) -> None:
     assert do_all(queue) == [7, 8]
 
 
-@BOTH
-def test_the_counts_are_of_rows_with_a_claim_and_without(backend: Backend, lock_source: bool) -> None:
-    queue = orders(backend, 10, lock_source=lock_source)
+@BY_LEASE
+def test_the_counts_are_of_rows_with_a_claim_and_without(backend: Backend, way: str) -> None:
+    queue = orders(backend, 10, way=way)
     with queue.claim(6) as batch:
         batch.done(batch[0])
         batch.fail(batch[1], "no", retry=False)
@@ -539,9 +614,9 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-@BOTH
+@BY_LEASE
 @pytest.mark.parametrize("kind", KEYS)
-def test_a_key_of_any_type(backend: Backend, kind: str, lock_source: bool) -> None:
+def test_a_key_of_any_type(backend: Backend, kind: str, way: str) -> None:
     type_, values = KEYS[kind]
     key = sa.Column("name", type_(backend), primary_key=True, autoincrement=False)
     options: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
@@ -549,7 +624,7 @@ def test_a_key_of_any_type(backend: Backend, kind: str, lock_source: bool) -> No
     things.create(backend.engine)
     with backend.engine.begin() as connection:
         connection.execute(sa.insert(things), [{"name": value, "what": 1} for value in values])
-    queue = beside(backend, things, lock_source=lock_source)
+    queue = beside(backend, things, way=way)
     with queue.claim(100) as batch:
         assert set(keys(batch)) == set(values)
         batch.fail(batch[0], "later", retry_in=0)
@@ -570,17 +645,17 @@ def test_the_key_of_a_side_car_is_compared_as_the_tables_is(backend: Backend) ->
     assert do_all(queue) == ["straat", "Straße"]
 
 
-@BOTH
+@BY_LEASE
 @pytest.mark.parametrize("on_done", ["keep", "delete"])
-def test_a_key_of_several_columns_with_names_of_ours(backend: Backend, lock_source: bool, on_done: Any) -> None:
-    if on_done == "delete" and not lock_source:
+def test_a_key_of_several_columns_with_names_of_ours(backend: Backend, way: str, on_done: Any) -> None:
+    if on_done == "delete" and way == "read":
         pytest.skip("what may not be locked may not be deleted")
     key = [sa.Column(name, sa.Integer, primary_key=True, autoincrement=False) for name in ("owner_id", "status")]
     pets = sa.Table("pets", sa.MetaData(), *key, sa.Column("attempts", sa.String(9)), mysql_engine="InnoDB")
     pets.create(backend.engine)
     with backend.engine.begin() as connection:
         connection.execute(sa.insert(pets), [{"owner_id": n // 3, "status": n % 3, "attempts": "x"} for n in range(9)])
-    queue = beside(backend, "pets", lock_source=lock_source, on_done=on_done)
+    queue = beside(backend, "pets", way=way, on_done=on_done)
     with queue.claim(4) as batch:
         assert keys(batch) == [(0, 0), (0, 1), (0, 2), (1, 0)]
         assert batch[0].attempts == "x"
@@ -670,7 +745,7 @@ def test_a_side_car_may_have_another_name(backend: Backend) -> None:
     assert len(backend.rows("what_is_taken")) == 2
 
 
-@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"on_done": "delete"}], ids=str)
+@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"on_done": "delete"}, {"claims": "batches"}], ids=str)
 def test_what_cannot_be_without_a_lock_is_refused(anywhere: Backend, other: Any) -> None:
     with pytest.raises(ValueError, match="lock_source=True"):
         Queue(anywhere.engine, "orders", side_car=SideCar(lock_source=False), **other)
