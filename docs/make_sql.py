@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,7 +32,7 @@ from claimjobs.statements import batches, owners, pause, purge, settle
 from claimjobs.statements import dead_jobs as dead
 from claimjobs.statements import idle as sleepers
 from claimjobs.statements import insert as inserts
-from claimjobs.statements.claim import claim
+from claimjobs.statements.claim import claim, claim_batch
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.lock import find_and_lock, lock, lock_first
 from claimjobs.statements.mark import mark
@@ -169,6 +170,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         **_locks(roles, dialect, selection),
         "record": batches.record(ours, owner_table()),
         "open now": batches.open_now(ours),
+        **(_in_pipeline(roles, selection, ours) if dialect.pipelines else {}),
         **({"finish": settle.with_batch(settle.delete(target), ours)} if dialect.returns_what_it_writes else {}),
         "close": batches.close(ours),
         "done": settle.delete(target),
@@ -178,6 +180,16 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
         "held": owners.held(roles),
         "close all": batches.close_all(ours),
+    }
+
+
+def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: OpenBatches) -> dict[str, Any]:
+    order, read = keyset_order_of(selection), RowReader(roles, ours.dialect).parts
+    assert order is not None  # noqa: S101 - the default order can be entered anywhere
+    done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, roles.guard)), ours)
+    return {
+        "at once": claim_batch(roles, ours.dialect, selection, order, batches=ours, owners=owner_table(), read=read),
+        "turn": batches.settle_and_look_again(done, ours),
     }
 
 
@@ -448,7 +460,11 @@ def _go_on(queue: Queue) -> None:
 
 
 def _claim_per_batch(queue: Queue) -> None:
-    """A batch that is settled as a whole; and one of which a job is settled before the others."""
+    """From batch to batch; a batch that is settled as a whole; and one of which a job is settled before the others."""
+    for batch in islice(queue.batches(SIZE), 2):
+        with batch:
+            batch.done()
+            hold_of(queue).restart_from_head()
     with queue.claim(SIZE) as batch:
         batch.done()
     hand = hold_of(queue)

@@ -260,6 +260,17 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Claims per batch: which of the jobs are in an open batch now",
         "It is sent where the batch was not recorded. The other jobs are then recorded.",
     ),
+    "batch at once": (
+        "Claims per batch, in a loop: find, lock and record the next batch",
+        "It is sent together with the next statement, which settles the batch before, in one round trip. Both are one "
+        "transaction, without BEGIN and COMMIT.",
+    ),
+    "batch turn": (
+        "Claims per batch, in a loop: settle the batch before, and look at the open batches again",
+        "It begins after the rows were locked. If one of them is in an open batch of another claim, it deletes the new "
+        "batch. If it cannot settle all `:meant` jobs, it raises an error, so that both statements are rolled back; "
+        "then the jobs are settled by the statements below.",
+    ),
     "batch finish": (
         "Claims per batch, settle: close a batch whose jobs are all done, and delete them",
         "It deletes no job if the owner does not hold the batch any more, or if the batch has other jobs as well. Then "

@@ -60,7 +60,7 @@ class ColumnRoles:
     @cached_property
     def name(self) -> str:
         """The table's name, with its schema if it has one."""
-        return self.table.fullname
+        return str(self.table.fullname)  # not the subclass of str that SQLAlchemy uses for some names
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

@@ -1,0 +1,119 @@
+"""Claims per batch in a loop: a settle claims the next batch. Some databases do both in one round trip."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Batch, Columns
+from claimjobs.table.definitions import BATCHES_TABLE
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import declare_dead, still
+from tests.conformance.test_batch_claims import KEYS, before_each, open_batches, open_their_batch, per_batch
+
+LATER = 4
+"""The number of a batch at whose end all statements of a loop have been sent, so that they are sent together."""
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_keys_of_each_kind(backend: Backend, kind: str) -> None:
+    types, rows = KEYS[kind]
+    key = (sa.Column(name, type_, primary_key=True, autoincrement=False) for name, type_ in types.items())
+    table = sa.Table("plain", sa.MetaData(), *key)
+    table.create(backend.engine)
+    backend.insert(table, rows)
+    backend.make()
+    columns = Columns(status=None, owner_id=None)
+    queue = backend.bare_queue("plain", claims="batches", columns=columns, on_done="delete")
+    seen = []
+    for batch in queue.batches(1, drain=True):
+        seen += [job.key for job in batch]
+        assert open_batches(backend) == [(queue.owner_id, 1)]
+        with batch:
+            batch.done()
+    assert len(seen) == len(set(seen)) == len(rows)
+    assert backend.rows("plain") == []
+    assert open_batches(backend) == []
+
+
+def test_what_another_claim_took_meanwhile_is_left_to_it(backend: Backend) -> None:
+    """The second statement of the round trip looks at the open batches when the jobs are locked."""
+    if not backend.dialect.pipelines:
+        pytest.skip(f"on {backend.name} a loop claims as every claim does")
+    engine = backend.new_engine()
+    queue = per_batch(backend, bind=engine)
+    queue.enqueue(jobs(6))
+    keys = [row["id"] for row in backend.rows()]
+
+    def claimed_by_another() -> None:
+        with backend.engine.begin() as connection:
+            open_their_batch(connection, keys[3:4])
+
+    loop = queue.batches(2, drain=True)
+    with before_each(engine, "WITH claimjobs_closed", claimed_by_another), next(loop) as first:
+        first.done()
+    assert [row["id"] for row in backend.rows()] == keys[2:]
+    with next(loop) as second:
+        assert [job.key for job in second] == [keys[2], keys[4]]
+        second.done()
+    loop.close()
+    backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
+
+
+@pytest.mark.parametrize("on_done", ["delete", "keep"])
+def test_a_job_that_is_gone_is_lost_and_the_others_are_settled(backend: Backend, on_done: Any) -> None:
+    queue = per_batch(backend, on_done=on_done)
+    queue.enqueue(jobs(20))
+    seen, lost = [], []
+    for number, batch in zip(count(1), queue.batches(2, drain=True), strict=False):
+        seen += names(batch)
+        with batch:
+            if number == LATER:
+                backend.run(f"DELETE FROM jobs WHERE d = '{names(batch)[0]}'")
+            batch.done()
+        lost += [(number, job["d"]) for job in batch.lost]
+    assert sorted(seen) == [f"{number:04}" for number in range(20)]
+    assert lost == [(LATER, seen[2 * LATER - 2])]
+    assert (queue.report.done, open_batches(backend)) == (19, [])
+    assert len(backend.rows()) == (19 if on_done == "keep" else 0)
+
+
+def test_an_owner_that_is_declared_dead_goes_on_under_a_new_id(backend: Backend) -> None:
+    queue = still(per_batch(backend))
+    queue.enqueue(jobs(20))
+    owners, seen = [], []
+    for number, batch in zip(count(1), queue.batches(2, drain=True), strict=False):
+        seen += names(batch)
+        owners.append(queue.owner_id)
+        with batch:
+            if number == LATER:
+                declare_dead(backend, queue.owner_id)
+            batch.done()
+        assert not batch.lost
+    assert sorted(seen) == [f"{number:04}" for number in range(20)]
+    assert len(set(owners)) == 2
+    assert backend.rows() == []
+    backend.may_leave_owners = True
+
+
+def test_a_batch_that_was_reclaimed_meanwhile_is_lost(backend: Backend) -> None:
+    queue, other = still(per_batch(backend)), per_batch(backend, bind=backend.new_engine())
+    queue.enqueue(jobs(20))
+    loop = queue.batches(2)
+    for _ in range(LATER):
+        batch: Batch = next(loop)
+        with batch:
+            batch.done()
+    late = next(loop)
+    assert other.reclaim_owner(queue.owner_id) == 2
+    with late:
+        late.done()
+    assert len(late.lost) == 2
+    loop.close()
+    assert open_batches(backend) == []
+    assert len(backend.rows()) == 20 - 2 * LATER
+    backend.may_leave_owners = True
