@@ -122,6 +122,8 @@ RAW = "raw loop"
 OURS = "claimjobs"
 OURS_BATCHES = "claimjobs, claims=batches"
 OURS_HELD = "claimjobs, hold=transaction"
+ANY_ORDER = ", any order"
+"""The end of the name of a contestant that claims in any order."""
 
 
 LOOPS: dict[str, tuple[Opened, dict[str, Any]]] = {
@@ -143,6 +145,15 @@ WAYS: dict[str, dict[str, Any]] = {CALLED: {}, LOOKS: {"liveness": Liveness(sess
 def of_batches(size: int = BATCH) -> list[Contestant]:
     """The raw loop, and claimjobs by lease and by transaction."""
     return [contestant(name, opened, size=size, **options) for name, (opened, options) in LOOPS.items()]
+
+
+def in_any_order(size: int = BATCH) -> list[Contestant]:
+    """The raw loop from a random place, and claimjobs in regions."""
+    return [
+        contestant(f"{RAW}{ANY_ORDER}", raw.opened, size=size, any_order=True),
+        contestant(f"{OURS}{ANY_ORDER}", ours, size=size, order_by=()),
+        contestant(f"{OURS_BATCHES}{ANY_ORDER}", ours, size=size, order_by=(), claims="batches"),
+    ]
 
 
 def raw_held(size: int = BATCH) -> Contestant:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks import article, report
-from benchmarks.contestants import OURS, OURS_HELD, RAW, of_batches, of_the_article, raw_held
+from benchmarks.contestants import OURS, OURS_HELD, RAW, in_any_order, of_batches, of_the_article, raw_held
 from benchmarks.goals import CONSUMERS, Found, Goal
 from benchmarks.harness import Contestant, Run, interleaved, run_of, together
 from benchmarks.meter import Meter
@@ -36,6 +36,7 @@ SIZES = {
     "repeat": 3,
     "held": False,
     "no_letter": False,
+    "any_order": False,
     "read_committed": False,
 }
 SMALL = {"jobs": 2_000, "consumers": [1, 2], "repeat": 1}
@@ -49,7 +50,7 @@ FULL = {
 
 def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
     """`held` adds the raw loop that is held by a transaction, `no_letter` the article's loop without its letter,
-    `read_committed` has the article's loop at READ COMMITTED on MySQL.
+    `any_order` adds claims in any order, `read_committed` has the article's loop at READ COMMITTED on MySQL.
     """
     rows = list(article.payload(sizes.jobs))
     run = partial(drain, url=server.url, rows=rows, pid=server.pid)
@@ -72,6 +73,8 @@ def _cost(found: Found, consumers: int) -> float:
 
 def _chosen(sizes: argparse.Namespace) -> Iterator[Contestant]:
     yield from of_batches()
+    if sizes.any_order:
+        yield from in_any_order()
     if sizes.held:
         yield raw_held()
     yield of_the_article(letters=True, read_committed=sizes.read_committed)
@@ -81,7 +84,7 @@ def _chosen(sizes: argparse.Namespace) -> Iterator[Contestant]:
 
 def contestants(*, read_committed: bool = False) -> list[Contestant]:
     """All that there are, the raw loop first."""
-    everything = argparse.Namespace(held=True, no_letter=True, read_committed=read_committed)
+    everything = argparse.Namespace(held=True, no_letter=True, any_order=True, read_committed=read_committed)
     return list(_chosen(everything))
 
 

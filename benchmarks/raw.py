@@ -16,6 +16,7 @@ It registers nobody and gives no signs of life: a job of a killed consumer stays
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -141,16 +142,19 @@ def _is_over(over: Over | None) -> bool:
 
 
 @contextmanager
-def opened(url: str, number: int, *, size: int = BATCH, hold: Hold = "lease") -> Iterator[Loop | Held]:
+def opened(
+    url: str, number: int, *, size: int = BATCH, hold: Hold = "lease", any_order: bool = False
+) -> Iterator[Loop | Held]:
     """A consumer of this number, with its connection open."""
     postgres = is_postgres(url)
     with connected(url, read_committed=True) as db:
+        turn = _postgres_turn if postgres else _mysql_turn
         if hold == "transaction":
             yield Held(db, size, *(POSTGRES_HOLD if postgres else MYSQL_HOLD))
         else:
             if postgres:
                 db.autocommit = True
-            yield Loop(db, number, size, _postgres_turn if postgres else _mysql_turn)
+            yield Loop(db, number, size, RandomPlace(db, turn).turn if any_order else turn)
 
 
 def _must_be_all(reached: int, done: Keys) -> None:
@@ -184,8 +188,11 @@ order by claimed.priority, claimed.id
 """
 
 
-def _postgres_turn(db: psycopg.Connection[Any], me: int, done: Keys, size: int) -> list[Row]:
-    rows = db.execute(SETTLE_AND_CLAIM, {"done": done, "me": me, "size": size}).fetchall()
+def _postgres_turn(
+    db: psycopg.Connection[Any], me: int, done: Keys, size: int, *, place: int | None = None
+) -> list[Row]:
+    statement = SETTLE_AND_CLAIM if place is None else SETTLE_AND_CLAIM.replace(ORDER, AFTER.replace("%s", "%(place)s"))
+    rows = db.execute(statement, {"done": done, "me": me, "size": size, "place": place}).fetchall()
     _must_be_all(rows[0][0], done)
     return [row[1:] for row in rows if row[1] is not None]
 
@@ -208,16 +215,45 @@ where id in %s
 """
 
 
-def _mysql_turn(db: Connection, me: int, done: Keys, size: int) -> list[Row]:
+def _mysql_turn(db: Connection, me: int, done: Keys, size: int, *, place: int | None = None) -> list[Row]:
+    lock, values = (LOCK, (size,)) if place is None else (LOCK.replace(ORDER, AFTER), (place, size))
     jobs: list[Row] = []
     with db.cursor() as cursor:
         if done:
             _must_be_all(cursor.execute(SETTLE, (done, me)), done)
-        if size and cursor.execute(LOCK, (size,)):
+        if size and cursor.execute(lock, values):
             jobs = list(cursor.fetchall())
             cursor.execute(MARK, (me, [job[0] for job in jobs]))
     db.commit()
     return jobs
+
+
+# --- in any order --------------------------------------------------------------------------------------------
+
+ORDER = "order by priority, id"
+AFTER = f"and priority = 0 and id > %s {ORDER}"
+
+
+class RandomPlace:
+    """A loop that begins at a random place, goes on after the last job of each claim, and wraps around."""
+
+    def __init__(self, db: Connection, turn: Callable[..., list[Row]]) -> None:
+        self._db, self._turn = db, turn
+        self._place: int | None = None
+
+    def turn(self, db: Connection, me: int, done: Keys, size: int) -> list[Row]:
+        place = self._random() if self._place is None else self._place
+        jobs = self._turn(db, me, done, size, place=place)
+        if not jobs and size and place:
+            place, jobs = 0, self._turn(db, me, [], size, place=0)
+        self._place = jobs[-1][0] if len(jobs) == size else 0
+        return jobs
+
+    def _random(self) -> int:
+        with self._db.cursor() as cursor:
+            cursor.execute("select min(id), max(id) from jobs")
+            [ends] = cursor.fetchall()
+        return random.randint(*ends)
 
 
 # --- by an open transaction: how jobs are locked, how they are deleted ---------------------------------------
