@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from abc import ABC, abstractmethod
@@ -16,8 +17,10 @@ from claimjobs.claim.strategy import ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Key
+from claimjobs.errors import ClaimjobsError
 from claimjobs.report import Report
 from claimjobs.statements import pause
+from claimjobs.statements.find import ends
 from claimjobs.table.backend import Backend
 
 if TYPE_CHECKING:
@@ -63,11 +66,22 @@ class Hold(ABC):
 
     def _claim_until_over(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
-            request = self._range.next_request(size, plan.strategy)
+            request = self._next_request(connector, size, plan)
             claimed = self._claim_once(connector, request, plan)
             self._range.learn(request, claimed)
             if self._range.is_over(request, claimed):
                 return claimed
+
+    def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
+        """The next request. If it begins a sweep over regions, their borders are drawn first.
+
+        If the database cannot say where the jobs are, the claim begins at the head, and meets the error itself.
+        """
+        sweep = self._range.sweep(plan.strategy)
+        if sweep is not None:
+            with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+                sweep.divide(connector.rows(ends(self._backend.source, plan.selection), patience=0), size)
+        return self._range.next_request(size, plan.strategy)
 
     @abstractmethod
     def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:

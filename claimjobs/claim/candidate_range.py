@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from claimjobs.claim.regions import Regions
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.errors import Unreadable
 from claimjobs.job import Job
@@ -25,16 +26,28 @@ class CandidateRange:
         self._overfetch = Overfetch()
         self._report = report
         self._strategy: ClaimStrategy | None = None
-        self._cursor = Cursor(None)
+        self._cursor: Cursor | Regions = Cursor(None)
         self.since = 0.0
         """When the last request was made, by this machine's clock."""
         self._in_vain = 0
         """How many claims from the head have failed since the last one that was final."""
 
-    def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
-        """A request for `size` jobs. The cursor belongs to one strategy: another one begins at the head."""
+    def sweep(self, strategy: ClaimStrategy) -> Regions | None:
+        """The sweep that the next claim begins, which is to be divided into regions before. None: it begins none."""
+        self._use(strategy)
+        cursor = self._cursor
+        return cursor if isinstance(cursor, Regions) and cursor.begins_sweep else None
+
+    def _use(self, strategy: ClaimStrategy) -> None:
+        """The cursor and the regions belong to one strategy: another one begins anew."""
         if strategy is not self._strategy:
-            self._strategy, self._cursor = strategy, Cursor(strategy.keyset_order)
+            order = strategy.keyset_order
+            self._strategy = strategy
+            self._cursor = Regions(order) if order is not None and order.in_regions else Cursor(order)
+
+    def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
+        """A request for `size` jobs."""
+        self._use(strategy)
         self.since = time.monotonic()
         limit = self._overfetch.most(size) if strategy.is_lazy else self._overfetch.limit(size)
         return ClaimRequest(size, limit, self._cursor.begin())
@@ -42,7 +55,10 @@ class CandidateRange:
     def learn(self, request: ClaimRequest, result: ClaimResult) -> None:
         """Learn from the result of the last request, and count it in the report."""
         self._overfetch.learn(result, request.size, request.limit)
-        self._cursor.learn(result, request, time.monotonic() - self.since)
+        if isinstance(self._cursor, Regions):
+            self._cursor.learn(result, request)
+        else:
+            self._cursor.learn(result, request, time.monotonic() - self.since)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
 
     def is_over(self, request: ClaimRequest, result: ClaimResult) -> bool:
@@ -55,8 +71,9 @@ class CandidateRange:
         return False
 
     def restart_from_head(self) -> None:
-        """Begin the next claim at the head: jobs may be before the cursor."""
-        self._cursor.restart_from_head()
+        """Begin the next claim at the head: jobs may be before the cursor. A sweep over regions reaches them anyway."""
+        if isinstance(self._cursor, Cursor):
+            self._cursor.restart_from_head()
 
 
 SHARE: Final = 10

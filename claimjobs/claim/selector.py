@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,13 +29,18 @@ class Selector:
     now: sa.ColumnElement[Any]
     claimable: sa.ColumnElement[bool] = field(default_factory=sa.true)
     """True for rows that this Queue may still claim: see `batch.still_due`."""
+    region_order: Sequence[sa.Column[Any]] = ()
+    """The order within regions, if consumers begin in regions: see `table.claim_index.region_order`."""
 
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
-        due, order = self.roles.due(self.now), order_of(self.order_by, self.roles, self.dialect.lexis)
+        due = self.roles.due(self.now)
+        # With a predicate the database may have a better index than that of the regions.
+        in_regions = bool(self.region_order) and self.where is None and where is None
+        order = self.region_order if in_regions else order_of(self.order_by, self.roles, self.dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
         ready = sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *self.predicates(where))
-        return Selection(ready, order, free=self.roles.free)
+        return Selection(ready, order, free=self.roles.free, in_regions=in_regions)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""

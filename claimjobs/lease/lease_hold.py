@@ -186,7 +186,7 @@ class LeaseHold(Hold):
             outcomes.batch = claimed.batch
             if not outcomes.all_done:
                 self.restart_from_head()
-            request, autocommit = self._range.next_request(size, plan.strategy), way.needs_no_transaction(outcomes)
+            request, autocommit = self._next_request(self._connector, size, plan), way.needs_no_transaction(outcomes)
             try:
                 for attempt in self._connector.attempts(autocommit=autocommit):
                     with attempt as connection:

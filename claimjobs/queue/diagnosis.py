@@ -147,8 +147,11 @@ def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
 
 
 def _index_advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[str]:
-    """Advice for the index that claims read, if the table has none with all columns of phase 1."""
-    order = order_of(shape.order_by, roles, dialect_named_by(engine).lexis)
+    """Advice for the index that claims read, if the table has none with all columns of phase 1.
+
+    If any order will do, that is the index of the default order, in which consumers have regions.
+    """
+    order = order_of(shape.order_by or None, roles, dialect_named_by(engine).lexis)
     with connected(engine) as connection:
         lack = missing_index(connection, roles, order)
     return [] if lack is None else [f"{lack.effect}: {lack.ddl}"]
@@ -178,7 +181,7 @@ def _wanted_index(engine: sa.Engine, shape: Shape, there: sa.Table, new: list[sa
     for column in new:
         there.append_column(column)
     roles = roles_of(there, shape.map or Columns())
-    return claim_index(roles, order_of(shape.order_by, roles, dialect_named_by(engine).lexis))
+    return claim_index(roles, order_of(shape.order_by or None, roles, dialect_named_by(engine).lexis))
 
 
 def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:

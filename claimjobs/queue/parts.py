@@ -49,6 +49,7 @@ from claimjobs.statements.find import Selection
 from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend, inspect_table
+from claimjobs.table.claim_index import region_order
 from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
 from claimjobs.table.predicates import Where
 
@@ -367,7 +368,17 @@ class QueueParts:
         backend, chosen = self.backend, self._settings
         claimable = self._still_due.claimable if chosen.on_done == LEAVE else sa.true()
         roles, order = backend.source, chosen.order_by
-        return Selector(self._engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable)
+        return Selector(
+            self._engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable, self._region_order
+        )
+
+    @cached_property
+    def _region_order(self) -> Sequence[sa.Column[Any]]:
+        """The order within regions, if any order will do and the table has an index for regions."""
+        if not isinstance(self._settings.order_by, (list, tuple)) or self._settings.order_by:
+            return ()
+        with connected(self._engine) as connection:
+            return region_order(connection, self.backend.source)
 
     @property
     def order(self) -> Sequence[sa.ColumnElement[Any]]:

@@ -13,6 +13,7 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, Null
 
 from claimjobs.dialects import Dialect
+from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 SUSPECT: Final = "claimjobs_suspect"
@@ -24,6 +25,11 @@ KEY: Final = "claimjobs_k{}"
 same WHERE, may name its columns without the table."""
 AFTER: Final = "claimjobs_after_{}"
 """The parameters of a place in the order, after which a claim begins."""
+
+READY: Final = "claimjobs_ready"
+"""The last column of a place: 1 if its job is ready."""
+TAIL: Final = 1_000
+"""How many unclaimed jobs are read from the end, to find one that is ready."""
 
 SIZE: Final = sa.bindparam("claimjobs_size", type_=sa.Integer)
 """How many jobs are wanted."""
@@ -48,6 +54,8 @@ class Selection:
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
     free: sa.ColumnElement[bool] = field(default_factory=sa.true)
     """Of a job that nobody has claimed, where its row does not say that. Only a search asks; see `ColumnRoles.free`."""
+    in_regions: bool = False
+    """Whether any order will do. Then each consumer begins in regions of its own, and this is the order in them."""
 
     @property
     def found(self) -> sa.ColumnElement[bool]:
@@ -61,6 +69,8 @@ class KeysetOrder:
 
     falling: Mapping[sa.Column[Any], bool]
     """For each column, in the order of the ORDER BY, whether it descends."""
+    in_regions: bool = False
+    """See `Selection`."""
 
     @property
     def columns(self) -> Sequence[sa.Column[Any]]:
@@ -106,7 +116,7 @@ def keyset_order_of(selection: Selection) -> KeysetOrder | None:
         if column is None or (column.nullable and column not in set(_never_null(selection.ready))):
             return None
         falling.setdefault(column, falls)
-    return KeysetOrder(falling) if falling else None
+    return KeysetOrder(falling, selection.in_regions) if falling else None
 
 
 def _never_null(ready: Any) -> Iterator[sa.ColumnElement[Any]]:
@@ -159,6 +169,22 @@ def one_after_another(parts: Sequence[sa.Select[Any]], limit: sa.ColumnElement[i
     if len(parts) == 1:
         return parts[0]
     return sa.select(sa.union_all(*(sa.select(part.subquery()) for part in parts)).subquery()).limit(limit)
+
+
+def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
+    """The places of the first and the last job that is ready, for an order of columns, and 1.
+
+    The last one is searched for among the last `TAIL` that are unclaimed: there may be many that are not due. If none
+    of these is ready, the place is that of the very last, and a 0 follows.
+    """
+    columns = [column.label(column.name) for column in selection.order]
+    falling = [column.desc() for column in selection.order]
+    is_ready = sa.case((selection.ready, 1), else_=0).label(READY)
+    unclaimed = roles.state.columns_say(UNCLAIMED)
+    tail = sa.select(*columns, is_ready).where(unclaimed).order_by(*falling).limit(TAIL).subquery("claimjobs_tail")
+    first = sa.select(*columns, sa.literal(1).label(READY)).where(selection.ready).order_by(*selection.order).limit(1)
+    last = sa.select(tail).order_by(tail.c[READY].desc(), *(tail.c[column.name].desc() for column in columns)).limit(1)
+    return sa.select(sa.union_all(*(sa.select(one.subquery()) for one in (first, last))).subquery())
 
 
 def how_many(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:

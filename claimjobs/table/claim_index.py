@@ -11,7 +11,7 @@ from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.dialects import dialect_named_by
 from claimjobs.table.ddl import text
-from claimjobs.table.roles import ColumnRoles
+from claimjobs.table.roles import ColumnRoles, is_whole
 
 LONGEST: Final = 57
 """Characters of a table's name in the name of its index. Every database allows 63 bytes for the whole name."""
@@ -60,6 +60,24 @@ def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any
     if dialect_named_by(connection).indexes_end_in_the_key:
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
     return [{**index, "column_names": list(dict.fromkeys((*index["column_names"], *key)))} for index in found]
+
+
+def region_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Column[Any]]:
+    """The order within regions, in which consumers claim if any order will do: the default order.
+
+    Empty if there are no regions: the columns are not all whole numbers, between which a place can be drawn, or no
+    index finds unclaimed jobs in this order. Then each claim would sort all of them.
+    """
+    order = roles.default_order
+    if not all(isinstance(column.type, sa.Integer) for column in order):
+        return ()
+    index = claim_index(roles, order)
+    if index is None:
+        return order
+    unordered = {column.name for column in (roles.run_at, roles.suspect) if column is not None}
+    read = [name for name in index.columns.keys() if name not in unordered]  # noqa: SIM118 - no dict
+    found = [other for other in indexes_of(connection, roles.table) if is_whole(other)]
+    return order if holds(found, read) else ()
 
 
 def covers(found: Sequence[Any], index: sa.Index, *, besides: str | None = "suspect") -> bool:

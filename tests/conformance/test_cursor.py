@@ -149,7 +149,7 @@ ORDERS = {
     "may be NULL": ("owner_date", False),
     "an expression": (sa.func.length(JOBS.c.d), False),
     "text": ("d", True),
-    "none": ((), False),
+    "none": ((), None),  # see test_regions.py
 }
 
 
@@ -163,7 +163,8 @@ def test_order_is_kept_whether_or_not_it_can_be_entered(
     queue.enqueue({**job, "priority": n % 3} for n, job in enumerate(jobs(20)))
     wanted = names_in_order(backend, queue)
     seen = begins(queue)
-    got = [name for _ in range(5) for name in taken(queue, 4)]
+    claims = 5 if order != "none" else 20  # the last claim of a region may be a small one
+    got = [name for _ in range(claims) for name in taken(queue, 4)]
     assert (got == wanted) if order != "none" else (sorted(got) == sorted(wanted))
     if enters is not None:
         assert seen == [True] + [not enters] * 4
