@@ -105,10 +105,9 @@ class SettleAndClaimInPipeline(SettleThenClaim):
         new = {"claimjobs_new_me": me, "claimjobs_new_number": number}
         claim = Sent(self._claim.of(request), self._claim.parameters(me, number, request), self._claim.reader)
         settle = Sent(self._settle, {**batch_parameters(owner, outcomes), **new}, PlainReader())
-        rows, [(_, is_taken)] = self._answers(connection, claim, settle)
-        if is_taken:  # there may be more: the next claim goes on from the same place
-            return set(), ClaimResult([], request.limit, len(rows), me)
-        return set(), self._claim.result(connection, rows, request, owner=me, number=number)
+        rows, [(_, taken)] = self._answers(connection, claim, settle)
+        following = self._claim.result(connection, rows, request, owner=me, number=number)
+        return set(), self._claim.without_taken(connection, following, request) if taken else following
 
     def _answers(self, connection: sa.Connection, *sent: Sent) -> list[Sequence[Any]]:
         """The rows of these statements. Raises SomeLost if they cannot be sent together, though the connection is in

@@ -12,6 +12,8 @@ from claimjobs.claim.one_statement import READABLE
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.job import key_of
+from claimjobs.statements.batches import new_keys
 from claimjobs.statements.claim import claim_batch
 from claimjobs.statements.find import SIZE, KeysetOrder, Selection, keyset_order_of
 from claimjobs.table.backend import Backend
@@ -27,6 +29,7 @@ class BatchStatement(CursorStatement[CompiledStatement]):
         self.reader = RowReader(backend.roles, backend.dialect, before=1)
         self._backend, self._order = backend, order
         self._count = CandidateCount(backend, selection)
+        self._left = new_keys(batches)
 
     def build(self, selection: Selection) -> CompiledStatement:
         backend = self._backend
@@ -60,6 +63,14 @@ class BatchStatement(CursorStatement[CompiledStatement]):
         is_full = len(claimed) == at_most(request.size, group_size)
         examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
         return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size), batch=number if jobs else 0)
+
+    def without_taken(self, connection: sa.Connection, claimed: ClaimResult, request: ClaimRequest) -> ClaimResult:
+        """The result without the jobs that the second look took out of its batch, because another batch has them."""
+        new = {"claimjobs_new_me": claimed.owner, "claimjobs_new_number": claimed.batch}
+        left = {key_of(row) for row in connection.execute(self._left, new)}
+        jobs = [job for job in claimed.jobs if job.key in left]
+        # There may be more: the next claim goes on from the same place.
+        return claimed._replace(jobs=jobs, found=request.limit, batch=claimed.batch if jobs else 0)
 
 
 def batch_statement(backend: Backend, selection: Selection, batches: OpenBatches) -> BatchStatement | None:

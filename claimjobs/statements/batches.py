@@ -18,7 +18,9 @@ JOBS: Final = sa.bindparam("claimjobs_meant", type_=sa.Integer)
 NEW_ME: Final = sa.bindparam("claimjobs_new_me", type_=sa.Integer)
 NEW_NUMBER: Final = sa.bindparam("claimjobs_new_number", type_=sa.BigInteger)
 """The batch that was recorded by the statement before."""
-NOT_WHOLE: Final = "claimjobs: not all jobs of a batch could be settled, each is looked at now"
+NOT_WHOLE: Final[sa.ColumnElement[str]] = sa.literal_column(
+    "'claimjobs: not all jobs of a batch could be settled, each is looked at now'"
+)
 """The server says that this is no number. So it is in the error, and in the server's log."""
 
 
@@ -43,21 +45,49 @@ def record_found(batches: OpenBatches, found: sa.FromClause) -> sa.Insert:
     return _inserted(batches, row).returning(batches.table.c.number)
 
 
-def settle_and_look_again(settle: sa.Delete | sa.Update, batches: OpenBatches) -> sa.Select[Any]:
-    """Settle the `meant` jobs of the batch `number`, and delete the batch `new_number` of `new_me` if another open
-    batch has one of its jobs. Two columns: 0; and how many batches were deleted, 1 or 0.
+def settle_and_look_again(settle: sa.Delete | sa.Update, batches: OpenBatches) -> sa.Select[int, int]:
+    """Settle the `meant` jobs of the batch `number`, and take those jobs out of the batch `new_number` of `new_me` that
+    another open batch has, too. Two columns: 0; and how many jobs were taken out.
 
     `settle`: the statement that closes the batch and writes its jobs. If it reaches fewer, this one raises an error, so
     that the transaction is rolled back.
     """
     settled = settle.cte("claimjobs_settled")
-    count = sa.select(sa.func.count()).select_from(settled).scalar_subquery()
-    checked = sa.cast(sa.case((count == JOBS, "0"), else_=NOT_WHOLE), sa.Integer)
-    new = sa.and_(batches.of(NEW_ME), batches.table.c.number == NEW_NUMBER)
-    mine, others = batches.keys(new), batches.keys(sa.and_(batches.ours, ~new)).subquery("claimjobs_open")
-    taken = sa.exists().where(sa.tuple_(*others.c).in_(mine) if len(others.c) > 1 else others.c[0].in_(mine))
-    deleted = sa.delete(batches.table).where(new, taken).returning(batches.table.c.number).cte("claimjobs_taken")
-    return sa.select(checked, sa.select(sa.func.count()).select_from(deleted).scalar_subquery())
+    checked = sa.case((_count(settled) == JOBS, sa.literal_column("'0'")), else_=NOT_WHOLE)
+    taken, *changes = _without_taken(batches, _new(batches))
+    return sa.select(sa.cast(checked, sa.Integer), _count(taken)).add_cte(*changes)
+
+
+def _without_taken(batches: OpenBatches, new: sa.ColumnElement[bool]) -> tuple[sa.CTE, sa.CTE, sa.CTE]:
+    """The jobs of the new batch that another one has, too; and two changes: only one of them finds a row."""
+    mine, others = batches.keys(new).cte("claimjobs_new"), batches.keys(sa.and_(batches.ours, ~new))
+    taken = sa.select(*mine.c).where(_one_of(mine, others)).cte("claimjobs_taken")
+    rest = sa.select(*mine.c).where(~_one_of(mine, sa.select(*taken.c))).cte("claimjobs_rest")
+    some, others_left = sa.exists().select_from(taken), sa.exists().select_from(rest)
+    keys = sa.select(batches.dialect.json_of_rows([*rest.c])).scalar_subquery()
+    table, number = batches.table, batches.table.c.number
+    shorten = sa.update(table).where(new, some, others_left).values(keys=keys, jobs=_count(rest)).returning(number)
+    delete = sa.delete(table).where(new, some, ~others_left).returning(number)
+    return taken, shorten.cte("claimjobs_shortened"), delete.cte("claimjobs_deleted")
+
+
+def new_keys(batches: OpenBatches) -> sa.Select[Any]:
+    """The keys in the batch `new_number` of `new_me`."""
+    return batches.keys(_new(batches))
+
+
+def _new(batches: OpenBatches) -> sa.ColumnElement[bool]:
+    return sa.and_(batches.of(NEW_ME), batches.table.c.number == NEW_NUMBER)
+
+
+def _one_of(keys: sa.CTE, some: sa.Select[Any]) -> sa.ColumnElement[bool]:
+    """Whether a row of keys is one of these."""
+    columns: tuple[Any, ...] = tuple(keys.c)
+    return (columns[0] if len(columns) == 1 else sa.tuple_(*columns)).in_(some)
+
+
+def _count(rows: sa.CTE) -> sa.ScalarSelect[int]:
+    return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
 
 
 def _row(batches: OpenBatches, jobs: sa.ColumnElement[int], keys: sa.ColumnElement[Any]) -> sa.Select[Any]:

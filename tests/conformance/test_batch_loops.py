@@ -40,7 +40,8 @@ def test_keys_of_each_kind(backend: Backend, kind: str) -> None:
     assert open_batches(backend) == []
 
 
-def test_what_another_claim_took_meanwhile_is_left_to_it(backend: Backend) -> None:
+@pytest.mark.parametrize(("taken", "left"), [([3], [2]), ([2, 3], [4, 5])])
+def test_what_another_claim_took_meanwhile_is_left_to_it(backend: Backend, taken: list[int], left: list[int]) -> None:
     """The second statement of the round trip looks at the open batches when the jobs are locked."""
     if not backend.dialect.pipelines:
         pytest.skip(f"on {backend.name} a loop claims as every claim does")
@@ -51,15 +52,17 @@ def test_what_another_claim_took_meanwhile_is_left_to_it(backend: Backend) -> No
 
     def claimed_by_another() -> None:
         with backend.engine.begin() as connection:
-            open_their_batch(connection, keys[3:4])
+            open_their_batch(connection, [keys[number] for number in taken])
 
-    loop = queue.batches(2, drain=True)
-    with before_each(engine, "WITH claimjobs_closed", claimed_by_another), next(loop) as first:
+    loop = queue.batches(2)
+    with before_each(engine, "WITH claimjobs_new", claimed_by_another), next(loop) as first:
         first.done()
     assert [row["id"] for row in backend.rows()] == keys[2:]
     with next(loop) as second:
-        assert [job.key for job in second] == [keys[2], keys[4]]
+        assert [job.key for job in second] == [keys[number] for number in left]
+        assert (queue.owner_id, len(left)) in open_batches(backend)
         second.done()
+    assert not second.lost
     loop.close()
     backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
 
