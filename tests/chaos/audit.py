@@ -43,6 +43,7 @@ MOVES: Final = sa.Table(
     sa.Column("new_status", sa.String(10), comment="NULL: the job is done and gone"),
     sa.Column("session", sa.Integer, nullable=False, comment="of the database, which did it"),
     sa.Column("at", sa.Double, nullable=False),
+    sa.Column("undoable", sa.BigInteger, comment="see open_batches.Move"),
 )
 """Every change of a job's status or owner, written by a trigger in the transaction that made it."""
 

@@ -16,6 +16,8 @@ class Move(NamedTuple):
     new_status: str | None
     session: int
     at: float
+    undoable: int | None = None
+    """The transaction, where a later statement of it may take a job out of the batch again before anybody sees it."""
 
 
 # --- what the arena reads ------------------------------------------------------------------------------------
@@ -50,11 +52,11 @@ def _postgres(now: str) -> tuple[str, ...]:
     return (
         f"""CREATE FUNCTION chaos_batch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF TG_OP = 'INSERT' THEN
-        INSERT INTO chaos_moves (job, new_owner, old_status, new_status, session, at)
-          SELECT job::int, NEW.owner_id, 'unclaimed', 'claimed', pg_backend_pid(), {now} FROM {came};
+        INSERT INTO chaos_moves (job, new_owner, old_status, new_status, session, at, undoable)
+          SELECT job::int, NEW.owner_id, 'unclaimed', 'claimed', pg_backend_pid(), {now}, txid_current() FROM {came};
       ELSE
-        INSERT INTO chaos_moves (job, old_owner, old_status, new_status, session, at)
-          SELECT job::int, OLD.owner_id, 'claimed', 'unclaimed', pg_backend_pid(), {now} FROM {left}
+        INSERT INTO chaos_moves (job, old_owner, old_status, new_status, session, at, undoable)
+          SELECT job::int, OLD.owner_id, 'claimed', 'unclaimed', pg_backend_pid(), {now}, txid_current() FROM {left}
           WHERE TG_OP = 'DELETE' OR job NOT IN (SELECT job FROM {came});
       END IF;
       RETURN NULL;
@@ -79,10 +81,13 @@ def _mysql(now: str) -> tuple[str, ...]:
 
 
 def as_in_rows(moves: Iterable[Move]) -> list[Move]:
-    """Join the two parts of a settle: the job leaves its batch, then the session that took it out writes its row."""
+    """Join the two parts of a settle: the job leaves its batch, then the session that took it out writes its row.
+
+    A claim that was undone in the same transaction is left out.
+    """
     joined: list[Move] = []
     left: dict[int, int] = {}
-    for move in moves:
+    for move in _without_undone(list(moves)):
         before = left.pop(move.job, None)
         if before is not None and _is_rest(joined[before], move):
             joined[before] = move._replace(old_owner=joined[before].old_owner, old_status="claimed")
@@ -91,6 +96,19 @@ def as_in_rows(moves: Iterable[Move]) -> list[Move]:
             left[move.job] = len(joined)
         joined.append(move)
     return joined
+
+
+def _without_undone(moves: list[Move]) -> list[Move]:
+    claims: dict[tuple[int, int], int] = {}
+    undone: set[int] = set()
+    for place, move in enumerate(moves):
+        if move.undoable is None:
+            continue
+        if move.new_status == "claimed":
+            claims[move.job, move.undoable] = place
+        elif (made := claims.pop((move.job, move.undoable), None)) is not None:
+            undone |= {made, place}
+    return [move for place, move in enumerate(moves) if place not in undone]
 
 
 def _is_rest(left: Move, move: Move) -> bool:

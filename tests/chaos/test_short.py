@@ -173,6 +173,15 @@ def test_the_audit_joins_the_parts_of_a_settle_of_one_session_only() -> None:
     assert as_in_rows([claimed, left, claimed, left, done])[1:3] == [left, claimed]
 
 
+def test_the_audit_leaves_out_a_claim_that_its_own_transaction_undid() -> None:
+    other = _move(1, "unclaimed", "claimed", new=OTHER)._replace(undoable=7)
+    undone = _move(1, "claimed", "unclaimed", old=OTHER)._replace(undoable=7)
+    mine, done = _move(1, "unclaimed", "claimed", new=OWNER)._replace(undoable=6), _move(1, "claimed", None, old=OWNER)
+    assert as_in_rows([mine, other, undone, done]) == [mine, done]
+    later = undone._replace(undoable=8)
+    assert as_in_rows([mine, other, later, done]) == [mine, other, later, done]
+
+
 def _story(*moves: Move, left: dict[int, tuple[str, str]] | None = None) -> audit.Story:
     pids = {OWNER: 1, OTHER: 2}
     return audit.Story(runs=[], moves=list(moves), sessions={(OWNER, 1)}, pids=pids, deaths={}, left=left or {})
