@@ -91,12 +91,13 @@ def bounded(seconds: float) -> float:
 
 @dataclass(frozen=True)
 class SideCar:
-    """Keeps the claims on a table in a second table, `<table>_claims` unless `table` names another.
+    """Keeps what claimjobs writes about the rows of a table in a second table, `<table>_claims` unless `table` names
+    another.
 
-    `lock_source=True`: a claim locks its rows while it inserts their keys, so that no two consumers insert the same
-    key, and none waits. It needs the right to update the rows. `False`: rows are only read. Consumers that insert the
-    same key then wait for each other, and the second one does not get the job: use it for few consumers, or for a table
-    that this user may only read. All consumers of a table must use the same value.
+    `lock_source=True`: a claim locks its rows, and is recorded as one row for its batch (`claims="batches"`). It needs
+    the right to update the rows. `False`: rows are only read, and a claim inserts the key of each (`claims="rows"`).
+    Consumers that insert the same key wait for each other, and the second one does not get the job: use it for few
+    consumers, or for a table that this user may only read. All consumers of a table must use the same value.
 
     The row of a done job stays, and its key is kept as done, so that it is not found again. Claims read the done keys
     at the beginning of the order, which takes a tenth of a second for 100,000 of them. A key that is used again is a
@@ -109,3 +110,12 @@ class SideCar:
     def name_for(self, source: str) -> str:
         """The name of the side-car of this table. Both names include the schema, if there is one."""
         return self.table or f"{source}_claims"
+
+
+def is_per_batch(claims: ClaimsKind | None, hold: HoldKind, side_car: SideCar | None) -> bool:
+    """Whether a claim is recorded as one row for its batch. `claims=None`: if there is a side-car, and a lease holds
+    rows that a claim may lock.
+    """
+    if claims is not None:
+        return claims == "batches"
+    return side_car is not None and side_car.lock_source and hold == "lease"

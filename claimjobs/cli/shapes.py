@@ -64,9 +64,15 @@ OPTIONS: Final = (
     _shared(
         "claims",
         type=click.Choice(CLAIMS),
-        help="Where a claim is recorded: in the row of each job (the default), or as one row for its batch.",
+        help="Where a claim is recorded: in the row of each job (the default), or as one row for its batch (the "
+        "default with --side-car).",
     ),
-    _shared("side-car", is_flag=True, default=None, help="Store claims in a second table."),
+    _shared(
+        "side-car",
+        is_flag=True,
+        default=None,
+        help="Store outcomes in a second table.",
+    ),
 )
 """The options for every command."""
 

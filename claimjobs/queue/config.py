@@ -10,7 +10,7 @@ from typing import Any, Literal
 import sqlalchemy as sa
 
 from claimjobs.errors import BadMap
-from claimjobs.options import ClaimsKind, HoldKind
+from claimjobs.options import ClaimsKind, HoldKind, SideCar, is_per_batch
 from claimjobs.queue import config_file as shapefile
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import is_reference, load
@@ -31,7 +31,8 @@ class Shape:
     """A name, or MODULE:ATTRIBUTE of a Table or a mapped class."""
     columns: Columns | None = None
     hold: HoldKind = "lease"
-    claims: ClaimsKind = "rows"
+    claims: ClaimsKind | None = None
+    """None: `per_batch` says which one."""
     lock: Literal["rows", "advisory"] = "rows"
     side_car: bool = False
     order_by: tuple[str, ...] | None = None
@@ -63,6 +64,11 @@ class Shape:
     def map(self) -> Columns | None:
         """The map that was given, or that of the Table or mapped class."""
         return self.columns or map_of(self.load())
+
+    @property
+    def per_batch(self) -> bool:
+        """Whether a claim is recorded as one row for its batch."""
+        return is_per_batch(self.claims, self.hold, SideCar() if self.side_car else None)
 
     def load(self) -> str | sa.Table | type[Any]:
         """The table: a name, a Table or a mapped class. Raises ReferenceNotFound or UnfitTable."""

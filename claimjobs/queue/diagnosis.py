@@ -57,7 +57,7 @@ def checked_backend(engine: sa.Engine, shape: Shape) -> Backend:
             shape.load(),
             columns=shape.columns,
             by_lease=shape.hold == "lease",
-            per_batch=shape.claims == "batches",
+            per_batch=shape.per_batch,
             side_car=SideCar() if shape.side_car else None,
         )
     except (ColumnMissing, OwnersOutdated) as first:
@@ -83,7 +83,7 @@ def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
         return list(jobs.columns)
     needed = REQUIRED if shape.columns is None else ("owner_id",)
     named = [role for role, name in shape.columns.names.items() if name != role] if shape.columns else []
-    is_written = shape.hold == "lease" and shape.claims == "rows"
+    is_written = shape.hold == "lease" and not shape.per_batch
     roles = dict.fromkeys((*(needed if is_written else ()), *named))
     return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
 

@@ -56,7 +56,8 @@ class Queue:
 
     `claims="rows"`: a claim by lease writes the owner into the row of each job. `claims="batches"`: it writes one row
     for all jobs of the batch into `claimjobs_batches`, and none of the jobs: their columns say `unclaimed` until they
-    are settled. That is less work for the database. All consumers of a table need the same value (ClaimsDiffer).
+    are settled. That is less work for the database, and the default with a side-car whose rows it may lock; otherwise
+    the default is "rows". All consumers of a table need the same value (ClaimsDiffer).
 
     `on_done="delete"` deletes done jobs, `"keep"` keeps them in the table as `done`. A function is called with the
     connection of the settle and the jobs, and returns one of the two. Default: done jobs are deleted if claimjobs made
@@ -72,8 +73,8 @@ class Queue:
     database gives none. With `hold="transaction"` all consumers of a table need the same `lock`: row locks and advisory
     locks do not exclude each other. With `hold="lease"` they may differ, because the claim is written into the row.
 
-    `side_car=True` is for a table that must not be altered: claims, failures and done jobs are stored in a second
-    table, `<table>_claims`, and nothing is written into the table itself. The default of `on_done` is `"keep"` then;
+    `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,
+    `<table>_claims`, and nothing is written into the table itself. The default of `on_done` is `"keep"` then;
     `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
 
     Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerTooOld or UnfitTable
@@ -91,7 +92,7 @@ class Queue:
         order_by: OrderBy = None,
         lock: LockKind = "rows",
         hold: HoldKind = "lease",
-        claims: ClaimsKind = "rows",
+        claims: ClaimsKind | None = None,
         side_car: SideCar | bool = False,
         retry: Retry | None = None,
         liveness: Liveness | None = None,

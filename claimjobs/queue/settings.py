@@ -14,7 +14,18 @@ from claimjobs.batch.settle import OnDone
 from claimjobs.callables import deferred
 from claimjobs.dialects import Dialect
 from claimjobs.job import Job
-from claimjobs.options import CLAIMS, HOLDS, LOCKS, ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
+from claimjobs.options import (
+    CLAIMS,
+    HOLDS,
+    LOCKS,
+    ClaimsKind,
+    HoldKind,
+    Liveness,
+    LockKind,
+    Retry,
+    SideCar,
+    is_per_batch,
+)
 from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.on_done import FINISHES, LEAVE, Finish
@@ -38,7 +49,8 @@ class Settings:
     order_by: OrderBy
     lock: LockKind
     hold: HoldKind
-    claims: ClaimsKind
+    claims: ClaimsKind | None
+    """None: the default, see `options.is_per_batch`."""
     side_car: SideCar | None
     retry: Retry
     liveness: Liveness
@@ -51,7 +63,7 @@ class Settings:
     def __post_init__(self) -> None:
         _one_of(self.lock, LOCKS, "lock")
         _one_of(self.hold, HOLDS, "hold")
-        _one_of(self.claims, CLAIMS, "claims")
+        _one_of(self.claims, (*CLAIMS, None), "claims")
         if self.on_done is not None and not callable(self.on_done):
             _one_of(self.on_done, (*FINISHES, LEAVE), "on_done")
         for name, function in {"on_done": self.on_done, "where": self.where, **vars(self.hooks)}.items():
@@ -72,7 +84,7 @@ class Settings:
     @property
     def per_batch(self) -> bool:
         """Whether a claim is recorded as one row for its batch."""
-        return self.claims == "batches"
+        return is_per_batch(self.claims, self.hold, self.side_car)
 
     @property
     def by_lease(self) -> bool:

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import TablesInUse, reason
+from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Dialect
 from claimjobs.errors import (
     AccessDenied,
@@ -95,8 +96,8 @@ def inspect_table(
             source = source_roles(connection, found, described, columns=given)
             claims = _claims(connection, found, source, side_car=side_car)
             # Also an open transaction looks whether a row is in a batch: consumers of both holds may work on one table.
-            if per_batch or (not by_lease and sa.inspect(connection).has_table(BATCHES_TABLE)):
-                in_batches = _per_batch(connection, claims, dialect or found)
+            if per_batch or (not by_lease and _sees_batches(connection, found)):
+                in_batches = _per_batch(claims, dialect or found)
                 source, claims = _beside_batches(source, in_batches), in_batches if per_batch else claims
             backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
             return _leased(connection, backend) if by_lease else backend
@@ -105,18 +106,14 @@ def inspect_table(
         acceptance.check_key(connection, found, roles)
         acceptance.check_roles(connection, found, roles)
         column_checks.check_columns(connection, roles)
-        roles = _per_batch(connection, roles, dialect or found) if per_batch else roles
+        roles = _per_batch(roles, dialect or found) if per_batch else roles
         backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
-def _per_batch(connection: sa.Connection, roles: ColumnRoles, dialect: Dialect) -> ColumnRoles:
-    """The roles for claims per batch. Raises BatchesMissing."""
-    try:
-        table = resolve(connection, batches_table())
-    except TableMissing:
-        raise BatchesMissing(BATCHES_TABLE) from None
-    batches = OpenBatches(table, roles.name, roles.key, dialect)
+def _per_batch(roles: ColumnRoles, dialect: Dialect) -> ColumnRoles:
+    """The roles for claims per batch."""
+    batches = OpenBatches(batches_table(), roles.name, roles.key, dialect)
     state = roles.state
     by_batches = StateByBatches(column=state.column, values=state.values, owner=state.owner, batches=batches)
     return replace(roles, state=by_batches, batches=batches)
@@ -140,7 +137,7 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
     """The backend for owners. Raises UnfitTable, or AccessDenied if this user may not see the tables."""
-    return replace(backend, owners=_owners(connection, backend.dialect), by_lease=True)
+    return replace(backend, owners=_owners(connection, backend), by_lease=True)
 
 
 def source_roles(
@@ -166,17 +163,21 @@ def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *,
     return roles_of(table, Columns.of_claims([column.name for column in key]))
 
 
-def _owners(connection: sa.Connection, dialect: Dialect) -> sa.Table:
+def _owners(connection: sa.Connection, backend: Backend) -> sa.Table:
+    in_batches, dialect = backend.roles.batches is not None, backend.dialect
     try:
         owners = resolve(connection, owner_table())
         check_queues(connection)
+        if in_batches:
+            _check_batches(connection)
     except ColumnMissing as missing:
         raise OwnersOutdated(missing.table, missing.column) from None
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise
-        needed = f"SELECT, INSERT, UPDATE and DELETE on {OWNER_TABLE}, and SELECT on {QUEUES_TABLE}"
-        raise NotConsumer(f"{OWNER_TABLE} and {QUEUES_TABLE}", reason(error), needed) from error
+        written = f"{OWNER_TABLE} and {BATCHES_TABLE}" if in_batches else OWNER_TABLE
+        needed = f"SELECT, INSERT, UPDATE and DELETE on {written}, and SELECT on {QUEUES_TABLE}"
+        raise NotConsumer(f"{written} and {QUEUES_TABLE}", reason(error), needed) from error
     acceptance.check_table(connection, dialect, owners)
     return owners
 
@@ -187,3 +188,22 @@ def check_queues(connection: sa.Connection) -> None:
         resolve(connection, queues_table())
     except TableMissing:
         raise QueuesMissing(QUEUES_TABLE) from None
+
+
+def _check_batches(connection: sa.Connection) -> None:
+    """Raises BatchesMissing."""
+    try:
+        resolve(connection, batches_table())
+    except TableMissing:
+        raise BatchesMissing(BATCHES_TABLE) from None
+
+
+def _sees_batches(connection: sa.Connection, dialect: Dialect) -> bool:
+    """Whether there is a table of batches, as far as this user may know."""
+    try:
+        with savepoint(connection):
+            return sa.inspect(connection).has_table(BATCHES_TABLE)
+    except sa.exc.DBAPIError as error:
+        if not dialect.errors.refuses_account(error):
+            raise
+        return False

@@ -143,9 +143,10 @@ def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
 
 
 def _of_operator(backend: Backend) -> TableRights:
-    # A reclaim writes the first row of a job into a side-car, if claims are recorded per batch.
-    first = {"INSERT": WHOLE} if backend.user_table is not None and backend.roles.batches is not None else {}
-    jobs = {"SELECT": WHOLE, **first, **_updates(_written(backend.roles)), "DELETE": WHOLE}
+    jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), "DELETE": WHOLE}
+    if backend.user_table is not None and backend.roles.batches is not None:
+        # A reclaim inserts the first row of a job, or keeps the one that is there: some databases want UPDATE for that.
+        jobs = {**jobs, "INSERT": WHOLE, "UPDATE": WHOLE}
     source: TableRights = {} if backend.user_table is None else {backend.source.table: {"SELECT": WHOLE}}
     some: dict[str, Columns] = {"SELECT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
     owners: TableRights = {backend.owners: some} if backend.by_lease else {}
