@@ -124,6 +124,7 @@ OURS_BATCHES = "claimjobs, claims=batches"
 OURS_HELD = "claimjobs, hold=transaction"
 ANY_ORDER = ", any order"
 """The end of the name of a contestant that claims in any order."""
+BATCHES_ANY_ORDER = f"{OURS_BATCHES}{ANY_ORDER}"
 
 
 LOOPS: dict[str, tuple[Opened, dict[str, Any]]] = {
@@ -147,12 +148,16 @@ def of_batches(size: int = BATCH) -> list[Contestant]:
     return [contestant(name, opened, size=size, **options) for name, (opened, options) in LOOPS.items()]
 
 
+def batches_in_any_order(size: int = BATCH) -> Contestant:
+    """Claims per batch in regions."""
+    return contestant(BATCHES_ANY_ORDER, ours, size=size, order_by=(), claims="batches")
+
+
 def in_any_order(size: int = BATCH) -> list[Contestant]:
-    """The raw loop from a random place, and claimjobs in regions."""
+    """The raw loop from a random place, and claims in regions that are written into the rows."""
     return [
         contestant(f"{RAW}{ANY_ORDER}", raw.opened, size=size, any_order=True),
         contestant(f"{OURS}{ANY_ORDER}", ours, size=size, order_by=()),
-        contestant(f"{OURS_BATCHES}{ANY_ORDER}", ours, size=size, order_by=(), claims="batches"),
     ]
 
 

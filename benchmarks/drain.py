@@ -12,7 +12,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks import article, report
-from benchmarks.contestants import OURS, OURS_HELD, RAW, in_any_order, of_batches, of_the_article, raw_held
+from benchmarks.contestants import (
+    BATCHES_ANY_ORDER,
+    OURS,
+    OURS_BATCHES,
+    OURS_HELD,
+    RAW,
+    batches_in_any_order,
+    in_any_order,
+    of_batches,
+    of_the_article,
+    raw_held,
+)
 from benchmarks.goals import CONSUMERS, Found, Goal
 from benchmarks.harness import Contestant, Run, interleaved, run_of, together
 from benchmarks.meter import Meter
@@ -50,21 +61,42 @@ FULL = {
 
 def measure(server: Server, sizes: argparse.Namespace) -> Iterator[Sample]:
     """`held` adds the raw loop that is held by a transaction, `no_letter` the article's loop without its letter,
-    `any_order` adds claims in any order, `read_committed` has the article's loop at READ COMMITTED on MySQL.
+    `any_order` adds other claims in any order, `read_committed` has the article's loop at READ COMMITTED on MySQL.
     """
     rows = list(article.payload(sizes.jobs))
     run = partial(drain, url=server.url, rows=rows, pid=server.pid)
     return map(report.sample, interleaved(list(_chosen(sizes)), sizes.consumers, sizes.repeat, run))
 
 
-def goals(found: Found, _backend: str) -> Iterator[Goal]:
+def goals(found: Found, backend: str) -> Iterator[Goal]:
     """Points 1 and 8: the worst of all numbers of consumers counts."""
     yield Goal(1, "drain, of the raw loop", min(found.value(OURS, n) / found.value(RAW, n) for n in CONSUMERS), 0.9)
     held = min(found.value(OURS_HELD, n) / found.value(OURS, n) for n in CONSUMERS)
     yield Goal(1, "hold=transaction, of the lease", held, 1.2)
     best = max(found.value(OURS, n) for n in found.places(OURS))
     yield Goal(1, "10 consumers, of the best number", found.value(OURS, 10) / best, 0.9)
+    yield from _goals_of_batches(found, 1.9 if backend == "postgres" else 1.5)
     yield Goal(8, "client CPU for 1,000 jobs, of the raw loop", max(_cost(found, n) for n in CONSUMERS), 1.3, False)
+
+
+def _goals_of_batches(found: Found, in_any_order: float) -> Iterator[Goal]:
+    def of_raw(name: str, *consumers: int) -> float:
+        return min(found.value(name, n) / found.value(RAW, n) for n in consumers)
+
+    written = max(_bytes(found, OURS_BATCHES, n) / _bytes(found, OURS, n) for n in CONSUMERS)
+    yield Goal(1, "claims=batches, 1 consumer, of the raw loop", of_raw(OURS_BATCHES, 1), 1.6)
+    yield Goal(1, "claims=batches, 4 and 8 consumers, of the raw loop", of_raw(OURS_BATCHES, 4, 8), 1.3)
+    yield Goal(
+        1,
+        "claims=batches in any order, 4 and 8 consumers, of the raw loop",
+        of_raw(BATCHES_ANY_ORDER, 4, 8),
+        in_any_order,
+    )
+    yield Goal(1, "claims=batches, log bytes a job, of claims=rows", written, 0.25, False)
+
+
+def _bytes(found: Found, name: str, consumers: int) -> float:
+    return found.also(name, consumers, report.LOG)
 
 
 def _cost(found: Found, consumers: int) -> float:
@@ -73,6 +105,7 @@ def _cost(found: Found, consumers: int) -> float:
 
 def _chosen(sizes: argparse.Namespace) -> Iterator[Contestant]:
     yield from of_batches()
+    yield batches_in_any_order()
     if sizes.any_order:
         yield from in_any_order()
     if sizes.held:
