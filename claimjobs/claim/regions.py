@@ -60,7 +60,7 @@ class Regions:
         """Begin a sweep of claims of `size` jobs. `ends`: the rows of `statements.find.ends`."""
         self.begins_sweep = False
         if len(ends) == 2:
-            (*first, _), (*last, is_due) = ends
+            (*first, _), (*last, is_due) = sorted(map(tuple, ends))
             self._rest = divided(tuple(first), tuple(last), size if is_due else math.inf)
             self._enter_next()
 
@@ -68,13 +68,15 @@ class Regions:
         """Learn from a claim."""
         if len(claimed.jobs) == request.size:
             self._go_on_after([claimed.jobs[-1][name] for name in self._names])
-        elif claimed.found >= request.limit:
+        elif claimed.jobs and claimed.found >= request.limit:
             return  # others had locked what it read: the next claim reads more, from the same place
-        elif request.after is None:  # this was all that there is
+        elif request.after is not None:  # the next claim begins at the head, and the one after it in a region
+            self._place = self._end = None
+        elif claimed.found >= request.limit:  # others have locked the head
+            self._enter_next()
+        else:  # this was all that there is
             self._rest.clear()
             self._end = None
-        else:  # nothing is left after the place: the next claim begins at the head, and the one after it in a region
-            self._place = self._end = None
 
     def _go_on_after(self, place: Sequence[int]) -> None:
         if self._end is not None and tuple(place) < self._end:

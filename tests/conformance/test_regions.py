@@ -16,7 +16,7 @@ from claimjobs.claim.strategy import After
 from claimjobs.statements.find import ends
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import JOBS, still
+from tests.conformance.owners import JOBS, still, stranger_holds
 
 WAYS: dict[str, dict[str, Any]] = {
     "claims per row": {"claims": "rows"},
@@ -99,8 +99,11 @@ def test_a_lone_consumer_reaches_everything_also_what_came_before_its_place(back
     assert None in places
 
 
-def test_claims_go_on_within_a_region_and_then_begin_the_next(backend: Backend, monkeypatch: Any) -> None:
-    monkeypatch.setattr("claimjobs.claim.regions.divided", lambda *_: [Region(None, (0, 6)), Region((0, 6), (0, 10))])
+def test_claims_go_on_within_a_region_and_a_small_one_is_followed_by_one_from_the_head(
+    backend: Backend, monkeypatch: Any
+) -> None:
+    regions = [Region(None, (0, 3)), Region((0, 3), (0, 6)), Region((0, 6), (0, 10))]
+    monkeypatch.setattr("claimjobs.claim.regions.divided", lambda *_: [*regions])
     queue = still(backend.queue(JOBS, **FREE))
     queue.enqueue(jobs(10))
     assert [taken(queue, 3) for _ in range(4)] == [
@@ -146,6 +149,15 @@ def test_the_regions_of_a_dead_consumer_are_done_by_the_others(backend: Backend)
     assert other.reclaim_owner(dead.owner_id) == 4
     assert sorted(drained(other, 4)) == sorted(names(held))
     assert backend.rows() == []
+
+
+def test_a_claim_ends_though_others_have_locked_more_than_it_reads(backend: Backend) -> None:
+    queue = still(backend.queue(JOBS, **FREE))
+    queue.enqueue(jobs(90))
+    with stranger_holds(backend, *(job["d"] for job in jobs(90))):
+        assert taken(queue, 1) == []
+    with stranger_holds(backend, *(job["d"] for job in jobs(80))):
+        backend.wait_for(lambda: taken(queue, 1), "a job that nobody has locked is found")
 
 
 def test_an_empty_table_and_a_single_job(backend: Backend) -> None:
