@@ -24,7 +24,7 @@ from claimjobs.claim.candidates import (
 )
 from claimjobs.claim.find_and_lock import LockStrategy
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
+from claimjobs.claim.strategy import NOTHING, After, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job, key_of
@@ -150,13 +150,16 @@ class LockedRows(NamedTuple):
     size: int
     """How many jobs may be claimed."""
     suspects: bool
+    place: After = None
+    """The place of the last of these rows in the order, if it is known."""
 
 
 class SideCarLocks(LockStrategy):
     """Locks rows, and checks again that they are neither claimed nor done.
 
     The check is needed: what the locking statement read of the claims may be older than its locks, and another
-    transaction may have claimed or settled the job in between. If no row is left, it locks other rows at once.
+    transaction may have claimed or settled the job in between. If no row is left, it locks rows after these at once:
+    from the head it would read all done keys again, and meanwhile others claim what comes after them.
     """
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
@@ -172,6 +175,7 @@ class SideCarLocks(LockStrategy):
             jobs = self._phases.jobs(connection, self._free, rows.keys) if rows.keys else []
             if jobs or not rows.keys:
                 break
+            request = request._replace(after=rows.place or request.after)
         # If others have claimed some of a full claim, the next one goes on after the same place, not from the head.
         found = request.limit if len(jobs) < len(rows.keys) == request.size else rows.found
         return ClaimResult(jobs, found, examined_of(rows.candidates, jobs, rows.size), suspects=rows.suspects)
@@ -216,11 +220,18 @@ class SideCarFindAndLock(SideCarLocks):
     def _locked(self, connection: sa.Connection, request: ClaimRequest) -> LockedRows:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         rows = connection.execute(self._statement.of(request), parameters).all()
-        candidates, size = first_group(rows, request.size) if rows else ([], request.size)
-        keys, found = candidates[:size], len(rows)
-        if len(rows) < request.size:
-            found = self._count.count(connection, request, at_least=len(rows))
-        return LockedRows(keys, found, keys, size, bool(rows and rows[0][-1]))
+        if not rows:
+            return LockedRows([], self._count.count(connection, request), [], request.size, suspects=False)
+        parts = len(self._phases.pair.source.key)
+        candidates, size = first_group([(*row[:parts], row[-1]) for row in rows], request.size)
+        is_full = len(rows) == request.size
+        found = len(rows) if is_full else self._count.count(connection, request, at_least=len(rows))
+        place = self._place_of(rows[-1]._asdict())
+        return LockedRows(candidates[:size], found, candidates[:size], size, bool(rows[0][-1]), place)
+
+    def _place_of(self, row: Mapping[str, Any]) -> After:
+        order = self.keyset_order
+        return order.place(row) if order is not None and all(column.name in row for column in order.columns) else None
 
 
 class FindAndLockStatement(CursorStatement[sa.Select[Any]]):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.statements.find import SIZE, SUSPECT, Selection, first
+from claimjobs.statements.find import SIZE, SUSPECT, Selection, first, keyset_order_of
 from claimjobs.statements.lock import first_free
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
@@ -74,11 +74,15 @@ def lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
 
 
 def find_and_lock(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
-    """As `find`, and lock them, without those that others have locked: the first `size`.
+    """As `find`, and lock them, without those that others have locked: the first `size`. Between the key and the size
+    of the group stand other columns of the order, if they are numbers: every driver can read these.
 
     For a database that `locks_in_order`. What it reads of the claims may be older than its locks, as with `lock`.
     """
-    rows = sa.select(*pair.source.key, pair.group_size.label(SUSPECT)).where(pair.group_size >= 0)
+    order = keyset_order_of(selection)
+    columns = [] if order is None else [column for column in order.columns if isinstance(column.type, sa.Integer)]
+    others = [column for column in columns if column not in set(pair.source.key)]
+    rows = sa.select(*pair.source.key, *others, pair.group_size.label(SUSPECT)).where(pair.group_size >= 0)
     return first_free(rows, selection, pair.source)
 
 

@@ -509,6 +509,20 @@ def test_consumers_of_both_holds_work_beside_one_table(backend: Backend) -> None
     assert keys(first.claim(9)) == [3, 4, 5, 6]
 
 
+def test_a_claim_goes_on_if_others_have_claimed_all_that_it_locked(backend: Backend) -> None:
+    engine = backend.new_engine()
+    queue = orders(backend, 4, bind=engine, order_by=[ORDERS.c.customer, ORDERS.c.id])
+    assert queue.owner_id
+
+    def claimed_by_another() -> None:
+        with backend.engine.begin() as connection:
+            open_their_batch(connection, [3, 1], "orders_claims")
+
+    with before_each(engine, "SELECT orders.id AS", claimed_by_another):
+        assert keys(queue.claim(2)) == [4, 2]
+    assert queue.report.claims == 1
+
+
 def test_who_locks_and_who_only_reads_refuse_each_other(backend: Backend) -> None:
     """One records its claims per batch, the other inserts them into the side-car: neither would see the other's."""
     locks = orders(backend)
