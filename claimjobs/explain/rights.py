@@ -17,7 +17,7 @@ from claimjobs.table.grants import Columns, of_consumer
 def rights(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Which rights of a consumer are missing on the tables of the queue, as `setup-tables --grants` prints them."""
     needed = of_consumer(subject.backend, deletes=_deletes(subject))
-    if subject.backend.roles.batches is None:
+    if subject.backend.source.batches is None:
         # Without it a consumer works, but does not notice those that record their claims per batch.
         needed = {table: found for table, found in needed.items() if table.name != BATCHES_TABLE}
     missing = {

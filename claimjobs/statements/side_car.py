@@ -170,7 +170,8 @@ def waiting(pair: SideCarJoin) -> sa.Select[Any]:
 
 def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
     """The predicate of a row that nobody has claimed and that is neither done nor dead."""
-    return sa.and_(_unsettled(pair), pair.source.free)
+    said = pair.claims.state.columns_say(UNCLAIMED)
+    return sa.and_(~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table), pair.source.free)
 
 
 def left_behind(pair: SideCarJoin, batches: OpenBatches) -> sa.Select[Any]:
@@ -178,12 +179,8 @@ def left_behind(pair: SideCarJoin, batches: OpenBatches) -> sa.Select[Any]:
     theirs = replace(batches, key=pair.source.key)
     mine = theirs.contain(theirs.of(sa.bindparam("claimjobs_me", type_=sa.Integer)))
     rows = sa.select(*pair.source.key, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
-    return rows.where(mine, _unsettled(pair)).order_by(*pair.source.key)
-
-
-def _unsettled(pair: SideCarJoin) -> sa.ColumnElement[bool]:
-    said = pair.claims.state.columns_say(UNCLAIMED)
-    return ~sa.exists().where(pair.same_key, ~said).correlate(pair.source.table)
+    said = sa.case((pair.claims.state.columns_say(UNCLAIMED), 1), else_=0)
+    return rows.where(mine, sa.func.coalesce(pair.in_claim(said), 1) == 1).order_by(*pair.source.key)
 
 
 def _literals(values: Mapping[sa.Column[Any], Any]) -> list[Any]:
