@@ -161,8 +161,8 @@ def _batches(backend: Backend, written: dict[str, Columns]) -> TableRights:
     """
     if backend.roles.batches is not None:
         return {batches_table(): written}
-    looks = backend.by_lease or backend.source.batches is not None
-    return {batches_table(): {"SELECT": WHOLE}} if looks else {}
+    checks = backend.by_lease or backend.source.batches is not None
+    return {batches_table(): {"SELECT": WHOLE}} if checks else {}
 
 
 def _locking(backend: Backend, roles: ColumnRoles, rights: dict[str, Columns]) -> dict[str, Columns]:
