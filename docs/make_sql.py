@@ -189,7 +189,7 @@ def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: OpenBatches) ->
     done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, roles.guard)), ours)
     return {
         "at once": claim_batch(roles, ours.dialect, selection, order, batches=ours, owners=owner_table(), read=read),
-        "turn": batches.settle_and_look_again(done, ours),
+        "turn": batches.settle_and_check(done, ours),
     }
 
 

@@ -17,7 +17,7 @@ from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
 from claimjobs.dialects import Key
-from claimjobs.statements.batches import settle_and_look_again
+from claimjobs.statements.batches import settle_and_check
 from claimjobs.statements.claim import settled_by_the_dead
 
 
@@ -89,7 +89,7 @@ class SettleAndClaimInPipeline(SettleThenClaim):
         """`settle`: the settler's statement for a batch whose jobs are all done."""
         super().__init__(settler, strategy)
         self._claim, self._sessions = claim, claim.dialect.sessions
-        self._settle = CompiledStatement(settle_and_look_again(settle, claim.batches))
+        self._settle = CompiledStatement(settle_and_check(settle, claim.batches))
         self._were_together = False
         """Whether the last statements were sent together: SQLAlchemy, which must send some, knows no pipeline."""
 

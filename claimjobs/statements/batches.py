@@ -45,7 +45,7 @@ def record_found(batches: OpenBatches, found: sa.FromClause) -> sa.Insert:
     return _inserted(batches, row).returning(batches.table.c.number)
 
 
-def settle_and_look_again(settle: sa.Delete | sa.Update, batches: OpenBatches) -> sa.Select[int, int]:
+def settle_and_check(settle: sa.Delete | sa.Update, batches: OpenBatches) -> sa.Select[int, int]:
     """Settle the `meant` jobs of the batch `number`, and take those jobs out of the batch `new_number` of `new_me` that
     another open batch has, too. Two columns: 0; and how many jobs were taken out.
 

@@ -76,7 +76,7 @@ def claim_batch(
 ) -> sa.Select[Any]:
     """As `claim`, but no job is written: `me` gets the batch `number` with their keys.
 
-    The next statement of the transaction must look at the open batches again: see `batches.settle_and_look_again`.
+    The next statement of the transaction must look at the open batches again: see `batches.settle_and_check`.
     """
     owner_alive = _alive(roles, dialect, alive(owners), None)
     columns = flat(read)
