@@ -206,9 +206,20 @@ def _of_text(text: sa.ColumnElement[Any], column: sa.Column[Any]) -> sa.ColumnEl
     """The value of a key, from a text in JSON."""
     if isinstance(column.type, sa.LargeBinary):
         return sa.func.decode(text, "hex", type_=column.type)
+    if isinstance(column.type, sa.CHAR):  # compared with a text, it would lose the spaces at its end, and the text not
+        return sa.type_coerce(sa.cast(text, _Padded()), column.type)
     if isinstance(column.type, sa.String) and not isinstance(column.type, sa.Enum):
         return sa.type_coerce(text, column.type)  # a cast to VARCHAR(n) would cut it
     return sa.cast(text, column.type)
+
+
+class _Padded(sa.types.UserDefinedType[str]):
+    """CHAR of any length."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_options: Any) -> str:
+        return "BPCHAR"
 
 
 def _array_text(value: Sequence[int] | None) -> str | None:

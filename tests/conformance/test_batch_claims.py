@@ -221,6 +221,7 @@ KEYS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
         {"a": sa.Integer(), "b": sa.String(20)},
         [{"a": 1, "b": "x"}, {"a": 1, "b": 'quote"\\'}, {"a": 2, "b": "x"}],
     ),
+    "padded": ({"a": sa.CHAR(9)}, [{"a": "a"}, {"a": "b c"}, {"a": ""}]),
     "text": ({"a": sa.String(20)}, [{"a": "é"}, {"a": "b,c"}, {"a": "d"}]),
     "uuid": ({"a": sa.Uuid()}, [{"a": uuid.UUID(int=number)} for number in (1, 2, 3)]),
     "bytes": (
