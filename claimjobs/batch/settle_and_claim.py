@@ -16,6 +16,7 @@ from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
+from claimjobs.database.connect import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.statements.batches import settle_and_check
 from claimjobs.statements.claim import settled_by_the_dead
@@ -113,11 +114,10 @@ class SettleAndClaimInPipeline(SettleThenClaim):
         """The rows of these statements. Raises SomeLost if they cannot be sent together, though the connection is in
         autocommit: each would be a transaction.
         """
-        were_together, self._were_together = self._were_together, False
         rows = rows_together(connection, self._sessions, sent) if self._claim.reader.knows_columns else None
-        if rows is None and were_together:
-            raise SomeLost
         self._were_together = rows is not None
+        if rows is None and commits_by_itself(connection, unknown=False):
+            raise SomeLost
         return rows or [each.statement.rows(connection, each.given, each.reader) for each in sent]
 
 

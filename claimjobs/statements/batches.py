@@ -63,11 +63,11 @@ def _without_taken(batches: OpenBatches, new: sa.ColumnElement[bool]) -> tuple[s
     mine, others = batches.keys(new).cte("claimjobs_new"), batches.keys(sa.and_(batches.ours, ~new))
     taken = sa.select(*mine.c).where(_one_of(mine, others)).cte("claimjobs_taken")
     rest = sa.select(*mine.c).where(~_one_of(mine, sa.select(*taken.c))).cte("claimjobs_rest")
-    some, others_left = sa.exists().select_from(taken), sa.exists().select_from(rest)
+    any_taken, any_left = sa.exists().select_from(taken), sa.exists().select_from(rest)
     keys = sa.select(batches.dialect.json_of_rows([*rest.c])).scalar_subquery()
     table, number = batches.table, batches.table.c.number
-    shorten = sa.update(table).where(new, some, others_left).values(keys=keys, jobs=_count(rest)).returning(number)
-    delete = sa.delete(table).where(new, some, ~others_left).returning(number)
+    shorten = sa.update(table).where(new, any_taken, any_left).values(keys=keys, jobs=_count(rest)).returning(number)
+    delete = sa.delete(table).where(new, any_taken, ~any_left).returning(number)
     return taken, shorten.cte("claimjobs_shortened"), delete.cte("claimjobs_deleted")
 
 

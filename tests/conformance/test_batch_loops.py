@@ -120,3 +120,23 @@ def test_a_batch_that_was_reclaimed_meanwhile_is_lost(backend: Backend) -> None:
     assert open_batches(backend) == []
     assert len(backend.rows()) == 20 - 2 * LATER
     backend.may_leave_owners = True
+
+
+def test_whoever_listens_hears_each_statement_from_then_on(backend: Backend) -> None:
+    """SQLAlchemy, which calls listeners, cannot send two statements together: each would be a transaction."""
+    engine = backend.new_engine()
+    queue = per_batch(backend, bind=engine)
+    queue.enqueue(jobs(20))
+    heard: list[str] = []
+    seen = []
+    for number, batch in zip(count(1), queue.batches(2, drain=True), strict=False):
+        seen += names(batch)
+        before = len(heard)
+        with batch:
+            if number == LATER:
+                sa.event.listen(engine, "before_cursor_execute", lambda *given: heard.append(given[2]))
+            batch.done()
+        assert not batch.lost
+        assert (len(heard) > before) == (number >= LATER)
+    assert sorted(seen) == [f"{number:04}" for number in range(20)]
+    assert (backend.rows(), open_batches(backend)) == ([], [])
