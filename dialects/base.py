@@ -182,6 +182,13 @@ class Dialect:
         """The keys in a column of such documents: a table with a row for each, and its expressions for `key`."""
         raise NotImplementedError
 
+    def keys_listed(
+        self, rows: sa.Table, document: sa.Column[Any], key: Sequence[sa.Column[Any]], predicate: sa.ColumnElement[bool]
+    ) -> sa.Select[Any]:
+        """All keys in the documents of the rows that meet a predicate."""
+        listed, values = self.keys_in_json(document, key)
+        return sa.select(*values).select_from(rows.join(listed, sa.true())).where(predicate)
+
     # --- finding and locking rows ------------------------------------------------------------------------
 
     def only_candidates(

@@ -36,9 +36,12 @@ class OpenBatches:
 
     def keys(self, batches: sa.ColumnElement[bool] | None = None, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The keys in the batches that meet this predicate (None: in all of this queue), after these columns."""
+        predicate = self.ours if batches is None else batches
+        if not columns:
+            return self.dialect.keys_listed(self.table, self.table.c["keys"], self.key, predicate)
         listed, values = self.dialect.keys_in_json(self.table.c["keys"], self.key)
         rows = sa.select(*columns, *values).select_from(self.table.join(listed, sa.true()))
-        return rows.where(self.ours if batches is None else batches)
+        return rows.where(predicate)
 
     def contain(self, batches: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
         """The predicate of a job whose key is in one of these batches."""

@@ -18,7 +18,7 @@ from claimjobs.options import Liveness
 from claimjobs.table.definitions import BATCHES_TABLE, FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import declare_dead, states, still
+from tests.conformance.owners import declare_dead, hold_of, states, still
 
 THEIRS = {"owner_id": FIRST_OWNER + 5, "number": 1, "claims": "jobs"}
 
@@ -302,3 +302,22 @@ def test_an_owner_whose_settle_is_not_committed_is_not_reclaimed(backend: Backen
     [released] = backend.rows()
     assert (released["status"], released["attempts"], released["suspect"]) == ("unclaimed", 0, 0)
     assert backend.rows(OWNER_TABLE) == []
+
+
+def test_a_search_is_fast_whatever_the_server_expects_in_the_open_batches(backend: Backend) -> None:
+    """After an ANALYZE the server expected 800,000 keys, and compared each job with each key."""
+    if backend.family != "postgres":
+        pytest.skip(f"{backend.name} makes a table of the keys in any case")
+    queue = still(per_batch(backend))
+    batches = hold_of(queue)._backend.roles.batches
+    assert batches is not None
+    columns = "owner_id, number, claims, jobs, keys, since"
+    many = f"SELECT {THEIRS['owner_id']}, n, 'jobs', 1, '[0]'::jsonb, now() FROM generate_series(1, 8000) n"
+    backend.run(f"INSERT INTO {BATCHES_TABLE} ({columns}) {many}")
+    backend.run(f"ANALYZE {BATCHES_TABLE}")
+    search = sa.select(*batches.key).where(batches.without)
+    literal = search.compile(backend.engine, compile_kwargs={"literal_binds": True})
+    with backend.engine.connect() as connection:
+        plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {literal}").scalars())
+    backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
+    assert "hashed SubPlan" in plan
