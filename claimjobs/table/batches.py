@@ -36,23 +36,23 @@ class OpenBatches:
 
     def keys(self, batches: sa.ColumnElement[bool] | None = None, *columns: sa.ColumnElement[Any]) -> sa.Select[Any]:
         """The keys in the batches that meet this predicate (None: in all of this queue), after these columns."""
-        predicate = self.ours if batches is None else batches
-        if not columns:
-            return self.dialect.keys_listed(self.table, self.table.c["keys"], self.key, predicate)
         listed, values = self.dialect.keys_in_json(self.table.c["keys"], self.key)
         rows = sa.select(*columns, *values).select_from(self.table.join(listed, sa.true()))
-        return rows.where(predicate)
+        return rows.where(self.ours if batches is None else batches)
 
     def contain(self, batches: sa.ColumnElement[bool] | None = None) -> sa.ColumnElement[bool]:
         """The predicate of a job whose key is in one of these batches."""
-        predicate: sa.ColumnElement[bool] = self._key.in_(self.keys(batches))
+        predicate: sa.ColumnElement[bool] = self._key.in_(self._listed(self.ours if batches is None else batches))
         return predicate
 
     @property
     def without(self) -> sa.ColumnElement[bool]:
         """The predicate of a job that is in no open batch."""
-        predicate: sa.ColumnElement[bool] = self._key.not_in(self.keys())
+        predicate: sa.ColumnElement[bool] = self._key.not_in(self._listed(self.ours))
         return predicate
+
+    def _listed(self, batches: sa.ColumnElement[bool]) -> sa.Select[Any]:
+        return self.dialect.keys_listed(self.table, self.table.c["keys"], self.key, batches)
 
     @property
     def _key(self) -> Any:
