@@ -8,10 +8,9 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.admin.stats import read_pause
+from claimjobs.admin.stats import in_open_batches, read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.statements import count
-from claimjobs.statements.batches import how_many_jobs
 from claimjobs.statements.side_car import SideCarJoin, unclaimed
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
@@ -53,8 +52,8 @@ def read_backlog(
 
     def in_state(state: str) -> int:
         known = state in roles.state.can
-        if state == CLAIMED and (batches := backend.source.batches) is not None:
-            return min(limit, int(connection.scalar(how_many_jobs(batches)) or 0))
+        if state == CLAIMED and backend.source.batches is not None:
+            return min(limit, in_open_batches(connection, backend))
         return int(connection.execute(count.up_to(roles, state, jobs_order), upper).scalar_one()) if known else 0
 
     return Backlog(

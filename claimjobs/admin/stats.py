@@ -113,7 +113,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     paused, reason = read_pause(connection, backend)
     return Stats(
         unclaimed=jobs[UNCLAIMED],
-        claimed=jobs[CLAIMED] + _in_batches(connection, backend),
+        claimed=jobs[CLAIMED] + in_open_batches(connection, backend),
         done=jobs[DONE],
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
@@ -162,7 +162,8 @@ def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:
     return {row.owner_id: row.jobs for row in rows if row.owner_id is not None}
 
 
-def _in_batches(connection: sa.Connection, backend: Backend) -> int:
+def in_open_batches(connection: sa.Connection, backend: Backend) -> int:
+    """How many jobs are in open batches."""
     batches = backend.source.batches
     return 0 if batches is None else int(connection.scalar(how_many_jobs(batches)) or 0)
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CandidateCount, CursorStatement, at_most
-from claimjobs.claim.one_statement import READABLE
+from claimjobs.claim.candidates import CursorStatement
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
+from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.job import key_of
 from claimjobs.statements.batches import new_keys
@@ -28,7 +28,7 @@ class BatchStatement(CursorStatement[CompiledStatement]):
         self.batches, self.dialect = batches, backend.dialect
         self.reader = RowReader(backend.roles, backend.dialect, before=1)
         self._backend, self._order = backend, order
-        self._count = CandidateCount(backend, selection)
+        self._written = WrittenClaim(backend, selection)
         self._left = new_keys(batches)
 
     def build(self, selection: Selection) -> CompiledStatement:
@@ -57,12 +57,8 @@ class BatchStatement(CursorStatement[CompiledStatement]):
         """The result of a claim that returned these rows. `owner`, `number`: of its batch."""
         if rows[0][0] < 0:  # the owner was declared dead: the next claim registers a new id
             return NOTHING
-        claimed = [] if self.reader.is_none(rows[0]) else rows
-        jobs = self.reader.jobs(claimed)
-        group_size = self.reader.group_sizes(claimed[:1])[0] if claimed else 0
-        is_full = len(claimed) == at_most(request.size, group_size)
-        examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
-        return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size), batch=number if jobs else 0)
+        claimed = self._written.result(connection, rows, request, reader=self.reader, owner=owner)
+        return claimed._replace(batch=number if claimed.jobs else 0)
 
     def without_taken(self, connection: sa.Connection, claimed: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """The result without the jobs that the second look took out of its batch, because another batch has them."""
@@ -74,12 +70,8 @@ class BatchStatement(CursorStatement[CompiledStatement]):
 
 
 def batch_statement(backend: Backend, selection: Selection, batches: OpenBatches) -> BatchStatement | None:
-    """The statement; None where it cannot be used.
-
-    It is committed before its result is read. So no key may name two rows, and Python must be able to hold every key.
-    """
-    roles, order = backend.roles, keyset_order_of(selection)
-    is_safe = roles.key_index is None and all(isinstance(column.type, READABLE) for column in roles.key)
-    if order is None or not (is_safe and backend.dialect.pipelines):
+    """The statement, which is committed before its result is read; None where it cannot be used."""
+    order = keyset_order_of(selection)
+    if order is None or not (can_be_committed_unread(backend.roles) and backend.dialect.pipelines):
         return None
     return BatchStatement(backend, selection, batches, order)

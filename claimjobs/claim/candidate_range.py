@@ -55,10 +55,7 @@ class CandidateRange:
     def learn(self, request: ClaimRequest, result: ClaimResult) -> None:
         """Learn from the result of the last request, and count it in the report."""
         self._overfetch.learn(result, request.size, request.limit)
-        if isinstance(self._cursor, Regions):
-            self._cursor.learn(result, request)
-        else:
-            self._cursor.learn(result, request, time.monotonic() - self.since)
+        self._cursor.learn(result, request, time.monotonic() - self.since)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
 
     def is_over(self, request: ClaimRequest, result: ClaimResult) -> bool:
@@ -71,9 +68,8 @@ class CandidateRange:
         return False
 
     def restart_from_head(self) -> None:
-        """Begin the next claim at the head: jobs may be before the cursor. A sweep over regions reaches them anyway."""
-        if isinstance(self._cursor, Cursor):
-            self._cursor.restart_from_head()
+        """Begin the next claim at the head: jobs may be before the cursor."""
+        self._cursor.restart_from_head()
 
 
 SHARE: Final = 10

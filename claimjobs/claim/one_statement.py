@@ -7,18 +7,17 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.claim.candidates import CandidateCount, CursorStatement, at_most, check_keys
+from claimjobs.claim.candidates import CursorStatement
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
+from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.statements.claim import claim
 from claimjobs.statements.find import SIZE, Selection
 from claimjobs.table.backend import Backend
 
-READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
-"""Types of which Python can hold every value."""
 SETTLED_COLUMNS: Final = 1
 """The leading columns of a claim, equal in every row: the number of settled jobs of the previous batch; negative if the
 owner is dead."""
@@ -30,15 +29,12 @@ class OneStatement(ClaimStrategy):
     is_lazy = True
 
     def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> None:
-        # The claim must be rolled back if a key names two rows, or if Python cannot hold a key (an instant or a date
-        # out of its range). Both show only when the jobs are marked.
-        can_be_read = all(isinstance(column.type, READABLE) for column in backend.roles.key)
-        self.needs_no_transaction = backend.roles.key_index is None and can_be_read
+        self.needs_no_transaction = can_be_committed_unread(backend.roles)
         self._backend, self._selection, self._now = backend, selection, now
         self._values = ClaimedValues(backend.roles)
         self.key_columns = len(backend.roles.key)
         self._statement = self.statement(SETTLED_COLUMNS)
-        self._count = CandidateCount(backend, selection)
+        self._written = WrittenClaim(backend, selection)
         self.keyset_order = self._statement.keyset_order
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
@@ -64,14 +60,8 @@ class OneStatement(ClaimStrategy):
         self, connection: sa.Connection, reader: RowReader, rows: Sequence[Any], *, owner: int, request: ClaimRequest
     ) -> ClaimResult:
         """The result of a claim that returned these rows."""
-        claimed = [] if reader.is_none(rows[0]) else rows
-        jobs = reader.jobs(claimed, self._values.of(owner))
-        check_keys(self._backend.roles, jobs)
-        group_size = reader.group_sizes(claimed[:1])[0] if claimed else 0
-        is_full = len(claimed) == at_most(request.size, group_size)
-        # Jobs that are claimed now are candidates no more.
-        examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
-        return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))
+        marked = self._values.of(owner)
+        return self._written.result(connection, rows, request, reader=reader, owner=owner, marked=marked)
 
 
 class ClaimStatement(CursorStatement[CompiledStatement]):

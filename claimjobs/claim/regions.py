@@ -64,8 +64,11 @@ class Regions:
             self._rest = divided(tuple(first), tuple(last), size if is_due else math.inf)
             self._enter_next()
 
-    def learn(self, claimed: ClaimResult, request: ClaimRequest) -> None:
-        """Learn from a claim."""
+    def restart_from_head(self) -> None:
+        """Nothing: a sweep reaches jobs that are before the cursor anyway."""
+
+    def learn(self, claimed: ClaimResult, request: ClaimRequest, _took: float) -> None:
+        """Learn from a claim, as `Cursor.learn`."""
         if len(claimed.jobs) == request.size:
             self._go_on_after([claimed.jobs[-1][name] for name in self._names])
         elif claimed.jobs and claimed.found >= request.limit:

@@ -224,8 +224,7 @@ def rows_together(connection: sa.Connection, sessions: Sessions, sent: Sequence[
     the driver has no pipeline.
     """
     texts = [text for each in sent if (text := each.statement.text_for(connection, each.given)) is not None]
-    pipeline = sessions.pipeline(connection.connection.driver_connection)
-    if len(texts) < len(sent) or pipeline is None:
+    if len(texts) < len(sent) or (pipeline := sessions.pipeline(connection.connection.driver_connection)) is None:
         return None
     cursors: list[Any] = []
     try:

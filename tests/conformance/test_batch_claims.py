@@ -232,14 +232,20 @@ KEYS: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KEYS)
-def test_a_table_with_nothing_but_a_key_can_be_claimed_by_lease(backend: Backend, kind: str) -> None:
+def make_plain(backend: Backend, kind: str) -> list[dict[str, Any]]:
+    """A table that has nothing but a key of this kind; its rows."""
     types, rows = KEYS[kind]
     key = (sa.Column(name, type_, primary_key=True, autoincrement=False) for name, type_ in types.items())
     table = sa.Table("plain", sa.MetaData(), *key)
     table.create(backend.engine)
     backend.insert(table, rows)
     backend.make()
+    return rows
+
+
+@pytest.mark.parametrize("kind", KEYS)
+def test_a_table_with_nothing_but_a_key_can_be_claimed_by_lease(backend: Backend, kind: str) -> None:
+    make_plain(backend, kind)
     queues = [
         backend.bare_queue("plain", claims="batches", columns=Columns(status=None, owner_id=None), on_done="delete")
         for _ in range(2)

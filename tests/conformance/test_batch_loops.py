@@ -13,7 +13,14 @@ from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import declare_dead, still
-from tests.conformance.test_batch_claims import KEYS, before_each, open_batches, open_their_batch, per_batch
+from tests.conformance.test_batch_claims import (
+    KEYS,
+    before_each,
+    make_plain,
+    open_batches,
+    open_their_batch,
+    per_batch,
+)
 
 LATER = 4
 """The number of a batch at whose end all statements of a loop have been sent, so that they are sent together."""
@@ -21,12 +28,7 @@ LATER = 4
 
 @pytest.mark.parametrize("kind", KEYS)
 def test_keys_of_each_kind(backend: Backend, kind: str) -> None:
-    types, rows = KEYS[kind]
-    key = (sa.Column(name, type_, primary_key=True, autoincrement=False) for name, type_ in types.items())
-    table = sa.Table("plain", sa.MetaData(), *key)
-    table.create(backend.engine)
-    backend.insert(table, rows)
-    backend.make()
+    rows = make_plain(backend, kind)
     columns = Columns(status=None, owner_id=None)
     queue = backend.bare_queue("plain", claims="batches", columns=columns, on_done="delete")
     seen = []
