@@ -71,7 +71,10 @@ class Proxy:
             except OSError:
                 return
             server = socket.create_connection((self._target.host or "127.0.0.1", self._target.port or 0))
-            self._lines.append(_Line(client, server, self._delay))
+            line = _Line(client, server, self._delay)
+            # Known before it carries anything: who has had an answer can count and stall the line.
+            self._lines.append(line)
+            line.start()
 
 
 class _Line:
@@ -84,6 +87,8 @@ class _Line:
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._thread = threading.Thread(target=self._forward, name="proxied line", daemon=True)
+
+    def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:

@@ -94,7 +94,9 @@ class Proxy:
             client.close()
             return
         with self._guard:
-            self._links.append(Link(client, server, self._flows))
+            link = Link(client, server, self._flows)
+            link.swallowed = link.swallowed or self._swallows  # `swallow` was called during the connect
+            self._links.append(link)
 
     def _each(self, act: object) -> None:
         with self._guard:
