@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import sqlalchemy as sa
 
@@ -55,8 +55,11 @@ class Pin:
 class Inspection:
     """Reads what differs between databases. Each method sends one statement or a few."""
 
+    limits_transaction: ClassVar[bool] = False
+    """Whether `limit_time` counts until the transaction ends. Otherwise it counts until the session ends."""
+
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
-        """End each later statement of this session that takes longer."""
+        """End each later statement that takes longer."""
         raise NotImplementedError
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:

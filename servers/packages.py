@@ -99,10 +99,14 @@ def _environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"}
 
 
-def unpack_server(pattern: str, into: Path) -> str:
-    """Unpack the newest server package whose name matches; returns where it came from, for people."""
+def unpack_server(pattern: str, into: Path, *, newest: bool = False) -> str:
+    """Unpack the newest server package whose name matches; returns where it came from, for people.
+
+    `newest`: from Debian's unstable suite, also if the distribution has an older one.
+    """
     _need_tools()
-    return _unpack_own(pattern, into) or _unpack_unstable(pattern, into)
+    own = None if newest else _unpack_own(pattern, into)
+    return own or _unpack_unstable(pattern, into)
 
 
 def unpack_data(package: str, into: Path) -> None:

@@ -1,4 +1,4 @@
-"""A PgBouncer in front of a Postgres: the one that is installed, else the distribution's package."""
+"""A PgBouncer in front of a Postgres: the one that is installed, else the distribution's package, or the newest one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from signal import SIGINT
 from typing import Literal
 
@@ -21,8 +22,10 @@ from servers.server import POLL_SECONDS
 
 Mode = Literal["session", "transaction", "statement"]
 
-_PROGRAM = packaged.Server(
-    name="pgbouncer", program="pgbouncer", package="pgbouncer", is_right=re.compile("PgBouncer", re.IGNORECASE)
+_IS_RIGHT = re.compile("PgBouncer", re.IGNORECASE)
+_PROGRAM = packaged.Server(name="pgbouncer", program="pgbouncer", package="pgbouncer", is_right=_IS_RIGHT)
+_NEWEST = packaged.Server(
+    name="pgbouncer-newest", program="pgbouncer", package="pgbouncer", is_right=_IS_RIGHT, newest=True
 )
 SETTINGS = """
 [databases]
@@ -37,6 +40,9 @@ pool_mode = {mode}
 default_pool_size = {size}
 max_client_conn = 200
 """
+PREPARED = """
+max_prepared_statements = {prepared}
+"""
 ENCRYPTED = """
 client_tls_sslmode = require
 client_tls_cert_file = {folder}/server.pem
@@ -44,38 +50,59 @@ client_tls_key_file = {folder}/server.key
 """
 
 
-@contextmanager
-def pgbouncer(url: str, mode: Mode, size: int = 4, tls: Tls | None = None) -> Iterator[str]:
-    """A URL that leads to the same database through a pooler with so many sessions. Raises Unavailable.
+@dataclass(frozen=True)
+class PgBouncer:
+    """A pooler that runs, and may be killed."""
 
-    With `tls` it refuses connections that are not encrypted.
+    url: str
+    """It leads to the same database through the pooler."""
+    _process: Process
+    _command: Command
+    _port: int
+
+    def start(self) -> None:
+        """Start it; return when it answers. Raises Unavailable."""
+        self._process.start(self._command)
+        deadline = time.monotonic() + START_SECONDS
+        while self._process.exit_code() is None and time.monotonic() < deadline:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port)) == 0:
+                    return
+            time.sleep(POLL_SECONDS)
+        raise Unavailable(f"PgBouncer does not answer. {self._process.log_tail()}")
+
+    def kill(self) -> None:
+        """SIGKILL: its clients and the server's sessions lose their connections."""
+        self._process.kill()
+
+
+@contextmanager
+def pgbouncer(
+    url: str, mode: Mode, size: int = 4, *, tls: Tls | None = None, prepared: int | None = None
+) -> Iterator[PgBouncer]:
+    """A pooler with so many sessions. Raises Unavailable.
+
+    `tls`: it refuses connections that are not encrypted. `prepared`: its `max_prepared_statements`, for which it must
+    be of version 1.21 or later: then it is the newest one.
     """
     target = sa.make_url(url)
-    program, port = _PROGRAM.fetch(), free_port()
+    program, port = (_PROGRAM if prepared is None else _NEWEST).fetch(), free_port()
     process = Process("pgbouncer", SIGINT)
     try:
         for name, content in (tls.files() if tls else {}).items():
             process.write(name, content)
         text = SETTINGS.format(url=target, port=port, mode=mode, size=size)
         text += ENCRYPTED.format(folder=process.folder) if tls else ""
-        process.start(Command([*program.command(), str(process.write("pgbouncer.ini", text))]))
-        through = target.set(host="127.0.0.1", port=port)
-        _wait(process, port)
-        yield through.render_as_string(hide_password=False)
+        text += "" if prepared is None else PREPARED.format(prepared=prepared)
+        command = Command([*program.command(), str(process.write("pgbouncer.ini", text))])
+        through = target.set(host="127.0.0.1", port=port).render_as_string(hide_password=False)
+        pooler = PgBouncer(through, process, command, port)
+        pooler.start()
+        yield pooler
     finally:
         process.close()
 
 
-def version() -> str:
+def version(*, newest: bool = False) -> str:
     """The first line of what the program says of itself."""
-    return _PROGRAM.fetch().version_line().splitlines()[0]
-
-
-def _wait(process: Process, port: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while process.exit_code() is None and time.monotonic() < deadline:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(POLL_SECONDS)
-    raise Unavailable(f"PgBouncer does not answer. {process.log_tail()}")
+    return (_NEWEST if newest else _PROGRAM).fetch().version_line().splitlines()[0]

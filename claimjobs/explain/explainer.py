@@ -36,41 +36,47 @@ class Explainer:
         self._longest = SECONDS if seconds is None else seconds / 4
         self._findings: list[Finding] = []
         self._planned: list[Planned] = []
+        self._may_limit = False
+        """Whether the time of a statement can be limited, and no other client of a pooler inherits the limit."""
 
     def run(self, *, analyze: bool = False) -> Explanation:
         """All findings. `analyze`: claim once for real, and roll back. Raises ConnectionFailed."""
         subject = self._subject
-        with self._session("AUTOCOMMIT") as connection:
-            self._add("plan", lambda: self._plans(connection))
-            self._add("rights", lambda: rights(connection, subject))
-            self._add("isolation", lambda: isolation(connection, subject))
-            self._add("settings", lambda: subject.inspection.settings(connection, by_lease=subject.backend.by_lease))
-            self._add("old rows", lambda: subject.inspection.garbage(connection, subject.table))
-            self._add("snapshots", lambda: snapshots(connection, subject))
-            self._add("lease", lambda: lease(connection, subject))
-            self._add("wake", lambda: wake(connection, subject))
-        if analyze:
-            with self._session(subject.backend.dialect.isolation) as connection:
-                self._add("row locks", lambda: trial(connection, subject))
+        with self._session() as session:
+            self._add(session, "plan", self._plans)
+            self._add(session, "rights", lambda connection: rights(connection, subject))
+            self._add(session, "isolation", lambda connection: isolation(connection, subject))
+            self._add(session, "settings", self._settings)
+            self._add(session, "old rows", lambda connection: subject.inspection.garbage(connection, subject.table))
+            self._add(session, "snapshots", lambda connection: snapshots(connection, subject))
+            self._add(session, "lease", lambda connection: lease(connection, subject))
+            self._add(session, "wake", lambda connection: wake(connection, subject))
+            if analyze:
+                self._add(session, "row locks", lambda connection: trial(connection, subject))
         reports = [found.report for found in self._planned]
         return Explanation(self._subject.backend.source.name, tuple(self._findings), tuple(reports))
 
     @contextmanager
-    def _session(self, isolation: str) -> Iterator[sa.Connection]:
-        """A connection whose settings nobody else gets: it is not given back to the pool."""
+    def _session(self) -> Iterator[sa.Connection]:
+        """A connection that is not given back to the pool of the engine, because its settings are changed."""
+        dialect = self._subject.backend.dialect
         with connected(self._engine) as pooled:
-            connection = pooled.execution_options(isolation_level=isolation)
+            connection = pooled.execution_options(isolation_level=dialect.isolation)
             connection.detach()
             with connection.begin():
-                self._subject.inspection.limit_time(connection, self._longest)
+                self._may_limit = self._subject.inspection.limits_transaction or dialect.sessions.are_ours(connection)
             yield connection
 
-    def _add(self, check: str, find: Callable[[], Iterable[Finding]]) -> None:
-        """Add what a check finds. A refusal of the server ends this check only."""
+    def _add(self, connection: sa.Connection, check: str, find: Callable[[sa.Connection], Iterable[Finding]]) -> None:
+        """Add what a check finds, in a transaction that is rolled back. A refusal by the server ends no other check."""
         if time.monotonic() > self._ends:
             return
         try:
-            self._findings.extend(find())
+            with connection.begin() as transaction:
+                if self._may_limit:
+                    self._subject.inspection.limit_time(connection, self._longest)
+                self._findings.extend(find(connection))
+                transaction.rollback()
         except NotShown as hidden:
             self._findings.append(Finding(check, "not known", f"not known, because {hidden}"))
         except ClaimjobsError as error:
@@ -79,6 +85,9 @@ class Explainer:
             if error.connection_invalidated:
                 raise
             self._findings.append(Finding(check, "not known", f"not known, because {reason(error)}"))
+
+    def _settings(self, connection: sa.Connection) -> Iterator[Finding]:
+        return self._subject.inspection.settings(connection, by_lease=self._subject.backend.by_lease)
 
     def _plans(self, connection: sa.Connection) -> Iterator[Finding]:
         self._planned.extend(planned(connection, self._subject))

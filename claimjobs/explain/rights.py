@@ -46,7 +46,8 @@ def _deletes(subject: Subject) -> bool:
 def _lacks(connection: sa.Connection, subject: Subject, statement: Any) -> bool:
     sql, parameters = as_sent(connection, statement, {})
     try:
-        subject.inspection.plan(connection, sql, parameters)
+        with connection.begin_nested():  # a refusal ends no more than this
+            subject.inspection.plan(connection, sql, parameters)
     except sa.exc.DBAPIError as error:  # or a refusal of the statement itself, after the rights were checked
         return subject.backend.dialect.errors.refuses_account(error)
     return False

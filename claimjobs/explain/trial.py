@@ -20,21 +20,17 @@ CONSTANT: Final = 10
 
 
 def trial(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Claim in a transaction that is rolled back. Meanwhile other consumers skip the rows that it locks."""
+    """Claim in a transaction that the caller rolls back. Meanwhile other consumers skip the rows that it locks."""
     inspection, table = subject.inspection, subject.table
-    with connection.begin() as transaction:
-        try:
-            owner = _register(connection, subject)
-            before = inspection.rows_read(connection, table)
-            result = subject.plan.strategy.claim(connection, owner, ClaimRequest(SIZE, SIZE))
-            read = inspection.rows_read(connection, table) - before
-            jobs = len(result.jobs)
-            if not jobs:
-                raise NotShown("no job is due, or other consumers have locked all of them: there was none to claim")
-            yield _read(jobs, read)
-            yield _locked(jobs, inspection.row_locks(connection, table))
-        finally:
-            transaction.rollback()
+    owner = _register(connection, subject)
+    before = inspection.rows_read(connection, table)
+    result = subject.plan.strategy.claim(connection, owner, ClaimRequest(SIZE, SIZE))
+    read = inspection.rows_read(connection, table) - before
+    jobs = len(result.jobs)
+    if not jobs:
+        raise NotShown("no job is due, or other consumers have locked all of them: there was none to claim")
+    yield _read(jobs, read)
+    yield _locked(jobs, inspection.row_locks(connection, table))
 
 
 def _register(connection: sa.Connection, subject: Subject) -> int:

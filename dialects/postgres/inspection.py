@@ -48,9 +48,11 @@ Node = dict[str, Any]
 
 
 class PostgresInspection(Inspection):
+    limits_transaction = True
+
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
         limit = round(seconds * 1000)
-        connection.exec_driver_sql(f"SET statement_timeout = {limit}; SET lock_timeout = {limit}").close()
+        connection.exec_driver_sql(f"SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}").close()
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
         found = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {sql}", parameters).scalar_one()

@@ -33,8 +33,8 @@ def demanding_tls(family: Family, servers: Servers, tls: Tls) -> Iterator[str]:
     """
     try:
         if family == "postgres":
-            with pgbouncer(servers.get(family).server.url, "session", tls=tls) as url:
-                yield url
+            with pgbouncer(servers.get(family).server.url, "session", tls=tls) as pooler:
+                yield pooler.url
         else:
             with programs.find(family).start(tls) as server:
                 yield server.url

@@ -94,6 +94,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "kept": {"on_done": "keep"},
 }
 
+READS = ("EXPLAIN", "SET", "SELECT", "DESCRIBE", "SAVEPOINT", "RELEASE SAVEPOINT", "ROLLBACK TO SAVEPOINT")
+
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_explained_is_what_is_sent(backend: Backend, way: str) -> None:
@@ -101,7 +103,7 @@ def test_what_is_explained_is_what_is_sent(backend: Backend, way: str) -> None:
     queue = filled(backend, rows=3, **WAYS[way])
     with counted(backend.engine) as asked:
         explained = queue.explain()
-    assert all(statement.startswith(("EXPLAIN", "SET", "SELECT", "DESCRIBE")) for statement in _statements(asked))
+    assert all(statement.startswith(READS) for statement in _statements(asked))
     with counted(backend.engine) as sent, queue.claim(3) as batch:
         batch.done()
     for phase in explained.phases:

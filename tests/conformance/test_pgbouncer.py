@@ -1,9 +1,10 @@
-"""A real PgBouncer in each of its modes: the distribution's package; 1.18 knows no prepared statements."""
+"""A real PgBouncer in each of its modes: the distribution's package, which may be too old for prepared statements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +22,13 @@ from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import hold_of, states, still
 from tests.conformance.sleepers import Consumer
 
+LEFT = sa.text(
+    "SELECT name || ' = ' || setting FROM pg_settings "
+    "WHERE source = 'session' AND name NOT IN ('application_name', 'client_encoding') "  # the pooler sets these itself
+    "UNION ALL SELECT 'advisory lock ' || objid FROM pg_locks WHERE locktype = 'advisory' "
+    "UNION ALL SELECT 'listens to ' || channel FROM pg_listening_channels() AS channel "
+    "UNION ALL SELECT 'prepared ' || statement FROM pg_prepared_statements"
+)
 OFTEN = 12
 """psycopg prepares what it has sent five times."""
 MODES = pytest.mark.parametrize("mode", ["session", "transaction"])
@@ -32,11 +40,11 @@ def pooled(backend: Backend, mode: Mode, size: int = 3) -> Iterator[str]:
     """A URL of this database through a PgBouncer; skips the test where there is none."""
     try:
         opened = pgbouncer(backend.url, mode, size)
-        url = opened.__enter__()
+        pooler = opened.__enter__()
     except Unavailable as error:
         pytest.skip(f"no PgBouncer: {error}")
     try:
-        yield url
+        yield pooler.url
     finally:
         opened.__exit__(None, None, None)
 
@@ -92,6 +100,27 @@ def test_nothing_is_prepared_on_a_pooled_connection(anywhere: Backend, mode: Mod
         own = hold_of(queue)._connector._connection
         assert own is not None
         assert own.connection.driver_connection.prepare_threshold is not None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("options", [{}, {"claims": "batches"}, {"hold": "transaction"}], ids=str)
+def test_a_stranger_inherits_nothing_in_a_session_of_the_pool(anywhere: Backend, options: dict[str, Any]) -> None:
+    """The pool has so few sessions that the stranger gets one in which claimjobs worked."""
+    anywhere.make()
+    with pooled(anywhere, "transaction") as url, engine(url) as through, Queue(through, **options) as queue:
+        queue.enqueue(jobs(6))
+        with Consumer(anywhere, queue, poll=0.1) as consumer:
+            wait_for(lambda: len(consumer.done) == 6, "it works")
+            queue.enqueue({"d": "later", "e": ""})
+            wait_for(lambda: consumer.done[-1] == "later", "it was idle, and works again")
+        queue.explain(analyze=True, seconds=60)
+        assert [_left_in_session(url) for _ in range(4)] == [[]] * 4
+
+
+def _left_in_session(url: str) -> list[str]:
+    """What differs from a new session in the one that a new client gets, and the advisory locks of all sessions."""
+    stranger = sa.create_engine(url, poolclass=sa.NullPool)
+    with stranger.connect() as connection:
+        return [str(row[0]) for row in connection.execute(LEFT)]
 
 
 def test_a_loop_ends_its_work_and_waits_for_more(anywhere: Backend) -> None:
