@@ -12,6 +12,7 @@ from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
+from claimjobs.database.connect import lost_if_it_fails
 from claimjobs.job import key_of
 from claimjobs.statements.batches import new_keys
 from claimjobs.statements.claim import claim_batch
@@ -63,7 +64,8 @@ class BatchStatement(CursorStatement[CompiledStatement]):
     def without_taken(self, connection: sa.Connection, claimed: ClaimResult, request: ClaimRequest) -> ClaimResult:
         """The result without the jobs that the second look took out of its batch, because another batch has them."""
         new = {"claimjobs_new_me": claimed.owner, "claimjobs_new_number": claimed.batch}
-        left = {key_of(row) for row in connection.execute(self._left, new)}
+        with lost_if_it_fails(connection):
+            left = {key_of(row) for row in connection.execute(self._left, new)}
         jobs = [job for job in claimed.jobs if job.key in left]
         # There may be more: the next claim goes on from the same place.
         return claimed._replace(jobs=jobs, found=request.limit, batch=claimed.batch if jobs else 0)

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs.claim.candidates import CandidateCount, at_most, check_keys
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
+from claimjobs.database.connect import lost_if_it_fails
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
@@ -48,6 +49,6 @@ class WrittenClaim:
         check_keys(self._roles, jobs)
         group_size = reader.group_sizes(claimed[:1])[0] if claimed else 0
         is_full = len(claimed) == at_most(request.size, group_size)
-        # Jobs that are claimed now are candidates no more.
-        examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
+        with lost_if_it_fails(connection):  # jobs that are claimed now are candidates no more
+            examined = len(claimed) if is_full else len(claimed) + self._count.count(connection, request)
         return ClaimResult(jobs, examined, examined, owner, suspects=bool(group_size))

@@ -214,6 +214,19 @@ def commits_by_itself(connection: sa.Connection, *, unknown: bool) -> bool:
         return unknown
 
 
+@contextmanager
+def lost_if_it_fails(connection: sa.Connection) -> Iterator[None]:
+    """A block of statements after one that wrote. If they fail in autocommit, what was written is committed, though the
+    caller gets an error. That is so for a lost connection, too: so this one is invalidated, as a lost one is.
+    """
+    try:
+        yield
+    except sa.exc.DBAPIError:
+        if not connection.invalidated and commits_by_itself(connection, unknown=False):
+            connection.invalidate()
+        raise
+
+
 def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
     where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
     dialect = dialect_named_by(engine)
