@@ -91,6 +91,11 @@ class ErrorCodes:
         """Whether a connection failed because the server has no database of this name."""
         raise NotImplementedError
 
+    def takes_no_writes(self, error: BaseException) -> bool:
+        """Whether a connection failed because all servers of the URL that answered are read-only."""
+        del error
+        return False
+
     def is_other_product(self, error: BaseException) -> bool:
         """Whether SQLAlchemy refused a connection because the server is another product than the URL says."""
         return False

@@ -3,13 +3,14 @@
 import random
 import secrets
 import socket
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from servers.backends import Backend, url
 from servers.binaries import mariadb, mysql, postgres
 from servers.binaries.recipe import Recipe, Ticket, Tls
 from servers.errors import Unavailable
-from servers.process import Process
+from servers.process import Command, Process
 from servers.server import Server
 
 INITIALISE_SECONDS = 120
@@ -46,10 +47,21 @@ class ProgramSource:
 class ProgramServer(Server):
     """A server whose processes and data are ours."""
 
-    def __init__(self, backend: Backend, recipe: Recipe, process: Process, tls: Tls | None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        recipe: Recipe,
+        process: Process,
+        tls: Tls | None = None,
+        *,
+        password: str | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        """`options`: of the server, beside those of its recipe."""
         self._recipe = recipe
         self._process = process
-        self._place = Ticket(process.folder, free_port(), secrets.token_hex(8), tls)
+        self._options = options
+        self._place = Ticket(process.folder, free_port(), password or secrets.token_hex(8), tls)
         at = url(backend, "127.0.0.1", self._place.port, self._place.password)
         # Some versions of the driver do not encrypt unless they are told something about it.
         super().__init__(backend, f"{at}&ssl_check_hostname=false" if tls else at, recipe.origin())
@@ -58,10 +70,14 @@ class ProgramServer(Server):
         encrypted = self._place.tls.files() if self._place.tls else {}
         for name, content in {**self._recipe.files(self._place), **encrypted}.items():
             self._process.write(name, content)
-        for command in self._recipe.initialise(self._place):
+        for command in self.initialise():
             self._process.run(command, INITIALISE_SECONDS)
         self._serve()
         return self
+
+    def initialise(self) -> list[Command]:
+        """The commands that make the data folder."""
+        return self._recipe.initialise(self._place)
 
     def kill(self) -> None:
         self._process.kill()
@@ -75,7 +91,8 @@ class ProgramServer(Server):
         self._process.close()
 
     def _serve(self) -> None:
-        self.pid = self._process.start(self._recipe.serve(self._place))
+        command = self._recipe.serve(self._place)
+        self.pid = self._process.start(replace(command, arguments=[*command.arguments, *self._options]))
         self.wait(START_SECONDS, watch=self._must_run)
 
     def _must_run(self) -> None:

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.error_translation import reason
 from claimjobs.database.masking import is_secret, masked
-from claimjobs.database.ping import ask_before_use
+from claimjobs.database.ping import ask_before_use, leave_read_only_members
 from claimjobs.dialects import DIALECTS, Dialect, dialect_named_by, dialect_of
+from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import (
     AccessDenied,
     ClaimjobsError,
@@ -89,6 +90,7 @@ def _engine(url: sa.URL) -> sa.Engine:
     given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
     sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.sessions.on_connect(driver_connection))
+    leave_read_only_members(engine, dialect)
     ask_before_use(engine, dialect)  # a producer has no heartbeat that would find a broken connection
     return engine
 
@@ -158,7 +160,10 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
         with raised_as_sqlalchemy_does(connection):
             yield connection
     except sa.exc.DBAPIError as error:
-        if found := dialect_named_by(engine).errors.unfit_setting(error):
+        errors = dialect_named_by(engine).errors
+        if errors.broken_kind(error) == READ_ONLY and not connection.closed:
+            connection.invalidate(error)  # a pool of the user's, too, must not give it out again
+        if found := errors.unfit_setting(error):
             raise SettingUnfit(*found) from error
         raise
     finally:
@@ -238,13 +243,18 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
         return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
     if dialect.errors.refuses_account(error):
         return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
+    return ServerUnreachable(f"{where}: {_unreachable(engine, dialect, error).format(why)}")
+
+
+def _unreachable(engine: sa.Engine, dialect: Dialect, error: sa.exc.DBAPIError) -> str:
+    """What happened, with a place for the driver's words, and the next step."""
     if dialect.errors.is_about_tls(error):
         step = "check the TLS options of the URL, and the authority and the host name of the server's certificate"
-        return ServerUnreachable(f"{where}: no encrypted connection ({why}): {step}")
+        return f"no encrypted connection ({{}}): {step}"
+    if dialect.errors.takes_no_writes(error):
+        return "no server of this URL takes writes ({}): wait until one is promoted, or add the primary to the URL"
     options = ", and the URL's options" if engine.url.query else ""
-    return ServerUnreachable(
-        f"{where}: no connection ({why}): check host and port, and that the server is running{options}"
-    )
+    return f"no connection ({{}}): check host and port, and that the server is running{options}"
 
 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:

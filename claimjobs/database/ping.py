@@ -1,4 +1,4 @@
-"""Ping: checks a connection from the pool of an engine before its use, unless it is known to be alive."""
+"""Which connections of an engine's pool may be used again: those that are alive, and lead to a server for writes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.dialects.error_codes import READ_ONLY
 
 FRESH: Final = 1.0
 """Seconds for which a connection needs no ping: no firewall drops it, and no server times it out, so soon."""
@@ -37,3 +38,16 @@ def ask_before_use(engine: sa.Engine, dialect: Dialect) -> None:
     sa.event.listen(engine, "connect", used)
     sa.event.listen(engine, "checkin", used)
     sa.event.listen(engine, "checkout", wanted)
+
+
+def leave_read_only_members(engine: sa.Engine, dialect: Dialect) -> None:
+    """Make the pool replace all connections when a server refuses to write because it is read-only.
+
+    It may be the primary of before a failover, which still answers. New connections lead to whoever takes writes now.
+    """
+
+    def refused(context: sa.engine.ExceptionContext) -> None:
+        if dialect.errors.broken_kind(context.original_exception) == READ_ONLY:
+            context.is_disconnect = True
+
+    sa.event.listen(engine, "handle_error", refused)

@@ -29,6 +29,7 @@ from claimjobs.enqueue.trace_context import with_trace_context
 from claimjobs.errors import BadSize
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
+from claimjobs.lease.writes_check import require_writes
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.parts import QueueParts
@@ -363,10 +364,15 @@ class Queue:
         return tuple(column.name for column in self._parts.backend.source.payload)
 
     def check(self) -> None:
-        """Check server, table, columns, predicate, order and the right to read them now. Claims nothing."""
+        """Check server, table, columns, predicate, order and the right to read them now. Claims nothing.
+
+        Raises ReadOnly if the server takes no writes.
+        """
         self._parts.must_claim()
         self._parts.settler()
         self._parts.check_selection()
+        with connected(self.engine) as connection:
+            require_writes(connection, self._parts.backend)
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
         """What the statements of this queue do on this database, and what its settings mean for them.

@@ -11,6 +11,8 @@ INTERRUPTED: Final = 1317
 _TOO_BIG: Final = 1104
 """The planner expects to examine more than max_join_size rows."""
 _UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
+_AN_OPTION: Final = 1290
+"""An option of the server forbids this statement: `--read-only`, but also `--secure-file-priv` and others."""
 
 
 class MySQLErrors(ErrorCodes):
@@ -26,9 +28,10 @@ class MySQLErrors(ErrorCodes):
     }
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
-        **dict.fromkeys((2002, 2003, 1053), "server unavailable"),
+        # 3032: the member is in offline mode. 3100: it refuses the commit, because it is about to leave its group.
+        **dict.fromkeys((2002, 2003, 1053, 3032, 3100), "server unavailable"),
         **dict.fromkeys((1040, 1203, 1226), "too many connections"),
-        **dict.fromkeys((1290, 1792, 1836), READ_ONLY),
+        **dict.fromkeys((_AN_OPTION, 1792, 1836), READ_ONLY),
     }
     missing_table = frozenset({1146})
     # fmt: off
@@ -60,6 +63,12 @@ class MySQLErrors(ErrorCodes):
         # KILL QUERY during a DELETE of joined rows raises an error without a number of its own.
         interrupted = original.args[0] == _UNKNOWN and any(_MULTI in str(part) for part in original.args[1:])
         return INTERRUPTED if interrupted else original.args[0]
+
+    def broken_kind(self, error: BaseException) -> str | None:
+        kind = super().broken_kind(error)
+        if self.code(error) == _AN_OPTION and "read-only" not in str(getattr(error, "orig", None) or error):
+            return None
+        return kind
 
     def timed_out(self, error: BaseException) -> bool:
         return bool(self.code(error) in {3024, 1969})  # max_execution_time; MariaDB's max_statement_time

@@ -95,6 +95,10 @@ class PostgresErrors(ErrorCodes):
     def no_such_database(self, error: BaseException) -> bool:
         return _says(error, 'database "') and _says(error, '" does not exist') and not _says(error, 'role "')
 
+    def takes_no_writes(self, error: BaseException) -> bool:
+        # libpq's words for a server that `target_session_attrs` passes over.
+        return _says(error, "session is read-only", "server is in hot standby mode")
+
     def forbids_transactions(self, error: BaseException) -> bool:
         return _says(error, "transaction blocks not allowed in statement pooling mode")  # PgBouncer's words
 

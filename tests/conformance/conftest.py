@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import pytest
 
+from tests.backends import FAMILIES, Backend, Servers
 from tests.conformance.sleepers import NEVER
 
 
@@ -21,3 +25,18 @@ def each_kind_of_claim(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
     if request.param == "batches" and request.node.get_closest_marker("claims_in_rows"):
         pytest.skip("it reads the claim in the row of its job")
     monkeypatch.setattr("tests.backends.CLAIMS", request.param)
+
+
+@pytest.fixture(scope="module")
+def own_servers() -> Iterator[Servers]:
+    """Servers that tests may stop, restart and set as they like."""
+    with contextlib.closing(Servers()) as started:
+        yield started
+
+
+@pytest.fixture(params=FAMILIES)
+def own(request: pytest.FixtureRequest, own_servers: Servers) -> Iterator[Backend]:
+    """As `database`, on a server of this module's own."""
+    backend = own_servers.lend(request.param)
+    yield backend
+    backend.close()

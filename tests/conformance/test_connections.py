@@ -17,8 +17,9 @@ from claimjobs.dialects import Dialect
 from claimjobs.errors import BatchRolledBack, ReadOnly, ServerUnreachable
 from claimjobs.options import Liveness
 from servers.proxy import Proxy
-from tests.backends import FAMILIES, Backend, Servers
+from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
+from tests.conformance.members import limited_user, set_read_only
 from tests.conformance.owners import (
     age,
     await_beat,
@@ -391,21 +392,6 @@ def test_patience_runs_out_while_nobody_answers(backend: Backend, caplog: pytest
 # --- a server of the test's own ----------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def own_servers() -> Iterator[Servers]:
-    """Servers that tests may stop, restart and set as they like."""
-    with contextlib.closing(Servers()) as started:
-        yield started
-
-
-@pytest.fixture(params=FAMILIES)
-def own(request: pytest.FixtureRequest, own_servers: Servers) -> Iterator[Backend]:
-    """As `database`, on a server of this module's own."""
-    backend = own_servers.lend(request.param)
-    yield backend
-    backend.close()
-
-
 def test_a_server_that_is_killed_and_started_again(own: Backend, caplog: pytest.LogCaptureFixture) -> None:
     """Under an idle queue, and under a busy one: both go on under their ids, and no job is lost or done twice."""
     caplog.set_level(logging.WARNING)
@@ -439,32 +425,6 @@ def test_a_server_that_is_killed_and_started_again(own: Backend, caplog: pytest.
     assert busy.stats().unclaimed == 1
 
 
-@contextmanager
-def limited_user(own: Backend, connections: int) -> Iterator[str]:
-    """The URL of a user with so many connections at most."""
-    url = sa.make_url(own.url).set(username="limited", password="limited")
-    grants = {
-        "postgres": [
-            f"CREATE ROLE limited LOGIN PASSWORD 'limited' CONNECTION LIMIT {connections}",
-            "GRANT USAGE ON SCHEMA public TO limited",
-            "GRANT ALL ON ALL TABLES IN SCHEMA public TO limited",
-            "GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO limited",
-        ]
-    }
-    others = [
-        f"CREATE USER limited@'%' IDENTIFIED BY 'limited' WITH MAX_USER_CONNECTIONS {connections}",
-        f"GRANT ALL ON {url.database}.* TO limited@'%'",
-    ]
-    gone = {"postgres": ["DROP OWNED BY limited", "DROP ROLE limited"]}
-    for statement in grants.get(own.family, others):
-        own.run(statement)
-    try:
-        yield url.render_as_string(hide_password=False)
-    finally:
-        for statement in gone.get(own.family, ["DROP USER limited@'%'"]):
-            own.run(statement)
-
-
 def test_too_many_connections(own: Backend, caplog: pytest.LogCaptureFixture) -> None:
     own.make()
     with limited_user(own, 1) as url:
@@ -481,21 +441,6 @@ def test_too_many_connections(own: Backend, caplog: pytest.LogCaptureFixture) ->
         queue.close()
 
 
-READ_ONLY = {
-    "postgres": ("ALTER SYSTEM SET default_transaction_read_only = {}", "SELECT pg_reload_conf()"),
-    "mysql": ("SET GLOBAL read_only = {}",),
-    "mariadb": ("SET GLOBAL read_only = {}",),
-}
-
-
-def set_read_only(own: Backend, state: str) -> None:
-    """As a server is that was a primary until now."""
-    engine = own.new_engine(isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        for statement in READ_ONLY[own.family]:
-            connection.execute(sa.text(statement.format(state)))
-
-
 def test_a_server_that_is_read_only_for_a_while(own: Backend, caplog: pytest.LogCaptureFixture) -> None:
     own.make()
     with limited_user(own, 9) as url:  # read_only does not bind a user who may do anything
@@ -506,8 +451,6 @@ def test_a_server_that_is_read_only_for_a_while(own: Backend, caplog: pytest.Log
         batch.done()
         set_read_only(own, "ON")
         try:
-            if own.family == "postgres":
-                own.wait_for(lambda: _is_read_only(engine), "the setting is known")
             with joined(batch.settle) as settling:
                 settling.start()
                 own.wait_for(lambda: queue.report.transients["read only"] >= 1, "it is counted")
@@ -532,23 +475,14 @@ def test_a_server_that_stays_read_only_is_told_as_that_when_patience_ends(own: B
         batch.done()
         set_read_only(own, "ON")
         try:
-            if own.family == "postgres":
-                own.wait_for(lambda: _is_read_only(engine), "the setting is known")
             with contextlib.suppress(ReadOnly, BatchRolledBack):  # on Postgres an open transaction may write still
                 batch.settle()
             with pytest.raises(ReadOnly, match=r"table 'jobs' can be written.*the URL leads to the primary"):
                 queue.claim(1)
         finally:
             set_read_only(own, "OFF")
-        if own.family == "postgres":
-            own.wait_for(lambda: not _is_read_only(engine), "the setting is known")
         assert names(queue.claim(1)) != []
         queue.close()
-
-
-def _is_read_only(engine: sa.Engine) -> bool:
-    with engine.connect() as connection:
-        return bool(connection.scalar(sa.text("SHOW default_transaction_read_only")) == "on")
 
 
 # --- much at once ------------------------------------------------------------------------------------------

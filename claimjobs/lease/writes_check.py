@@ -1,0 +1,30 @@
+"""A check that the server takes writes: a member that is read-only answers every question of a consumer but these."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects.error_codes import READ_ONLY
+from claimjobs.errors import ReadOnly, SessionReadOnly
+from claimjobs.statements import owners
+from claimjobs.table.backend import Backend
+
+NOBODY: Final = 0
+"""No owner has this id, so the write reaches no row."""
+
+
+def require_writes(connection: sa.Connection, backend: Backend) -> None:
+    """Raise ReadOnly if the server takes no writes, SessionReadOnly if only the engine's sessions do not.
+
+    Whether an account may write on a read-only server, only a write tells. Any other error is for other checks to find.
+    """
+    setting = backend.dialect.sessions.read_only_setting(connection)
+    try:
+        connection.execute(owners.beat(backend.owners), {"claimjobs_me": NOBODY})
+    except sa.exc.DBAPIError as error:
+        if backend.dialect.errors.broken_kind(error) == READ_ONLY:
+            name = backend.source.name
+            raise (SessionReadOnly(name, *setting) if setting else ReadOnly(name, reason(error))) from error

@@ -1,0 +1,200 @@
+"""A primary and its replica: two servers of our own, one of which follows the other until it is promoted."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import sqlalchemy as sa
+
+from servers.backends import NAME, Backend
+from servers.binaries import postgres
+from servers.binaries.recipe import Recipe
+from servers.errors import Unavailable
+from servers.process import Command, Process
+from servers.programs import RECIPES, START_SECONDS, ProgramServer
+from servers.server import POLL_SECONDS, Server
+
+STANDBY = "standby"
+"""The name by which a Postgres knows its standby."""
+
+
+class Pair:
+    """A primary, and a replica that is read-only until it is promoted."""
+
+    def __init__(self, primary: Server, replica: Server) -> None:
+        self.primary = primary
+        self.replica = replica
+
+    @property
+    def url(self) -> str:
+        """A URL with both hosts, the primary first."""
+        first = sa.make_url(self.primary.url)
+        hosts = tuple(f"{url.host}:{url.port}" for url in (first, sa.make_url(self.replica.url)))
+        # SQLAlchemy writes each colon as %3A, which it also reads.
+        both = first._replace(host=None, port=None).update_query_dict({"host": hosts, **self.options})
+        return both.render_as_string(hide_password=False)
+
+    options: ClassVar[dict[str, str]] = {}
+    """What the URL needs beside the hosts."""
+
+    def follow(self) -> None:
+        """Let the replica follow the primary."""
+        raise NotImplementedError
+
+    def promote(self) -> None:
+        """Let the replica take writes."""
+        raise NotImplementedError
+
+    def demote(self) -> None:
+        """Let the primary refuse writes. It answers on."""
+        raise NotImplementedError
+
+    def wait_until_it_follows(self) -> None:
+        """Return when the replica has everything that was committed."""
+        run(self.primary, "CREATE TABLE IF NOT EXISTS mark (n INT)")
+        number = secrets.randbelow(2**31)
+        run(self.primary, f"INSERT INTO mark VALUES ({number})")  # noqa: S608 - a number
+        deadline = time.monotonic() + START_SECONDS
+        while not self._has(number):
+            if time.monotonic() > deadline:
+                raise Unavailable(f"the replica does not follow its primary ({self.replica.how})")
+            time.sleep(POLL_SECONDS)
+
+    def _has(self, number: int) -> bool:
+        try:
+            return number in ask(self.replica, "SELECT n FROM mark")
+        except sa.exc.DBAPIError:  # there is no such table yet
+            return False
+
+
+class PostgresPair(Pair):
+    options: ClassVar[dict[str, str]] = {"target_session_attrs": "read-write"}
+
+    def follow(self) -> None:
+        """A standby follows by its configuration."""
+
+    def be_synchronous(self) -> None:
+        """From now on a commit returns when the standby has it on disk."""
+        run(self.primary, f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'", "SELECT pg_reload_conf()")
+        deadline = time.monotonic() + START_SECONDS
+        while ask(self.primary, "SELECT sync_state FROM pg_stat_replication") != ["sync"]:
+            if time.monotonic() > deadline:
+                raise Unavailable("the standby does not become synchronous")
+            time.sleep(POLL_SECONDS)
+
+    def promote(self) -> None:
+        run(self.replica, "SELECT pg_promote()")
+
+    def demote(self) -> None:
+        run(self.primary, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+
+
+class MySQLPair(Pair):
+    def follow(self) -> None:
+        source = sa.make_url(self.primary.url)
+        run(
+            self.replica,
+            f"CHANGE REPLICATION SOURCE TO SOURCE_HOST = '{source.host}', SOURCE_PORT = {source.port}, "
+            f"SOURCE_USER = '{NAME}', SOURCE_PASSWORD = '{source.password}', SOURCE_AUTO_POSITION = 1, "
+            "SOURCE_CONNECT_RETRY = 1, GET_SOURCE_PUBLIC_KEY = 1",
+            "START REPLICA",
+            "SET GLOBAL super_read_only = 1",
+        )
+
+    def promote(self) -> None:
+        run(self.replica, "STOP REPLICA", "SET GLOBAL super_read_only = 0", "SET GLOBAL read_only = 0")
+
+    def demote(self) -> None:
+        run(self.primary, "SET GLOBAL super_read_only = 1")
+
+
+class MariaDBPair(Pair):
+    def follow(self) -> None:
+        source = sa.make_url(self.primary.url)
+        run(
+            self.replica,
+            f"CHANGE MASTER TO MASTER_HOST = '{source.host}', MASTER_PORT = {source.port}, MASTER_USER = '{NAME}', "
+            f"MASTER_PASSWORD = '{source.password}', MASTER_USE_GTID = slave_pos, MASTER_CONNECT_RETRY = 1",
+            "START SLAVE",
+            "SET GLOBAL read_only = 1",
+        )
+
+    def promote(self) -> None:
+        run(self.replica, "STOP SLAVE", "SET GLOBAL read_only = 0")
+
+    def demote(self) -> None:
+        run(self.primary, "SET GLOBAL read_only = 1")
+
+
+class _Standby(ProgramServer):
+    """A Postgres that begins with a copy of a running one, and follows it."""
+
+    def __init__(self, primary: Server, process: Process) -> None:
+        self._conninfo = _conninfo(primary)
+        password = sa.make_url(primary.url).password
+        options = ("-c", f"cluster_name={STANDBY}")
+        super().__init__("postgres", postgres, process, password=str(password), options=options)
+
+    def initialise(self) -> list[Command]:
+        copy = [str(postgres.fetch() / "bin/pg_basebackup"), "-D", str(self._place.data), "-d", self._conninfo]
+        return [Command([*copy, "--write-recovery-conf", "--wal-method=stream", "--checkpoint=fast"])]
+
+
+def _conninfo(primary: Server) -> str:
+    url = sa.make_url(primary.url)
+    return f"host={url.host} port={url.port} user={url.username} password={url.password}"
+
+
+@contextmanager
+def replicated(backend: Backend) -> Iterator[Pair]:
+    """A primary and a replica that has all of it. Raises Unavailable."""
+    recipe = RECIPES[backend]
+    with _process(backend, recipe) as first, _process(backend, recipe) as second:
+        pair = _postgres_pair(first, second) if backend == "postgres" else _others(backend, first, second)
+        pair.follow()
+        pair.wait_until_it_follows()
+        yield pair
+
+
+@contextmanager
+def _process(backend: Backend, recipe: Recipe) -> Iterator[Process]:
+    recipe.fetch()
+    process = Process(backend, recipe.STOP)
+    try:
+        yield process
+    finally:
+        process.close()
+
+
+def _postgres_pair(first: Process, second: Process) -> Pair:
+    primary = ProgramServer("postgres", postgres, first).begin()
+    return PostgresPair(primary, _Standby(primary, second).begin())
+
+
+def _others(backend: Backend, first: Process, second: Process) -> Pair:
+    gtid = ["--gtid-mode=ON", "--enforce-gtid-consistency=ON"] if backend == "mysql" else []
+    password, servers = secrets.token_hex(8), []
+    for number, process in enumerate((first, second), 1):
+        options = [f"--server-id={number}", "--log-bin=binlog", *gtid]
+        server = ProgramServer(backend, RECIPES[backend], process, password=password, options=options)
+        servers.append(server.begin())
+    return (MySQLPair if backend == "mysql" else MariaDBPair)(*servers)
+
+
+def run(server: Server, *statements: str) -> None:
+    """Run statements on this server, each by itself."""
+    engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement).close()
+
+
+def ask(server: Server, query: str) -> list[Any]:
+    """The first column of what a query returns on this server."""
+    engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return list(connection.scalars(sa.text(query)))
