@@ -33,7 +33,11 @@ class Liveness:
     patience: float = 60.0
     """How long a claim or a settle tries again when the database cannot be reached."""
     session_lock: bool | None = None
-    """False: only the lease tells which owners are alive, as behind a pooler. None: claimjobs detects it."""
+    """Whether an owner also shows by a session lock that it is alive.
+
+    None: it does if no pooler is in between. True: it does, also behind a pooler that shares no session; where it
+    cannot, SessionsShared is raised before the first claim. False: only the lease counts.
+    """
 
     def __post_init__(self) -> None:
         if self.lease < 2 or self.max_batch_time <= 0 or self.patience < 0:

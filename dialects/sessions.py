@@ -89,13 +89,27 @@ class Sessions:
         """Whether the server or the session is read-only for an account that may not ignore that."""
         raise NotImplementedError
 
-    def are_ours(self, connection: sa.Connection) -> bool:
-        """Whether this session belongs to this connection alone, and all sessions see the locks that it takes.
-
-        It is false behind a pooler (the session that answers is not the one that connected), and in a group with
-        several primaries.
-        """
+    def number(self) -> sa.ColumnElement[int]:
+        """The number of the session that answers."""
         raise NotImplementedError
+
+    def greeted_by(self, driver_connection: Any) -> int:
+        """The number of the session that greeted this connection of the driver."""
+        raise NotImplementedError
+
+    def is_as_greeted(self, connection: sa.Connection) -> bool:
+        """Whether the session that answers is the one that greeted the client. Behind a pooler it is another one."""
+        greeted_by = self.greeted_by(connection.connection.dbapi_connection)
+        return bool(connection.scalar(sa.select(self.number().label("session"))) == greeted_by)
+
+    def locks_are_seen(self, connection: sa.Connection) -> bool:
+        """Whether all sessions of the database see the locks of this one. Primaries of a group do not."""
+        del connection
+        return True
+
+    def are_ours(self, connection: sa.Connection) -> bool:
+        """Whether this session certainly belongs to this connection alone, and all sessions see its locks."""
+        return self.is_as_greeted(connection) and self.locks_are_seen(connection)
 
     def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Take the session lock with this number if it is free: true or false at once. The session keeps it."""

@@ -8,9 +8,10 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
+from claimjobs.database.session_sharing import why_shared
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.online_ddl import LOCK_TIMEOUT, Change
-from claimjobs.errors import AccessDenied, ClaimjobsError, UpgradeRunning, UpgradeStopped
+from claimjobs.errors import AccessDenied, ClaimjobsError, SessionsShared, UpgradeRunning, UpgradeStopped
 from claimjobs.table.versions import OutdatedTable, outdated
 
 
@@ -28,10 +29,13 @@ def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[OutdatedTa
     """Upgrade the outdated tables, and yield each one when it is done. No change is in a transaction with another.
 
     Raises what `plan` raises; UpgradeRunning if another upgrade works in this database; UpgradeStopped if the database
-    refuses a change, or its lock, and AccessDenied if this user lacks the right.
+    refuses a change, or its lock, and AccessDenied if this user lacks the right; SessionsShared behind a pooler by
+    transaction, where others would inherit the settings and the lock of the upgrade.
     """
     dialect = dialect_for(engine)
     with connected(engine) as connection:
+        if why := why_shared(engine, dialect, connection):
+            raise SessionsShared("an upgrade", why)
         session = connection.execution_options(isolation_level="AUTOCOMMIT")
         session.detach()  # its settings and its lock must not come back to the pool
         if not session.scalar(sa.select(dialect.sessions.try_named_lock("claimjobs upgrade"))):

@@ -34,6 +34,9 @@ GENERATORS = 2
 PATIENCE = 86_400.0
 """Seconds that a consumer waits for a database that cannot be reached: long enough for a person to notice."""
 
+SESSION_LOCKS = {"auto": None, "on": True, "off": False}
+"""The values of --session-lock, and of `Liveness.session_lock`."""
+
 LONGEST_END = 30.0
 """Seconds after the second Ctrl-C until the command ends in any case."""
 
@@ -105,6 +108,14 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     help="A consumer without a heartbeat for so long is dead, and its jobs are reclaimed.",
 )
 @click.option(
+    "--session-lock",
+    type=click.Choice(list(SESSION_LOCKS)),
+    default="auto",
+    show_default=True,
+    help="Whether a consumer also has a lock of its session, by which its death is seen at once. auto: if no pooler is "
+    "in between; on: also behind a pooler by session, else it is an error; off: only the lease counts.",
+)
+@click.option(
     "--max-batch-time",
     type=Number(),
     default=Liveness.max_batch_time,
@@ -160,6 +171,7 @@ def start_processing(
     idle: float | None,
     prefetch: int,
     lease: float,
+    session_lock: str,
     max_batch_time: float,
     attempts: int,
     setup: str | None,
@@ -228,7 +240,12 @@ def start_processing(
             per=per,
             size=batch_size,
             prefetch=prefetch,
-            liveness=Liveness(lease=lease, max_batch_time=max_batch_time, patience=PATIENCE),
+            liveness=Liveness(
+                lease=lease,
+                max_batch_time=max_batch_time,
+                patience=PATIENCE,
+                session_lock=SESSION_LOCKS[session_lock],
+            ),
             retry=Retry(attempts=attempts),
             setup=setup,
             on_retry=on_retry,

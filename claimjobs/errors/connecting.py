@@ -101,6 +101,16 @@ class SessionReadOnly(SettingUnfit):
         )
 
 
+class SessionsShared(ConnectionFailed):
+    """What needs a session of its own cannot have one: a pooler shares sessions, or a group does not share locks."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(
+            f"{what} cannot work here: {reason}: connect to the server itself, or set the pool mode of the pooler to "
+            "session; a consumer also works by its lease alone (`--session-lock auto`, `Liveness(session_lock=None)`)"
+        )
+
+
 class SessionsNotOurs(ClaimjobsError):
     """Advisory locks cannot work: a pooler shares the session, or other servers of a group do not see its locks."""
 

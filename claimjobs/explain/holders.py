@@ -65,11 +65,18 @@ def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("wake", "ok", f"no consumer is woken: there is no table {OWNER_TABLE}; it polls")
     elif subject.plan.changes:
         yield Finding("wake", "ok", "no consumer is woken: a callable gives the predicate; it polls")
-    elif not (dialect.sessions.are_ours(connection) if declared is None else declared):
-        says = "no consumer is woken: a pooler shares the sessions, or Liveness(session_lock=False) says so"
-        yield Finding("wake", "warning", f"{says}; it polls, and a killed one is found only by its lease")
+    elif declared is False:
+        yield _not_woken("session_lock=False says that a pooler shares the sessions")
+    elif declared is None and not dialect.sessions.is_as_greeted(connection):
+        yield _not_woken("a pooler is in between; if it shares no session, `--session-lock on` lets both work")
+    elif not dialect.sessions.locks_are_seen(connection):
+        yield _not_woken("primaries do not see each other's locks")
     else:
         who = " by a producer of the same account, or with the right CONNECTION_ADMIN" if dialect.interrupts else ""
         may = "" if subject.backend.by_lease else f", if they have all rights on {OWNER_TABLE}"
         says = f"`enqueue` wakes idle consumers{who}{may}; rows that are inserted otherwise are found within some 5 s"
         yield Finding("wake", "ok", says)
+
+
+def _not_woken(why: str) -> Finding:
+    return Finding("wake", "warning", f"an idle consumer polls, and a killed one is found only by its lease: {why}")

@@ -33,6 +33,7 @@ from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
+from claimjobs.database.session_sharing import require_session_lock
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
@@ -135,7 +136,13 @@ class QueueParts:
                 self._hold.read_pause()
             return self._hold
 
+    def check_session_lock(self) -> None:
+        """Raise SessionsShared if `session_lock=True` is set, and no session can keep a lock for this Queue."""
+        if self._settings.liveness.session_lock:
+            require_session_lock(self._engine, self.backend.dialect)
+
     def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
+        self.check_session_lock()
         chosen, report, control = self._settings, self._report, self._control
         settler, liveness, retry = self.settler(), chosen.liveness, chosen.retry
         common: Any = {"liveness": liveness, "retry": retry, "report": report, "control": control}

@@ -369,6 +369,7 @@ class Queue:
         Raises ReadOnly if the server takes no writes.
         """
         self._parts.must_claim()
+        self._parts.check_session_lock()
         self._parts.settler()
         self._parts.check_selection()
         with connected(self.engine) as connection:

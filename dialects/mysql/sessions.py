@@ -74,11 +74,15 @@ class MySQLSessions(Sessions):
         # super_read_only switches read_only on, too.
         return bool(connection.scalar(sa.text(f"SELECT @@global.read_only OR @@session.{self.read_only_transactions}")))
 
-    def are_ours(self, connection: sa.Connection) -> bool:
-        greeted_by = connection.connection.dbapi_connection.thread_id()  # type: ignore[union-attr]
-        return bool(connection.scalar(sa.select(sa.func.connection_id())) == greeted_by) and not _several_primaries(
-            connection
-        )
+    def number(self) -> sa.ColumnElement[int]:
+        # ProxySQL answers the text "SELECT CONNECTION_ID()" itself, with the number of its greeting. A server must.
+        return sa.func.connection_id(type_=sa.BigInteger) + sa.literal_column("0")
+
+    def greeted_by(self, driver_connection: Any) -> int:
+        return int(driver_connection.thread_id())
+
+    def locks_are_seen(self, connection: sa.Connection) -> bool:
+        return not _several_primaries(connection)
 
     def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.get_lock(_lock_name(lock), 0, type_=sa.Boolean)

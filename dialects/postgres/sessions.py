@@ -67,9 +67,11 @@ class PostgresSessions(Sessions):
     def is_read_only(self, connection: sa.Connection) -> bool:
         return bool(connection.scalar(_READ_ONLY))
 
-    def are_ours(self, connection: sa.Connection) -> bool:
-        greeted_by = connection.connection.dbapi_connection.info.backend_pid  # type: ignore[union-attr]
-        return bool(connection.scalar(sa.select(sa.func.pg_backend_pid())) == greeted_by)
+    def number(self) -> sa.ColumnElement[int]:
+        return sa.func.pg_backend_pid(type_=sa.Integer)
+
+    def greeted_by(self, driver_connection: Any) -> int:
+        return int(driver_connection.info.backend_pid)
 
     def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.pg_try_advisory_lock(_OWNERS, lock, type_=sa.Boolean)

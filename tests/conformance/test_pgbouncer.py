@@ -10,9 +10,11 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.admin.upgrade import upgrade
+from claimjobs.database import session_sharing
 from claimjobs.database.connect import engine_of
 from claimjobs.dialects import DIALECTS
-from claimjobs.errors import PoolerUnfit
+from claimjobs.errors import PoolerUnfit, SessionsShared
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.pgbouncer import Mode, pgbouncer
@@ -157,6 +159,47 @@ def test_in_statement_mode_it_is_told_which_mode_is_needed(anywhere: Backend) ->
         ended = claimjobs("status", "--url", url)
         assert ended.code == 3
         assert "set its pool mode to transaction or session" in ended.err
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_session_lock_is_refused_where_sessions_are_shared(anywhere: Backend, size: int) -> None:
+    anywhere.make()
+    locked = Liveness(session_lock=True)
+    with pooled(anywhere, "transaction", size) as url:
+        with engine(url) as through, Queue(through, liveness=locked) as queue:
+            for begin in (queue.check, queue.claim):
+                with pytest.raises(SessionsShared, match="session lock cannot work here: another client gets session"):
+                    begin()
+            with pytest.raises(SessionsShared, match="an upgrade cannot work here"):
+                list(upgrade(through))
+        ended = claimjobs("start-processing", "--session-lock", "on", "--url", url)
+        assert (ended.code, "`--session-lock auto`" in ended.err) == (3, True)
+        assert _left_in_session(url) == []
+
+
+def test_a_session_lock_is_refused_where_a_full_pool_hides_that_sessions_are_shared(
+    anywhere: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anywhere.make()
+    monkeypatch.setattr(session_sharing, "SECONDS", 0.2)
+    with pooled(anywhere, "session", size=2) as url, engine(url) as through, engine(url) as of_a_stranger:
+        queue = Queue(through, liveness=Liveness(session_lock=True))
+        late = pytest.raises(SessionsShared, match=r"no session for a second connection within 0\.2 s")
+        with of_a_stranger.connect(), queue, late:
+            queue.check()
+
+
+def test_behind_a_pooler_by_session_locks_and_calls_work_if_they_are_switched_on(anywhere: Backend) -> None:
+    anywhere.make()
+    locked = Liveness(session_lock=True)
+    with pooled(anywhere, "session", size=8) as url, engine(url) as through:
+        queue = Queue(through, liveness=locked)
+        with queue, Consumer(anywhere, queue) as consumer:
+            wait_for(lambda: hold_of(queue).owner.locked, "it has its lock")
+            consumer.falls_asleep()
+            queue.enqueue({"d": "it is called", "e": ""})
+            consumer.does("it is called")
+        wait_for(lambda: _left_in_session(url) == [], "the pooler has reset the session")
 
 
 @pytest.mark.parametrize("code", ["26000", "42P05"])
