@@ -26,6 +26,9 @@ class ErrorCodes:
     bad_predicate: ClassVar[frozenset[Any]] = frozenset()
     """Codes that a wrong `where` or `order_by` may cause."""
 
+    lacking: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "this server has no such syntax, function or feature"; a user's predicate may cause them as well."""
+
     bad_name: ClassVar[frozenset[Any]] = frozenset()
     """Codes of "nothing can be made under this name": it is too long, in use, or empty."""
 

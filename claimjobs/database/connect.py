@@ -20,6 +20,7 @@ from claimjobs.errors import (
     DriverUnsupported,
     PoolerUnfit,
     ServerTooOld,
+    ServerUnknown,
     ServerUnreachable,
     SettingUnfit,
     StatementTimedOut,
@@ -189,6 +190,8 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
         raise _explained(engine, error) from error
     except UNUSABLE as error:
         raise UnknownDatabase(_unusable(engine.url, error)) from error
+    except (AssertionError, NotImplementedError) as error:  # SQLAlchemy does not know the version that the server says
+        raise ServerUnknown(shown(engine.url), reason(error), dialect_named_by(engine).title) from error
     dialect = dialect_named_by(engine)
     if dialect.needs_database and not connection.dialect.default_schema_name:
         connection.close()
@@ -260,8 +263,9 @@ def _unreachable(engine: sa.Engine, dialect: Dialect, error: sa.exc.DBAPIError) 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:
     found = tuple(part for part in connection.dialect.server_version_info or () if isinstance(part, int))
     if found and found < dialect.oldest:
-        raise ServerTooOld(dialect.title, _dotted(found), _dotted(dialect.oldest))
+        raise ServerTooOld(dialect.title, dotted(found), dotted(dialect.oldest))
 
 
-def _dotted(version: tuple[int, ...]) -> str:
+def dotted(version: tuple[int, ...]) -> str:
+    """A version as people write it."""
     return ".".join(str(part) for part in version)

@@ -68,6 +68,26 @@ class ServerTooOld(ConnectionFailed):
         )
 
 
+class ServerUnknown(ConnectionFailed):
+    """The server speaks the protocol of a database, and says a version that is none of this database."""
+
+    def __init__(self, url: str, reason: str, title: str) -> None:
+        super().__init__(
+            f"{url}: the server does not say that it is {title} ({reason}): check the URL; docs/scaling.md says what "
+            "other products that speak this protocol can do"
+        )
+
+
+class ServerLacks(ConnectionFailed):
+    """The server speaks the protocol of a database that claimjobs knows, and cannot run a statement of this queue."""
+
+    def __init__(self, table: str, phase: str, reason: str, needed: str) -> None:
+        super().__init__(
+            f"no claim of table {table!r} can work on this server: it refuses the statement {phase!r} ({reason}): "
+            f"choose {needed} or later, or a service that has what docs/scaling.md names"
+        )
+
+
 class SettingUnfit(ClaimjobsError):
     """A session that claimjobs must not change has a setting with which its statements fail, or read too few rows."""
 

@@ -130,7 +130,7 @@ class Owner:
     def _lock_session(self, connection: sa.Connection) -> None:
         """Take the session lock, and write the start of the server that gave it; NULL where only the lease counts."""
         self.locked = False
-        self.locked = not self._connector.pooled and self._got_lock(connection)
+        self.locked = not self._connector.pooled and self._got_lock(connection) and self._shows_lock(connection)
         since = self._dialect.sessions.server_since(connection) if self.locked else None
         connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
 
@@ -138,6 +138,13 @@ class Owner:
         lock = sa.literal(self.id, sa.Integer)
         take = sa.select(self._dialect.sessions.try_session_lock(lock))
         return bool(connection.scalar(take)) or self._end_old_session(connection, lock)
+
+    def _shows_lock(self, connection: sa.Connection) -> bool:
+        """Whether the server tells others that the lock is held. CockroachDB grants session locks and keeps none: there
+        a free lock would be taken for a dead owner, so only the lease counts.
+        """
+        holder = self._dialect.sessions.lock_holder(sa.literal(self.id, sa.Integer))
+        return connection.scalar(sa.select(holder)) is not None
 
     def _end_old_session(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
         """End an earlier session of this owner that still has the lock, and take the lock.

@@ -7,6 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.errors import AccessDenied, BadPredicate, SettingUnfit, UnfitTable
+from claimjobs.explain import capabilities
 from claimjobs.explain.explainer import Explainer
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Explanation, Finding
@@ -31,6 +32,11 @@ def explain(
     except FATAL as error:
         return Explanation(parts.backend.source.name, (_fatal(error),))
     return Explainer(engine, subject, seconds=seconds).run(analyze=analyze)
+
+
+def require_capabilities(engine: sa.Engine, parts: QueueParts, settings: Settings) -> None:
+    """Have the server plan each statement of this queue. Raises ServerLacks."""
+    capabilities.require_capabilities(engine, _subject(parts, settings))
 
 
 def _subject(parts: QueueParts, settings: Settings) -> Subject:

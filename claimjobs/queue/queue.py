@@ -366,14 +366,18 @@ class Queue:
     def check(self) -> None:
         """Check server, table, columns, predicate, order and the right to read them now. Claims nothing.
 
-        Raises ReadOnly if the server takes no writes.
+        The server plans each statement of a claim and a settle. Raises ServerLacks if it does not have what one needs,
+        and ReadOnly if it takes no writes.
         """
+        from claimjobs.queue import explaining  # noqa: PLC0415 - a claim needs none of it
+
         self._parts.must_claim()
         self._parts.check_session_lock()
         self._parts.settler()
         self._parts.check_selection()
         with connected(self.engine) as connection:
             require_writes(connection, self._parts.backend)
+        explaining.require_capabilities(self.engine, self._parts, self._chosen)
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
         """What the statements of this queue do on this database, and what its settings mean for them.

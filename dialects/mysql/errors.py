@@ -25,6 +25,9 @@ class MySQLErrors(ErrorCodes):
         INTERRUPTED: "interrupted",  # KILL QUERY; see `code`
         1021: "disk full",
         1114: "disk full",
+        # TiDB: "the application can safely retry the whole transaction" (docs.pingcap.com, "Error Codes and
+        # Troubleshooting"). MySQL and MariaDB number no error from 6000 to 9999.
+        **dict.fromkeys((8002, 8005, 8022, 8028, 9007), "serialization"),
     }
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
@@ -34,6 +37,8 @@ class MySQLErrors(ErrorCodes):
         **dict.fromkeys((_AN_OPTION, 1792, 1836), READ_ONLY),
     }
     missing_table = frozenset({1146})
+    # A syntax error, "not supported yet", an unknown function; 1105 is what TiDB and Vitess say where they plan.
+    lacking = frozenset({1064, 1105, 1235, 1305})
     # fmt: off
     bad_predicate = frozenset(
         {

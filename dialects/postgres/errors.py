@@ -30,6 +30,8 @@ class PostgresErrors(ErrorCodes):
         "25006": READ_ONLY,
     }
     missing_table = frozenset({"42P01"})
+    # A syntax error, an unknown function, a feature that is not supported.
+    lacking = frozenset({"42601", "42883", "0A000"})
     # fmt: off
     # Class 42 is "syntax error or access rule violation"; 22 and 0A are an invalid operand and a missing feature.
     bad_predicate = frozenset(

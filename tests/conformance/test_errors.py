@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sqlalchemy as sa
@@ -24,7 +25,9 @@ from claimjobs.errors import (
     NotExclusive,
     NotUnique,
     QueuesMissing,
+    ServerLacks,
     ServerTooOld,
+    ServerUnknown,
     ServerUnreachable,
     TableMissing,
 )
@@ -110,6 +113,31 @@ def test_a_server_that_is_too_old(backend: Backend, monkeypatch: pytest.MonkeyPa
     message = failure(queue.check if what == "use" else lambda: make(backend.engine, tables_for("jobs")), ServerTooOld)
     assert f"upgrade the server to {backend.dialect.title} 99.1 or later" in message
     assert sa.inspect(backend.engine).get_table_names() == []
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_server_that_does_not_know_what_a_claim_sends(backend: Backend, rows: int) -> None:
+    """The version is new enough, as that of another product may be. `check` says it, before anything is claimed."""
+    queue = backend.queue()
+    queue.enqueue(jobs(rows)) if rows else None
+    sa.event.listen(queue.engine, "before_cursor_execute", without_skip_locked, retval=True)
+    message = failure(queue.check, ServerLacks)
+    assert "table 'jobs'" in message
+    assert f"choose {backend.dialect.title} " in message
+
+
+def without_skip_locked(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+    """What the server gets has a clause that it does not know, in place of SKIP LOCKED."""
+    return sql.replace("SKIP LOCKED", "SKIP BOLTED"), parameters
+
+
+def test_a_server_that_says_the_version_of_another_product(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = backend.bare_queue()
+    unknown = AssertionError("Could not determine version from string 'CockroachDB CCL v26.2.0'")  # SQLAlchemy's words
+    monkeypatch.setattr(queue.engine.dialect, "initialize", Mock(side_effect=unknown))
+    message = failure(queue.check, ServerUnknown)
+    assert "'CockroachDB CCL v26.2.0'" in message
+    assert "docs/scaling.md" in message
 
 
 def test_a_mysql_url_that_leads_to_a_mariadb_is_known_for_what_it_is(database: Backend) -> None:

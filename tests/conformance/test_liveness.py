@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -21,6 +22,7 @@ import sqlalchemy as sa
 import claimjobs
 from claimjobs import Queue, Retry
 from claimjobs.claim.strategy import ClaimRequest, OwnerDead
+from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.lease.reaper import Reaper
 from claimjobs.options import Liveness
@@ -432,6 +434,29 @@ def test_after_a_restart_of_the_server_a_free_lock_alone_tells_nothing(backend: 
     assert other.reclaim() == 1
     batch.settle()
     assert batch.lost == batch.jobs
+
+
+def test_where_the_server_keeps_no_session_lock_the_lease_alone_counts(backend: Backend) -> None:
+    """A server may grant such locks without keeping them: then a free lock is no sign of a dead owner."""
+    keeper = backend.queue(dialect=forgetful(backend.dialect), liveness=PATIENT)
+    keeper.enqueue(jobs(1))
+    batch = keeper.claim()
+    assert owner_row(backend, keeper.owner_id)["server_since"] is None
+    assert backend.queue(dialect=forgetful(backend.dialect), liveness=PATIENT).reclaim() == 0
+    batch.done()
+
+
+def forgetful(dialect: Dialect) -> Dialect:
+    """A dialect of a server on which nobody ever holds a session lock."""
+
+    class Forgotten(type(dialect.sessions)):  # type: ignore[misc]
+        def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+            return sa.literal(None, sa.Integer)
+
+    class Forgetful(type(dialect)):  # type: ignore[misc]
+        sessions = Forgotten()
+
+    return Forgetful()
 
 
 def test_by_its_lease_alone(backend: Backend) -> None:

@@ -133,3 +133,8 @@ def test_a_delete_of_joined_rows_that_is_interrupted_is_run_again() -> None:
     joined = Exception(1105, "An error occurred in multi-table update")
     assert MySQL().errors.transient_kind(joined) == "interrupted"
     assert MySQL().errors.transient_kind(Exception(1105, "Unknown error")) is None
+
+
+@pytest.mark.parametrize("code", [8002, 8005, 8022, 8028, 9007])
+def test_an_error_after_which_tidb_wants_the_transaction_again(code: int) -> None:
+    assert MySQL().errors.transient_kind(Exception(code, "Write conflict")) == "serialization"

@@ -12,6 +12,8 @@ from claimjobs import errors
 
 GIVEN: dict[str, tuple[Any, ...]] = {
     "ServerTooOld": ("MySQL", "5.7.44", "8.0.13"),
+    "ServerUnknown": ("postgresql://h/d", "Could not determine version from string 'CockroachDB'", "Postgres"),
+    "ServerLacks": ("emails", "find and lock", "JSON_TABLE does not exist", "MySQL 8.0.13"),
     "TableMissing": ("emails",),
     "ClaimsMissing": ("emails_claims", "emails"),
     "ColumnMissing": ("emails", "run_at", "retrying"),
