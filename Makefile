@@ -11,6 +11,7 @@ SEED ?=
 CHAOS_ARGS ?=
 EXAMPLES_ARGS ?=
 OPERATION_ARGS ?=
+CLUSTER_ARGS ?=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
 MUTANTS_ARGS ?= --sample 60 --reach .mutants
@@ -26,7 +27,7 @@ LOWEST := .venv-lowest
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests as-user lowest chaos operation bench bench-peers bench-pages examples model mutants fuzz servers clean
+.PHONY: help test demo lint format types layers tests as-user lowest chaos cluster operation bench bench-peers bench-pages examples model mutants fuzz servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -71,6 +72,9 @@ lowest: ## the library and its commands with the lowest versions that pyproject.
 
 chaos: model ## the model, then faults under load on Postgres and MySQL, and the proof that nothing is lost (SEED=n, CHAOS_ARGS=...)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(CHAOS_ARGS)
+
+cluster: $(READY) ## what people run in place of one server, each setting under load and faults: one table (CLUSTER_ARGS=...)
+	@$(BIN)/python -m tests.cluster $(CLUSTER_ARGS)
 
 operation: $(READY) ## a run operated for an hour on Postgres and MySQL: upgraded, deployed, stopped, paused, scraped (OPERATION_ARGS=...)
 	$(BIN)/python -m tests.operation $(OPERATION_ARGS)

@@ -14,8 +14,8 @@ from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.dialects import Dialect
 from claimjobs.errors import SessionsShared
 
-ROUNDS: Final = 3
-"""A pooler gives a session that has just become free to the next client. A third one may be quicker than we are."""
+TIMES: Final = 3
+"""How often the two connections work in turn: between two of their transactions a third client may get the session."""
 SECONDS: Final = 5.0
 """How long a pooler may take to give a session to a second connection."""
 
@@ -32,7 +32,7 @@ def why_shared(engine: sa.Engine, dialect: Dialect, connection: sa.Connection) -
             return None
     sharing = _Sharing(engine, dialect, connection)
     with sharing.second_connection() as second:
-        for _ in range(ROUNDS):
+        for _ in range(TIMES):
             if why := sharing.seen(second):
                 return why
     return None

@@ -17,6 +17,7 @@ import servers
 from claimjobs import ClaimjobsError, Queue, make, tables_for
 from claimjobs.options import ClaimsKind
 from servers import containers, programs
+from servers.pgbouncer import PgBouncer
 from tests.chaos import audit, open_batches, work
 from tests.chaos.fleet import Formation, Group, Overdue, Road, Settings, all_ended, bare, supervised, until
 from tests.chaos.namespace import Namespace
@@ -28,6 +29,7 @@ CHUNK: Final = 50
 WORK_SECONDS: Final = 0.05
 """What a handler spends on a batch."""
 DRAIN_SECONDS: Final = 60.0
+ADVISORY_LOCKS: Final = "SELECT pid, objid FROM pg_locks WHERE locktype = 'advisory'"
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ class Arena:
     prefix: list[str] = field(default_factory=list)
     """What a command of road `namespace` begins with."""
     hang_seconds: float = 5.0
+    pooler: PgBouncer | None = None
+    """That of road `pooler`, which the load takes, too."""
 
     def __post_init__(self) -> None:
         self.engine = sa.create_engine(self.server.url, poolclass=sa.NullPool)
@@ -99,7 +103,15 @@ class Arena:
 
     def url(self, road: Road) -> str:
         """How consumers reach the server by this road."""
+        if road == "pooler":
+            return str(self.the_pooler.url)
         return self.server.url if road == "direct" else self.roads[road]
+
+    @property
+    def the_pooler(self) -> PgBouncer:
+        """That of road `pooler`."""
+        assert self.pooler is not None
+        return self.pooler
 
     @property
     def per_batch(self) -> bool:
@@ -145,7 +157,10 @@ class Arena:
 
     def bare(self, settings: Settings) -> Group:
         """Another consumer without a supervisor."""
-        return self._start(bare(self.url(settings.road), settings), settings, None)
+        url = sa.make_url(self.url(settings.road))
+        if settings.road == "pooler":  # by its name the audit knows it in each session
+            url = url.update_query_dict({"application_name": f"client {self._logs + 1}"})
+        return self._start(bare(url.render_as_string(hide_password=False), settings), settings, None)
 
     def _start(self, command: list[str], settings: Settings, consumers: int | None) -> Group:
         self._logs += 1
@@ -264,6 +279,8 @@ class Arena:
         found += [f"owner {tuple(row)}" for row in self.ask("SELECT id, pid, died FROM claimjobs_owners")]
         found += [f"claimed {tuple(row)}" for row in self.ask(f"SELECT id, owner_id FROM jobs WHERE {self.claimed}")]
         found += [f"batch {tuple(row)}" for row in self.ask("SELECT owner_id, number, jobs FROM claimjobs_batches")]
+        if self.pooler is not None:
+            return found + [f"lock {tuple(row)}" for row in self.ask(ADVISORY_LOCKS)]
         return found + [f"session {tuple(row)}" for row in self.sessions()]
 
     def sessions(self) -> list[Any]:
@@ -310,7 +327,8 @@ class Load(threading.Thread):
     def __init__(self, arena: Arena) -> None:
         super().__init__(name="load", daemon=True)
         self._arena = arena
-        self._queue = Queue(sa.create_engine(arena.server.url, poolclass=sa.NullPool), claims=arena.claims)
+        url = arena.server.url if arena.pooler is None else arena.pooler.url
+        self._queue = Queue(sa.create_engine(url, poolclass=sa.NullPool), claims=arena.claims)
         self._ended = threading.Event()
         self._counting = threading.Lock()
         self.acknowledged = 0

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ MOVES: Final = sa.Table(
     sa.Column("new_owner", sa.Integer),
     sa.Column("old_status", sa.String(10), comment="NULL: the job was enqueued"),
     sa.Column("new_status", sa.String(10), comment="NULL: the job is done and gone"),
-    sa.Column("session", sa.Integer, nullable=False, comment="of the database, which did it"),
+    sa.Column("session", sa.Integer, nullable=False, comment="of the database, or number of the client"),
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("undoable", sa.BigInteger, comment="see open_batches.Move"),
 )
@@ -67,16 +68,20 @@ DEATHS: Final = sa.Table(
 
 _POSTGRES_NOW = "extract(epoch FROM clock_timestamp())"
 _POSTGRES = (
+    # Behind a pooler a client's name goes with it from session to session.
+    """CREATE FUNCTION chaos_session() RETURNS integer LANGUAGE sql AS $$
+      SELECT coalesce(substring(current_setting('application_name') FROM '^client ([0-9]+)$')::int, pg_backend_pid())
+    $$""",
     f"""CREATE FUNCTION chaos_move() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF TG_OP = 'INSERT' THEN
         INSERT INTO chaos_moves (job, new_owner, new_status, session, at)
-          VALUES (NEW.id, NEW.owner_id, NEW.status, pg_backend_pid(), {_POSTGRES_NOW});
+          VALUES (NEW.id, NEW.owner_id, NEW.status, chaos_session(), {_POSTGRES_NOW});
       ELSIF TG_OP = 'DELETE' THEN
         INSERT INTO chaos_moves (job, old_owner, old_status, session, at)
-          VALUES (OLD.id, OLD.owner_id, OLD.status, pg_backend_pid(), {_POSTGRES_NOW});
+          VALUES (OLD.id, OLD.owner_id, OLD.status, chaos_session(), {_POSTGRES_NOW});
       ELSIF (OLD.status, OLD.owner_id) IS DISTINCT FROM (NEW.status, NEW.owner_id) THEN
         INSERT INTO chaos_moves (job, old_owner, new_owner, old_status, new_status, session, at)
-          VALUES (NEW.id, OLD.owner_id, NEW.owner_id, OLD.status, NEW.status, pg_backend_pid(), {_POSTGRES_NOW});
+          VALUES (NEW.id, OLD.owner_id, NEW.owner_id, OLD.status, NEW.status, chaos_session(), {_POSTGRES_NOW});
       END IF;
       RETURN NULL;
     END $$""",
@@ -84,7 +89,7 @@ _POSTGRES = (
       IF TG_OP = 'DELETE' THEN
         INSERT INTO chaos_deaths (owner, at) VALUES (OLD.id, {_POSTGRES_NOW});
       ELSIF NEW.died IS NULL THEN
-        INSERT INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, pg_backend_pid(), NEW.pid)
+        INSERT INTO chaos_sessions (owner, session, pid) VALUES (NEW.id, chaos_session(), NEW.pid)
           ON CONFLICT DO NOTHING;
       ELSE
         INSERT INTO chaos_deaths (owner, at) VALUES (NEW.id, {_POSTGRES_NOW});
@@ -281,6 +286,23 @@ class Story:
         """The jobs that did not die and were executed more than once: how often."""
         dead = set(self.dead)
         return {job: times for job, times in self.executions.items() if times > 1 and job not in dead}
+
+    @cached_property
+    def settled_at(self) -> list[float]:
+        """When each job was settled as done, in order."""
+        return sorted(move.at for move in self.moves if move.new_status is None)
+
+    @property
+    def longest_gap(self) -> float:
+        """The most seconds in which no job was done, from the first one to the last one."""
+        return max((later - at for at, later in pairwise(self.settled_at)), default=0.0)
+
+    @property
+    def per_second(self) -> float:
+        """Jobs that were done in a second, from the first one to the last one."""
+        if len(self.done) < 2:
+            return 0.0
+        return len(self.done) / (self.settled_at[-1] - self.settled_at[0])
 
     def next_run(self, at: float) -> float | None:
         """Seconds from a moment until any job was executed."""

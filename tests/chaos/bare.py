@@ -12,19 +12,23 @@ from claimjobs import Batch, Queue, Retry
 from claimjobs.options import Liveness
 from tests.chaos.work import Poison, handle
 
+TRANSIENTS = "transients "
+"""What the line begins with that counts them by their kinds."""
 PATIENCE = 180.0
 """Seconds. A MySQL that met a full disk looks once a minute whether there is space again."""
 
 
 def main(url: str, settings: dict[str, Any]) -> None:
-    """Consume until SIGTERM. Settings: lease, max_batch_time, size, attempts, claims."""
+    """Consume until SIGTERM, then print the errors after which it tried again. Settings: those of `fleet.BARE`."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
-    liveness = Liveness(lease=settings["lease"], max_batch_time=settings["max_batch_time"], patience=PATIENCE)
+    shown = {name: settings[name] for name in ("lease", "max_batch_time", "session_lock")}
+    liveness = Liveness(patience=PATIENCE, **shown)
     retry = Retry(settings["attempts"])
     with Queue(url, liveness=liveness, retry=retry, claims=settings["claims"]) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         for batch in queue.batches(settings["size"]):
             _handle(batch)
+    print(f"{TRANSIENTS}{json.dumps(queue.report.transients)}", flush=True)
     queue.engine.dispose()
 
 

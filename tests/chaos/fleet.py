@@ -20,10 +20,12 @@ from claimjobs.options import ClaimsKind
 
 ROOT: Final = Path(__file__).parents[2]
 HANDLER: Final = "tests.chaos.work:handle"
+BARE: Final = ("size", "lease", "max_batch_time", "attempts", "claims", "session_lock")
+"""The settings of a consumer without a supervisor."""
 PATIENCE: Final = 60.0
 """Seconds until something that must happen is given up."""
 
-Road = Literal["direct", "proxy", "namespace"]
+Road = Literal["direct", "proxy", "namespace", "pooler"]
 
 
 class Overdue(Exception):
@@ -53,6 +55,8 @@ class Settings:
     """Hours by which its clock is off."""
     claims: ClaimsKind = "rows"
     """Where its claims are recorded."""
+    session_lock: bool | None = None
+    """See `Liveness`."""
     stop_timeout: float | None = None
     """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 
@@ -179,7 +183,7 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
 
 def bare(url: str, settings: Settings) -> list[str]:
     """The command of a consumer without a supervisor."""
-    given = {name: getattr(settings, name) for name in ("size", "lease", "max_batch_time", "attempts", "claims")}
+    given = {name: getattr(settings, name) for name in BARE}
     return [sys.executable, "-m", "tests.chaos.bare", url, json.dumps(given)]
 
 

@@ -53,10 +53,10 @@ def _postgres(now: str) -> tuple[str, ...]:
         f"""CREATE FUNCTION chaos_batch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
       IF TG_OP = 'INSERT' THEN
         INSERT INTO chaos_moves (job, new_owner, old_status, new_status, session, at, undoable)
-          SELECT job::int, NEW.owner_id, 'unclaimed', 'claimed', pg_backend_pid(), {now}, txid_current() FROM {came};
+          SELECT job::int, NEW.owner_id, 'unclaimed', 'claimed', chaos_session(), {now}, txid_current() FROM {came};
       ELSE
         INSERT INTO chaos_moves (job, old_owner, old_status, new_status, session, at, undoable)
-          SELECT job::int, OLD.owner_id, 'claimed', 'unclaimed', pg_backend_pid(), {now}, txid_current() FROM {left}
+          SELECT job::int, OLD.owner_id, 'claimed', 'unclaimed', chaos_session(), {now}, txid_current() FROM {left}
           WHERE TG_OP = 'DELETE' OR job NOT IN (SELECT job FROM {came});
       END IF;
       RETURN NULL;
