@@ -120,7 +120,10 @@ class Sessions:
         raise NotImplementedError
 
     def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-        """The session that holds the lock with this number; NULL if none does."""
+        """The session that holds the lock with this number; NULL if none does.
+
+        A server of another product may answer NULL though it granted the lock: CockroachDB grants all and keeps none.
+        """
         raise NotImplementedError
 
     def end_session(self, session: int) -> sa.Executable:

@@ -21,8 +21,8 @@ EXPLAIN: Final = "EXPLAIN"
 def require_capabilities(engine: sa.Engine, subject: Subject) -> None:
     """Have the server plan each statement of a claim and a settle. Raises ServerLacks.
 
-    A version says little about a server of another product that speaks the protocol: TiDB has no JSON_TABLE, and Citus
-    locks no rows in a statement over several shards. Any other error is left to the claim, which says what it means.
+    A version says little about a server of another product that speaks the protocol: it may have no JSON_TABLE, or lock
+    no rows in a statement over several shards. Any other error is left to the claim, which says what it means.
     """
     with connected(engine) as pooled:
         connection = pooled.execution_options(isolation_level="AUTOCOMMIT")

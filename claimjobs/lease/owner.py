@@ -140,8 +140,8 @@ class Owner:
         return bool(connection.scalar(take)) or self._end_old_session(connection, lock)
 
     def _shows_lock(self, connection: sa.Connection) -> bool:
-        """Whether the server tells others that the lock is held. CockroachDB grants session locks and keeps none: there
-        a free lock would be taken for a dead owner, so only the lease counts.
+        """Whether the server tells others that the lock is held. Some grant session locks and keep none: there a free
+        lock would be taken for a dead owner, so only the lease counts.
         """
         holder = self._dialect.sessions.lock_holder(sa.literal(self.id, sa.Integer))
         return connection.scalar(sa.select(holder)) is not None

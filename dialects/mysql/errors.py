@@ -25,8 +25,8 @@ class MySQLErrors(ErrorCodes):
         INTERRUPTED: "interrupted",  # KILL QUERY; see `code`
         1021: "disk full",
         1114: "disk full",
-        # TiDB: "the application can safely retry the whole transaction" (docs.pingcap.com, "Error Codes and
-        # Troubleshooting"). MySQL and MariaDB number no error from 6000 to 9999.
+        # TiDB's: it says that the transaction, or the write, may be tried again (docs.pingcap.com, "Error Codes and
+        # Troubleshooting"). MySQL 9.7 numbers no error from 7000 to 9999.
         **dict.fromkeys((8002, 8005, 8022, 8028, 9007), "serialization"),
     }
     broken: ClassVar[dict[Any, str]] = {
