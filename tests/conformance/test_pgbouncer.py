@@ -114,7 +114,8 @@ def test_a_stranger_inherits_nothing_in_a_session_of_the_pool(anywhere: Backend,
             wait_for(lambda: len(consumer.done) == 6, "it works")
             queue.enqueue({"d": "later", "e": ""})
             wait_for(lambda: consumer.done[-1] == "later", "it was idle, and works again")
-        queue.explain(analyze=True, seconds=60)
+        explained = queue.explain(analyze=True, seconds=60)
+        assert "a pooler is in between" in next(one.says for one in explained.findings if one.check == "wake")
         assert [_left_in_session(url) for _ in range(4)] == [[]] * 4
 
 

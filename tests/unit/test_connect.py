@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from claimjobs import Queue
 from claimjobs.database.connect import engine_of, parse
@@ -138,3 +139,8 @@ def test_a_delete_of_joined_rows_that_is_interrupted_is_run_again() -> None:
 @pytest.mark.parametrize("code", [8002, 8005, 8022, 8028, 9007])
 def test_an_error_after_which_tidb_wants_the_transaction_again(code: int) -> None:
     assert MySQL().errors.transient_kind(Exception(code, "Write conflict")) == "serialization"
+
+
+def test_the_number_of_a_session_is_asked_for_in_words_that_no_pooler_answers_itself() -> None:
+    asked = str(sa.select(MySQL().sessions.number().label("session")).compile(dialect=mysql.dialect()))
+    assert asked.startswith("SELECT connection_id() + 0")

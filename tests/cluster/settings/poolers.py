@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from claimjobs.options import ClaimsKind
-from servers.pgbouncer import Mode, pgbouncer
+from servers.pgbouncer import Mode, pgbouncer, version
 from tests.chaos.arena import Arena, own_server
 from tests.chaos.faults.processes import kill_bare
 from tests.chaos.fleet import Formation
@@ -22,9 +22,10 @@ SESSIONS: Final = 10
 
 
 @contextmanager
-def behind(folder: Path, *, mode: Mode, prepared: int | None, claims: ClaimsKind = "rows") -> Iterator[Arena]:
-    """An arena whose consumers and load go through a PgBouncer. `prepared`: see `pgbouncer`."""
+def behind(folder: Path, *, mode: Mode, prepared: int, claims: ClaimsKind = "rows") -> Iterator[Arena]:
+    """An arena whose consumers and load go through a PgBouncer. `prepared`: its `max_prepared_statements`."""
     with own_server("postgres") as server, pgbouncer(server.url, mode, SESSIONS, prepared=prepared) as pooler:
+        print(f"postgres {server.version}, {version(newest=True)}", flush=True)
         yield Arena(server, random.Random(mode), folder, claims, pooler=pooler)
 
 
