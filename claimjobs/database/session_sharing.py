@@ -16,6 +16,8 @@ from claimjobs.errors import SessionsShared
 
 TIMES: Final = 3
 """How often the two connections work in turn: between two of their transactions a third client may get the session."""
+NO_OWNER: Final = 0
+"""The number of a lock that no owner takes."""
 SECONDS: Final = 5.0
 """How long a pooler may take to give a session to a second connection."""
 
@@ -41,11 +43,25 @@ def why_shared(engine: sa.Engine, dialect: Dialect, connection: sa.Connection) -
 def require_session_lock(engine: sa.Engine, dialect: Dialect) -> None:
     """Raise SessionsShared if no session can keep a lock for a connection of this engine, or ConnectionFailed."""
     with connected(engine) as connection:
-        with connection.begin():
-            are_seen = dialect.sessions.locks_are_seen(connection)
-        why = why_shared(engine, dialect, connection) if are_seen else "primaries do not see each other's locks"
-    if why:
-        raise SessionsShared("a session lock", why)
+        if why := _why_unseen(dialect, connection) or why_shared(engine, dialect, connection):
+            raise SessionsShared("a session lock", why)
+        connection.detach()  # its lock must not come back to the pool
+        if not _is_kept(dialect, connection):
+            raise SessionsShared("a session lock", "the server grants such locks and keeps none")
+
+
+def _why_unseen(dialect: Dialect, connection: sa.Connection) -> str | None:
+    with connection.begin():
+        seen = dialect.sessions.locks_are_seen(connection)
+    return None if seen else "primaries do not see each other's locks"
+
+
+def _is_kept(dialect: Dialect, connection: sa.Connection) -> bool:
+    """Whether a lock is held after it was taken, by this connection or by another one that takes it at this moment."""
+    lock = sa.literal(NO_OWNER, sa.Integer)
+    with connection.begin():
+        connection.scalar(sa.select(dialect.sessions.try_session_lock(lock)))
+        return connection.scalar(sa.select(dialect.sessions.lock_holder(lock))) is not None
 
 
 class _Sharing:

@@ -24,6 +24,7 @@ from claimjobs import Queue, Retry
 from claimjobs.claim.strategy import ClaimRequest, OwnerDead
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
+from claimjobs.errors import SessionsShared
 from claimjobs.lease.reaper import Reaper
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import FIRST_OWNER
@@ -457,6 +458,23 @@ def forgetful(dialect: Dialect) -> Dialect:
         sessions = Forgotten()
 
     return Forgetful()
+
+
+@pytest.mark.parametrize("name", ["locks_are_seen", "lock_holder"])
+def test_a_session_lock_that_is_demanded_and_does_not_work_is_refused(backend: Backend, name: str) -> None:
+    """As in a group with several primaries, and on a server that grants such locks and keeps none."""
+    queue = backend.queue(dialect=without_locks(backend.dialect, name), liveness=Liveness(session_lock=True))
+    for begin in (queue.check, queue.claim):
+        with pytest.raises(SessionsShared, match="a session lock cannot work here"):
+            begin()
+    backend.queue(liveness=Liveness(session_lock=True)).check()
+
+
+def without_locks(dialect: Dialect, name: str) -> Dialect:
+    """A dialect to which this method of its sessions answers as a server without working locks does."""
+    sessions = type("Lockless", (type(dialect.sessions),), {name: lambda *_: False if "seen" in name else sa.null()})
+    changed: Dialect = type("WithoutLocks", (type(dialect),), {"sessions": sessions()})()
+    return changed
 
 
 def test_by_its_lease_alone(backend: Backend) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue
+from claimjobs import Queue, make, side_car_tables
 from claimjobs.admin.upgrade import upgrade
 from claimjobs.database import session_sharing
 from claimjobs.database.connect import engine_of
@@ -104,10 +104,11 @@ def test_nothing_is_prepared_on_a_pooled_connection(anywhere: Backend, mode: Mod
         assert own.connection.driver_connection.prepare_threshold is not None  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("options", [{}, {"claims": "batches"}, {"hold": "transaction"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"claims": "batches"}, {"hold": "transaction"}, {"side_car": True}], ids=str)
 def test_a_stranger_inherits_nothing_in_a_session_of_the_pool(anywhere: Backend, options: dict[str, Any]) -> None:
     """The pool has so few sessions that the stranger gets one in which claimjobs worked."""
     anywhere.make()
+    make(anywhere.engine, side_car_tables(anywhere.engine, "jobs"))
     with pooled(anywhere, "transaction") as url, engine(url) as through, Queue(through, **options) as queue:
         queue.enqueue(jobs(6))
         with Consumer(anywhere, queue, poll=0.1) as consumer:
