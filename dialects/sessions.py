@@ -23,6 +23,9 @@ class Sessions:
     forget_plans: ClassVar[sa.TextClause | None] = None
     """SQL that makes the server plan the prepared statements of this session anew; None: it plans each time."""
 
+    knows_start_exactly: ClassVar[bool] = False
+    """Whether `server_since` is the same each time."""
+
     # --- connections of a driver -------------------------------------------------------------------------
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:

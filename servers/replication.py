@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -20,6 +20,13 @@ from servers.server import POLL_SECONDS, Server
 
 STANDBY = "standby"
 """The name by which a Postgres knows its standby."""
+
+MYSQL_OPTIONS = [
+    "--gtid-mode=ON",
+    "--enforce-gtid-consistency=ON",
+    "--plugin-load-add=semisync_source.so",
+    "--plugin-load-add=semisync_replica.so",
+]
 
 
 class Pair:
@@ -45,6 +52,14 @@ class Pair:
         """Let the replica follow the primary."""
         raise NotImplementedError
 
+    def be_synchronous(self) -> None:
+        """From now on a commit returns when the replica has it, too."""
+        raise NotImplementedError
+
+    def cut_off(self) -> None:
+        """From now on nothing reaches the replica."""
+        raise NotImplementedError
+
     def promote(self) -> None:
         """Let the replica take writes."""
         raise NotImplementedError
@@ -58,11 +73,7 @@ class Pair:
         run(self.primary, "CREATE TABLE IF NOT EXISTS mark (n INT)")
         number = secrets.randbelow(2**31)
         run(self.primary, f"INSERT INTO mark VALUES ({number})")  # noqa: S608 - a number
-        deadline = time.monotonic() + START_SECONDS
-        while not self._has(number):
-            if time.monotonic() > deadline:
-                raise Unavailable(f"the replica does not follow its primary ({self.replica.how})")
-            time.sleep(POLL_SECONDS)
+        wait_until(lambda: self._has(number), "the replica follows")
 
     def _has(self, number: int) -> bool:
         try:
@@ -78,19 +89,20 @@ class PostgresPair(Pair):
         """A standby follows by its configuration."""
 
     def be_synchronous(self) -> None:
-        """From now on a commit returns when the standby has it on disk."""
         run(self.primary, f"ALTER SYSTEM SET synchronous_standby_names = '{STANDBY}'", "SELECT pg_reload_conf()")
-        deadline = time.monotonic() + START_SECONDS
-        while ask(self.primary, "SELECT sync_state FROM pg_stat_replication") != ["sync"]:
-            if time.monotonic() > deadline:
-                raise Unavailable("the standby does not become synchronous")
-            time.sleep(POLL_SECONDS)
+        states = "SELECT sync_state FROM pg_stat_replication"
+        wait_until(lambda: ask(self.primary, states) == ["sync"], "the standby is synchronous")
+
+    def cut_off(self) -> None:
+        run(self.replica, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
+        wait_until(lambda: not ask(self.primary, "SELECT pid FROM pg_stat_replication"), "the standby is cut off")
 
     def promote(self) -> None:
         run(self.replica, "SELECT pg_promote()")
 
     def demote(self) -> None:
         run(self.primary, "ALTER SYSTEM SET default_transaction_read_only = on", "SELECT pg_reload_conf()")
+        wait_until(lambda: ask(self.primary, "SHOW default_transaction_read_only") == ["on"], "it refuses writes")
 
 
 class MySQLPair(Pair):
@@ -105,7 +117,23 @@ class MySQLPair(Pair):
             "SET GLOBAL super_read_only = 1",
         )
 
+    def be_synchronous(self) -> None:
+        run(self.replica, "SET GLOBAL rpl_semi_sync_replica_enabled = 1", "STOP REPLICA", "START REPLICA")
+        timeout = "SET GLOBAL rpl_semi_sync_source_timeout = 3600000"
+        run(self.primary, timeout, "SET GLOBAL rpl_semi_sync_source_enabled = 1")
+        clients = "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_source_clients'"
+        wait_until(lambda: _column(self.primary, clients, "Value") == "1", "the replica confirms commits")
+
+    def cut_off(self) -> None:
+        run(self.replica, "STOP REPLICA IO_THREAD")
+
     def promote(self) -> None:
+        """What the replica has received is in its tables first."""
+        run(self.replica, "STOP REPLICA IO_THREAD")
+        received = "SELECT received_transaction_set FROM performance_schema.replication_connection_status"
+        [everything] = ask(self.replica, received)
+        done = f"SELECT gtid_subset('{everything}', @@global.gtid_executed)"
+        wait_until(lambda: ask(self.replica, done) == [1], "the replica has everything in its tables")
         run(self.replica, "STOP REPLICA", "SET GLOBAL super_read_only = 0", "SET GLOBAL read_only = 0")
 
     def demote(self) -> None:
@@ -123,7 +151,26 @@ class MariaDBPair(Pair):
             "SET GLOBAL read_only = 1",
         )
 
+    def be_synchronous(self) -> None:
+        run(self.replica, "SET GLOBAL rpl_semi_sync_slave_enabled = 1", "STOP SLAVE", "START SLAVE")
+        run(
+            self.primary,
+            "SET GLOBAL rpl_semi_sync_master_timeout = 3600000",
+            "SET GLOBAL rpl_semi_sync_master_wait_point = AFTER_SYNC",
+            "SET GLOBAL rpl_semi_sync_master_enabled = 1",
+        )
+        clients = "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_master_clients'"
+        wait_until(lambda: _column(self.primary, clients, "Value") == "1", "the replica confirms commits")
+
+    def cut_off(self) -> None:
+        run(self.replica, "STOP SLAVE IO_THREAD")
+
     def promote(self) -> None:
+        """What the replica has received is in its tables first."""
+        run(self.replica, "STOP SLAVE IO_THREAD")
+        received = _column(self.replica, "SHOW SLAVE STATUS", "Gtid_IO_Pos")
+        done = f"SELECT master_gtid_wait('{received}', 0)"
+        wait_until(lambda: ask(self.replica, done) == [0], "the replica has everything in its tables")
         run(self.replica, "STOP SLAVE", "SET GLOBAL read_only = 0")
 
     def demote(self) -> None:
@@ -176,10 +223,10 @@ def _postgres_pair(first: Process, second: Process) -> Pair:
 
 
 def _others(backend: Backend, first: Process, second: Process) -> Pair:
-    gtid = ["--gtid-mode=ON", "--enforce-gtid-consistency=ON"] if backend == "mysql" else []
+    more = MYSQL_OPTIONS if backend == "mysql" else []
     password, servers = secrets.token_hex(8), []
     for number, process in enumerate((first, second), 1):
-        options = [f"--server-id={number}", "--log-bin=binlog", *gtid]
+        options = [f"--server-id={number}", "--log-bin=binlog", *more]
         server = ProgramServer(backend, RECIPES[backend], process, password=password, options=options)
         servers.append(server.begin())
     return (MySQLPair if backend == "mysql" else MariaDBPair)(*servers)
@@ -198,3 +245,19 @@ def ask(server: Server, query: str) -> list[Any]:
     engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
     with engine.connect() as connection:
         return list(connection.scalars(sa.text(query)))
+
+
+def _column(server: Server, query: str, name: str) -> Any:
+    """This column of the first row."""
+    engine = sa.create_engine(server.url, poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        return connection.execute(sa.text(query)).mappings().one()[name]
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    """Raises Unavailable if that takes too long."""
+    deadline = time.monotonic() + START_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Unavailable(f"it took too long until {what}")
+        time.sleep(POLL_SECONDS)

@@ -46,9 +46,10 @@ class Owner:
     def __init__(self, connector: OwnerConnector, backend: Backend, liveness: Liveness) -> None:
         self._connector = connector
         self._dialect = backend.dialect
-        self._liveness = liveness
         self._table = table = backend.owners
-        self._claims = backend.roles.name
+        host, pid = socket.gethostname()[:255], os.getpid()
+        self._row = {"host": host, "pid": pid, "claims": backend.roles.name, "lease": liveness.lease}
+        self._process = {"claimjobs_host": host, "claimjobs_pid": pid}
         self._beat = statements.beat(table)
         self._mark_asleep = idle.mark_asleep(table)
         self.id = 0
@@ -111,18 +112,12 @@ class Owner:
             self._lock_session(connection)
 
     def _is_alive(self, connection: sa.Connection) -> bool:
-        alive = connection.execute(self._beat, {"claimjobs_me": self.id}).rowcount == 1
+        alive = connection.execute(self._beat, {"claimjobs_me": self.id, **self._process}).rowcount == 1
         self.asleep = False
         return alive
 
     def _insert(self, connection: sa.Connection) -> None:
-        row = {
-            "host": socket.gethostname()[:255],
-            "pid": os.getpid(),
-            "claims": self._claims,
-            "lease": self._liveness.lease,
-        }
-        inserted = connection.execute(statements.register(self._table), row)
+        inserted = connection.execute(statements.register(self._table), self._row)
         self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
         if self._batches is not None:
             connection.execute(batches.begin(self._batches), {"claimjobs_me": self.id})

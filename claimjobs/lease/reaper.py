@@ -25,7 +25,7 @@ from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, WriteSwallowed
 from claimjobs.job import Job, claim_of, key_of
 from claimjobs.lease.owner import END_OF_SESSION
-from claimjobs.lease.registry import OwnerState, Watch, dead_among, read_owners
+from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE
 from claimjobs.options import Retry
 from claimjobs.statements import owners as statements
@@ -54,7 +54,7 @@ class Reaper:
         self._retry = retry
         roles, owners = backend.roles, backend.owners
         self._name = backend.source.name
-        self._unknown = statements.unknown(roles, owners)
+        self._unknown, self._expect = statements.unknown(roles, owners), statements.expect(owners)
         self._left_behind, self._held = statements.left_behind(roles), sa.select(*roles.key).where(roles.mine)
         if backend.user_table is not None and roles.batches is not None:  # most jobs have no row in the side-car
             pair = SideCarJoin(backend.user_table, roles, backend.dialect, database_now())
@@ -83,7 +83,10 @@ class Reaper:
         # After a crash or a failover all sessions have ended: then a free lock is no sign of death for some seconds.
         calm = self._connector.is_calm
         owners = read_owners(connection, self._backend)
-        return dead_among(owners, connection, self._backend, locks_tell=calm, silences=self._silences(owners))
+        silences = self._silences(owners)
+        for seen in left_by_failover(owners, connection, self._backend, silences):
+            connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
+        return dead_among(owners, connection, self._backend, locks_tell=calm, silences=silences)
 
     def _silences(self, owners: Sequence[OwnerState]) -> dict[int, float]:
         if self._watched_through != self._connector.lost:

@@ -13,7 +13,26 @@ from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 
 SAME_RUN: Final = 2.0
-"""Seconds by which two readings of a server's start may differ: some servers count in whole seconds."""
+"""Seconds by which two readings of a server's start may differ, where the server counts in whole seconds."""
+
+
+@dataclass(frozen=True)
+class ServerRun:
+    """The run of the server that is asked, known by its start."""
+
+    since: datetime
+    is_exact: bool
+    """Whether each reading of the start is the same."""
+
+    @classmethod
+    def of(cls, connection: sa.Connection, backend: Backend) -> ServerRun:
+        """The run of the server of this connection."""
+        sessions = backend.dialect.sessions
+        return cls(sessions.server_since(connection), sessions.knows_start_exactly)
+
+    def is_same(self, since: datetime) -> bool:
+        """Whether a run with this start is this one."""
+        return abs((self.since - since).total_seconds()) <= (0.0 if self.is_exact else SAME_RUN)
 
 
 @dataclass(frozen=True)
@@ -39,20 +58,32 @@ class OwnerState:
         """Seconds since its last heartbeat; negative if the database's clock was set back since then."""
         return (self.now - self.beat).total_seconds()
 
-    def is_dead(self, server_since: datetime, silence: float, *, locks_tell: bool = True) -> bool:
+    def is_dead(self, run: ServerRun, silence: float, *, locks_tell: bool = True) -> bool:
         """Whether it is dead after so many seconds of silence.
 
         The time without a server does not count as silence. A free session lock is a sign of death only if the server
         was not restarted since the lock was taken: after a restart or a failover every lock is free, and owners have
         the time of a lease to connect again.
         """
-        running = (self.now - server_since).total_seconds()
+        if self.died is not None or self.is_from_before_failover(run):
+            return self.died is not None
+        running = (self.now - run.since).total_seconds()
         silent = min(silence, running) if running >= 0 else silence  # negative: the server's clock was set back
-        if self.died is not None or silent > self.lease:
+        if silent > self.lease:
             return True
         if self.server_since is None or self.session is not None or not locks_tell:
             return False
-        return abs((self.server_since - server_since).total_seconds()) <= SAME_RUN
+        return run.is_same(self.server_since)
+
+    def is_from_before_failover(self, run: ServerRun) -> bool:
+        """Whether it has not come back since another server took over.
+
+        That server was running when the owner wrote its last heartbeat elsewhere, which was replicated. Since when it
+        takes writes is not known.
+        """
+        if self.server_since is None or self.session is not None:
+            return False
+        return not run.is_same(self.server_since) and self.beat > run.since
 
 
 @dataclass
@@ -113,8 +144,19 @@ def dead_among(
     silent = silences or {seen.id: seen.silence for seen in owners}
     if not any(seen.session is None or silent[seen.id] > seen.lease or seen.died for seen in owners):
         return []  # saves a statement in most cases
-    since = backend.dialect.sessions.server_since(connection)
-    return [seen for seen in owners if seen.is_dead(since, silent[seen.id], locks_tell=locks_tell)]
+    run = ServerRun.of(connection, backend)
+    return [seen for seen in owners if seen.is_dead(run, silent[seen.id], locks_tell=locks_tell)]
+
+
+def left_by_failover(
+    owners: Sequence[OwnerState], connection: sa.Connection, backend: Backend, silences: Mapping[int, float]
+) -> list[OwnerState]:
+    """Those of these owners that were silent for longer than a lease while no server took their heartbeats."""
+    silent = [seen for seen in owners if seen.died is None and silences[seen.id] > seen.lease]
+    if not silent:
+        return []
+    run = ServerRun.of(connection, backend)
+    return [seen for seen in silent if seen.is_from_before_failover(run)]
 
 
 def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]:

@@ -12,18 +12,18 @@ from claimjobs.errors import ReadOnly, SessionReadOnly
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 
-NOBODY: Final = 0
-"""No owner has this id, so the write reaches no row."""
+NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
+"""An owner that is in no table."""
 
 
 def require_writes(connection: sa.Connection, backend: Backend) -> None:
-    """Raise ReadOnly if the server takes no writes, SessionReadOnly if only the engine's sessions do not.
+    """Try a write that reaches no row. Raises ReadOnly, or SessionReadOnly if the engine is the reason.
 
     Whether an account may write on a read-only server, only a write tells. Any other error is for other checks to find.
     """
     setting = backend.dialect.sessions.read_only_setting(connection)
     try:
-        connection.execute(owners.beat(backend.owners), {"claimjobs_me": NOBODY})
+        connection.execute(owners.beat(backend.owners), NOBODY)
     except sa.exc.DBAPIError as error:
         if backend.dialect.errors.broken_kind(error) == READ_ONLY:
             name = backend.source.name

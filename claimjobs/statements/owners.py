@@ -21,13 +21,28 @@ def register(owners: sa.Table) -> sa.Insert:
 
 
 def beat(owners: sa.Table) -> sa.Update:
-    """Write a heartbeat of `me`, which is awake. It writes no row if `me` was declared dead."""
-    return sa.update(owners).where(me(owners), owners.c.died.is_(None)).values(beat=database_now(), asleep=None)
+    """Write a heartbeat of `me`, which is awake. It writes no row if `me` was declared dead, or is another process.
+
+    After a failover that lost a registration the database may give its id to another owner.
+    """
+    host, pid = sa.bindparam("claimjobs_host", type_=sa.String), sa.bindparam("claimjobs_pid", type_=sa.Integer)
+    mine = sa.and_(me(owners), owners.c.host == host, owners.c.pid == pid)
+    return sa.update(owners).where(mine, owners.c.died.is_(None)).values(beat=database_now(), asleep=None)
 
 
 def locked(owners: sa.Table) -> sa.Update:
     """Write when the server started (`since`) on which `me` holds its session lock. NULL: it holds none."""
     return sa.update(owners).where(me(owners)).values(server_since=sa.bindparam("since", type_=Instant))
+
+
+def expect(owners: sa.Table) -> sa.Update:
+    """Expect the owner `me`, whose last heartbeat is `beat`, within a lease from now; until then only its lease counts.
+
+    For an owner that could not write a heartbeat while another server took over.
+    """
+    unchanged = owners.c.beat == sa.bindparam("claimjobs_beat", type_=Instant)
+    expected = sa.update(owners).where(me(owners), unchanged, owners.c.died.is_(None))
+    return expected.values(beat=database_now(), server_since=None)
 
 
 def alive(owners: sa.Table) -> sa.ColumnElement[bool]:

@@ -33,6 +33,7 @@ class PostgresSessions(Sessions):
     # The plan of a prepared statement is kept until the table is analyzed. One that was made for a few rows reads and
     # sorts the whole table when there are many.
     forget_plans = sa.text("DISCARD PLANS")
+    knows_start_exactly = True
 
     def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
         # psycopg prepares a statement that it has sent five times. Other drivers have no such attribute.
