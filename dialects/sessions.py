@@ -37,6 +37,9 @@ class Sessions:
         del driver, options
         return None
 
+    def choose_host(self, engine: sa.Engine) -> None:
+        """Let an engine whose URL names several hosts connect to the one that takes writes, unless its driver does."""
+
     def on_connect(self, driver_connection: Any) -> None:
         """Set up a new connection of the driver."""
 

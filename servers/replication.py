@@ -21,6 +21,9 @@ from servers.server import POLL_SECONDS, Server
 STANDBY = "standby"
 """The name by which a Postgres knows its standby."""
 
+APART = 3.0
+"""Seconds between the starts of two servers that know theirs in whole seconds only."""
+
 MYSQL_OPTIONS = [
     "--gtid-mode=ON",
     "--enforce-gtid-consistency=ON",
@@ -223,13 +226,17 @@ def _postgres_pair(first: Process, second: Process) -> Pair:
 
 
 def _others(backend: Backend, first: Process, second: Process) -> Pair:
-    more = MYSQL_OPTIONS if backend == "mysql" else []
-    password, servers = secrets.token_hex(8), []
-    for number, process in enumerate((first, second), 1):
-        options = [f"--server-id={number}", "--log-bin=binlog", *more]
-        server = ProgramServer(backend, RECIPES[backend], process, password=password, options=options)
-        servers.append(server.begin())
-    return (MySQLPair if backend == "mysql" else MariaDBPair)(*servers)
+    password = secrets.token_hex(8)
+    primary = _member(backend, first, 1, password).begin()
+    earliest = time.monotonic() + APART
+    wait_until(lambda: time.monotonic() > earliest, "the second may be started")
+    replica = _member(backend, second, 2, password).begin()
+    return (MySQLPair if backend == "mysql" else MariaDBPair)(primary, replica)
+
+
+def _member(backend: Backend, process: Process, number: int, password: str) -> ProgramServer:
+    options = [f"--server-id={number}", "--log-bin=binlog", *(MYSQL_OPTIONS if backend == "mysql" else [])]
+    return ProgramServer(backend, RECIPES[backend], process, password=password, options=options)
 
 
 def run(server: Server, *statements: str) -> None:

@@ -8,6 +8,10 @@ from typing import Any, ClassVar, Final
 from claimjobs.dialects.error_codes import READ_ONLY, ErrorCodes
 
 INTERRUPTED: Final = 1317
+UNREACHABLE: Final = 2003
+"""No server answers at an address."""
+NO_WRITES: Final = "is read-only"
+"""What `Hosts` says of a server that it passes over."""
 _TOO_BIG: Final = 1104
 """The planner expects to examine more than max_join_size rows."""
 _UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
@@ -32,7 +36,7 @@ class MySQLErrors(ErrorCodes):
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
         # 3032: the member is in offline mode. 3100: it refuses the commit, because it is about to leave its group.
-        **dict.fromkeys((2002, 2003, 1053, 3032, 3100), "server unavailable"),
+        **dict.fromkeys((2002, UNREACHABLE, 1053, 3032, 3100), "server unavailable"),
         **dict.fromkeys((1040, 1203, 1226), "too many connections"),
         **dict.fromkeys((_AN_OPTION, 1792, 1836), READ_ONLY),
     }
@@ -94,6 +98,9 @@ class MySQLErrors(ErrorCodes):
 
     def refuses_account(self, error: BaseException) -> bool:
         return bool(self.code(error) in {1044, 1045, 1130, 1142, 1698})
+
+    def takes_no_writes(self, error: BaseException) -> bool:
+        return self.code(error) == UNREACHABLE and NO_WRITES in str(getattr(error, "orig", None) or error)
 
     def no_such_database(self, error: BaseException) -> bool:
         return bool(self.code(error) in {1049, 1059, 1102})  # the last two: no database can have this name

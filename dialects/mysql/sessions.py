@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.dialects.mysql.hosts import Hosts
 from claimjobs.dialects.sessions import Sessions
 from claimjobs.dialects.types import database_now
 
@@ -38,6 +39,10 @@ class MySQLSessions(Sessions):
         if options.get("ssl_disabled", "true") != "true":
             return "ssl_disabled", "leave it out: any value of it switches TLS off"
         return None
+
+    def choose_host(self, engine: sa.Engine) -> None:
+        if hosts := Hosts.of(engine.url):
+            sa.event.listen(engine, "do_connect", hosts.connect)
 
     def on_connect(self, driver_connection: Any) -> None:
         if hasattr(driver_connection, "_read_timeout"):

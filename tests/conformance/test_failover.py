@@ -17,7 +17,7 @@ from claimjobs import Queue, make, tables_for
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.replication import Pair, ask, replicated
-from tests.backends import MAY_BE_MISSING, Backend, Family, wait_for
+from tests.backends import FAMILIES, MAY_BE_MISSING, Backend, Family, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import end_session, still, write_owner
@@ -25,10 +25,12 @@ from tests.process.command import ROOT, summary
 
 SHORT = Liveness(lease=2.0)
 PATIENT = Liveness(lease=30.0)
+ON_POSTGRES = pytest.mark.parametrize("pair", ["postgres"], indirect=True)
+"""For what does not depend on how a server follows another, because two servers take some seconds to start."""
 WORKING = "SELECT count(DISTINCT owner_id) FROM jobs WHERE status = 'claimed'"
 
 
-@pytest.fixture(params=["postgres"])
+@pytest.fixture(params=FAMILIES)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A primary and its replica, with the tables of a queue."""
     yield from _pair(request.param)
@@ -108,7 +110,11 @@ def left_on(pair: Pair) -> int:
     return int(ask(pair.replica, "SELECT count(*) FROM jobs")[0])
 
 
-@pytest.mark.parametrize("how", ["kill", "demote"])
+@pytest.mark.parametrize(
+    ("pair", "how"),
+    [("postgres", "kill"), ("postgres", "demote"), ("mysql", "kill"), ("mysql", "demote"), ("mariadb", "kill")],
+    indirect=["pair"],
+)
 def test_work_goes_on_and_each_job_is_settled_once(synchronous: Pair, queue_to: Callable[..., Queue], how: str) -> None:
     """The primary is killed, or it answers on and refuses writes, as after a switchover."""
     first, second = queue_to(), queue_to()
@@ -133,6 +139,7 @@ def names_of(count: int) -> list[str]:
     return [row["d"] for row in jobs(count)]
 
 
+@ON_POSTGRES
 def test_an_owner_that_comes_back_late_settles_nothing_that_was_reclaimed(
     synchronous: Pair, queue_to: Callable[..., Queue]
 ) -> None:
@@ -149,6 +156,7 @@ def test_an_owner_that_comes_back_late_settles_nothing_that_was_reclaimed(
     assert cut_off.report.done == 0
 
 
+@ON_POSTGRES
 def test_nobody_is_dead_because_no_server_took_a_heartbeat(synchronous: Pair, queue_to: Callable[..., Queue]) -> None:
     """The first owner to come back gives the others the time of a lease, however long the failover took."""
     late, first = still(queue_to(SHORT)), queue_to(SHORT)
@@ -206,6 +214,7 @@ def test_an_owner_whose_id_belongs_to_another_takes_a_new_one(anywhere: Backend)
     anywhere.may_leave_owners = True
 
 
+@ON_POSTGRES
 def test_the_command_goes_on(synchronous: Pair) -> None:
     url = {"CLAIMJOBS_URL": synchronous.url}
     assert claimjobs("status", env=url).code == 0
@@ -230,6 +239,7 @@ def test_the_command_goes_on(synchronous: Pair) -> None:
         assert claimjobs(words, env=url).code in (0, 1)
 
 
+@ON_POSTGRES
 def test_no_member_that_takes_writes_is_told_as_that(pair: Pair) -> None:
     pair.demote()
     ended = claimjobs("status", "--url", pair.url)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -112,6 +114,38 @@ def test_a_start_says_so_at_once(own: Backend, hold: str) -> None:
         assert "because the server is read-only" in ended.err
         assert "check that the URL leads to the primary" in ended.err
         assert status.code == 0, "what only reads works on a standby"
+
+
+def test_a_url_with_hosts_passes_over_members_that_take_no_writes(own: Backend, free: int) -> None:
+    """And over those that do not answer; a wrong password is told at once."""
+    own.make()
+    hosts = {"host": (f"127.0.0.1:{free}", f"127.0.0.1:{sa.make_url(own.url).port}")}
+    if own.family == "postgres":
+        hosts["target_session_attrs"] = "read-write"  # type: ignore[assignment]
+    url = sa.make_url(own.url)._replace(host=None, port=None).update_query_dict(hosts)
+    text = url.render_as_string(hide_password=False)
+    assert claimjobs("status", "--url", text).code == 0
+    set_read_only(own, "ON")
+    try:
+        ended = claimjobs("status", "--url", text)
+    finally:
+        set_read_only(own, "OFF")
+    assert ended.code == 3
+    assert "no server of this URL takes writes" in ended.err
+    assert "wait until one is promoted, or add the primary to the URL" in ended.err
+    ended = claimjobs("status", "--url", url.set(password="geheim7").render_as_string(hide_password=False))
+    assert "check user, password and their rights" in ended.err
+    assert "geheim7" not in ended.said
+    nobody = url.update_query_dict({"host": (f"127.0.0.1:{free}", f"127.0.0.1:{free}")})
+    assert "check host and port" in claimjobs("status", "--url", nobody.render_as_string(hide_password=False)).err
+
+
+@pytest.fixture
+def free() -> Iterator[int]:
+    """A port on which nobody listens: bound, so that nobody else can take it."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        yield nobody.getsockname()[1]
 
 
 def test_an_account_that_read_only_does_not_bind_may_start(own: Backend) -> None:

@@ -144,3 +144,10 @@ def test_an_error_after_which_tidb_wants_the_transaction_again(code: int) -> Non
 def test_the_number_of_a_session_is_asked_for_in_words_that_no_pooler_answers_itself() -> None:
     asked = str(sa.select(MySQL().sessions.number().label("session")).compile(dialect=mysql.dialect()))
     assert asked.startswith("SELECT connection_id() + 0")
+
+
+@pytest.mark.parametrize("host", ["db1:port", "db1:99999"])
+def test_a_host_of_several_that_cannot_be_read_is_told(host: str) -> None:
+    with pytest.raises(UnknownDatabase, match="the driver cannot use this URL") as raised:
+        engine_of(f"mysql://app:{SECRET}@/shop?host=db0&host={host}")
+    assert SECRET not in str(raised.value)
