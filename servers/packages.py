@@ -109,6 +109,12 @@ def unpack_server(pattern: str, into: Path, *, newest: bool = False) -> str:
     return own or _unpack_unstable(pattern, into)
 
 
+def clear(folder: Path) -> None:
+    """Remove all that was unpacked into this folder."""
+    shutil.rmtree(folder)
+    folder.mkdir(mode=0o755)
+
+
 def unpack_data(package: str, into: Path) -> None:
     """Unpack a package of the distribution's own sources that holds files to be read; without what it depends on."""
     _need_tools()

@@ -1,4 +1,4 @@
-"""A PgBouncer in front of a Postgres: the one that is installed, else the distribution's package, or the newest one."""
+"""A PgBouncer in front of a Postgres: the one that is installed, else the distribution's package."""
 
 from __future__ import annotations
 
@@ -22,11 +22,16 @@ from servers.server import POLL_SECONDS
 
 Mode = Literal["session", "transaction", "statement"]
 
-_IS_RIGHT = re.compile("PgBouncer", re.IGNORECASE)
-_PROGRAM = packaged.Server(name="pgbouncer", program="pgbouncer", package="pgbouncer", is_right=_IS_RIGHT)
-_NEWEST = packaged.Server(
-    name="pgbouncer-newest", program="pgbouncer", package="pgbouncer", is_right=_IS_RIGHT, newest=True
+_PROGRAM = packaged.Server(
+    name="pgbouncer", program="pgbouncer", package="pgbouncer", is_right=re.compile("PgBouncer", re.IGNORECASE)
 )
+_PREPARING = packaged.Server(
+    name="pgbouncer-preparing",
+    program="pgbouncer",
+    package="pgbouncer",
+    is_right=re.compile(r"PgBouncer 1\.(2[1-9]|[3-9]\d)", re.IGNORECASE),
+)
+"""Of version 1.21 or later, which knows prepared statements."""
 SETTINGS = """
 [databases]
 * = host={url.host} port={url.port} user={url.username} password={url.password}
@@ -82,11 +87,11 @@ def pgbouncer(
 ) -> Iterator[PgBouncer]:
     """A pooler with so many sessions. Raises Unavailable.
 
-    `tls`: it refuses connections that are not encrypted. `prepared`: its `max_prepared_statements`, for which it must
-    be of version 1.21 or later: then it is the newest one.
+    `tls`: it refuses connections that are not encrypted. `prepared`: its `max_prepared_statements`; then it is of
+    version 1.21 or later.
     """
     target = sa.make_url(url)
-    program, port = (_PROGRAM if prepared is None else _NEWEST).fetch(), free_port()
+    program, port = (_PROGRAM if prepared is None else _PREPARING).fetch(), free_port()
     process = Process("pgbouncer", SIGINT)
     try:
         for name, content in (tls.files() if tls else {}).items():
@@ -103,6 +108,6 @@ def pgbouncer(
         process.close()
 
 
-def version(*, newest: bool = False) -> str:
-    """The first line of what the program says of itself."""
-    return (_NEWEST if newest else _PROGRAM).fetch().version_line().splitlines()[0]
+def version() -> str:
+    """The first line of what the program that knows prepared statements says of itself."""
+    return _PREPARING.fetch().version_line().splitlines()[0]

@@ -23,7 +23,6 @@ class Server:
     program: str
     package: str
     is_right: re.Pattern[str]  # what `--version` of the program must match
-    newest: bool = False  # of Debian's unstable suite, whatever is installed
 
     def origin(self) -> str:
         return self.fetch().origin
@@ -39,8 +38,6 @@ class Server:
         return self._installed() or self._in_prefix(cache.fill(self.name, self._unpack))
 
     def _installed(self) -> Program | None:
-        if self.newest:
-            return None
         found = shutil.which(self.program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
         if found is None:
             return None
@@ -57,10 +54,15 @@ class Server:
 
     def _unpack(self, into: Path) -> None:
         print(f"fetching {self.name} into {into.parent.parent}, once ...", file=sys.stderr, flush=True)
-        origin = packages.unpack_server(self.package, into, newest=self.newest)
-        (into / ORIGIN).write_text(origin)
-        if not self.is_right.search(self._in_prefix(into).version_line()):
-            raise Unavailable(f"{origin} is not the {self.name} that was looked for: {packages.NEXT_STEP}")
+        if not self._is_unpacked(into, newest=False):
+            packages.clear(into)
+            if not self._is_unpacked(into, newest=True):
+                raise Unavailable(f"no package has the {self.name} that was looked for: {packages.NEXT_STEP}")
+
+    def _is_unpacked(self, into: Path, *, newest: bool) -> bool:
+        """Unpack the distribution's package, or the newest one; return whether it is right."""
+        (into / ORIGIN).write_text(packages.unpack_server(self.package, into, newest=newest))
+        return self.is_right.search(self._in_prefix(into).version_line()) is not None
 
 
 def _version(program: Program) -> str:

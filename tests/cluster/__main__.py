@@ -40,6 +40,11 @@ def main() -> int:
     _show(rows)
     if options.markdown:
         options.markdown.write_text(markdown(rows))
+    return exit_code(rows)
+
+
+def exit_code(rows: Sequence[Row]) -> int:
+    """1 if a job was lost or settled twice, or another promise was not kept."""
     return BROKEN if any(row.lost or row.settled_twice or row.broken for row in rows) else 0
 
 

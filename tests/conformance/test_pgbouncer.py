@@ -204,6 +204,19 @@ def test_behind_a_pooler_by_session_locks_and_calls_work_if_they_are_switched_on
         wait_for(lambda: _left_in_session(url) == [], "the pooler has reset the session")
 
 
+def test_behind_a_pooler_by_session_with_locks_a_death_is_seen_before_the_lease_is_over(anywhere: Backend) -> None:
+    anywhere.make()
+    long = Liveness(lease=300.0, session_lock=True)
+    with pooled(anywhere, "session", size=8) as url, engine(url) as through, Queue(through, liveness=long) as living:
+        assert living.owner_id
+        dead = still(Queue(through, liveness=long))
+        dead.enqueue(jobs(2))
+        dead.claim(2)
+        hold_of(dead)._connector._break()
+        wait_for(lambda: states(anywhere) == ["unclaimed"] * 2, "they come back", 20)
+        dead.close()
+
+
 @pytest.mark.parametrize("code", ["26000", "42P05"])
 def test_what_an_engine_of_the_users_has_prepared_elsewhere_is_tried_again(code: str) -> None:
     error = Exception()

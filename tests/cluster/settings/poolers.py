@@ -25,7 +25,7 @@ SESSIONS: Final = 10
 def behind(folder: Path, *, mode: Mode, prepared: int, claims: ClaimsKind = "rows") -> Iterator[Arena]:
     """An arena whose consumers and load go through a PgBouncer. `prepared`: its `max_prepared_statements`."""
     with own_server("postgres") as server, pgbouncer(server.url, mode, SESSIONS, prepared=prepared) as pooler:
-        print(f"postgres {server.version}, {version(newest=True)}", flush=True)
+        print(f"postgres {server.version}, {version()}", flush=True)
         yield Arena(server, random.Random(mode), folder, claims, pooler=pooler)
 
 
