@@ -83,7 +83,7 @@ class ServerLacks(ConnectionFailed):
 
     def __init__(self, table: str, phase: str, reason: str, needed: str) -> None:
         super().__init__(
-            f"no claim of table {table!r} can work on this server: it refuses the statement {phase!r} ({reason}): "
+            f"no claim of table {table!r} can work on this server: {phase!r} does not work ({reason}): "
             f"choose {needed} or later, or a service that has what docs/scaling.md names"
         )
 

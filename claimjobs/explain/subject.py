@@ -58,7 +58,7 @@ class Subject:
 
     def some_keys(self, connection: sa.Connection) -> list[Key]:
         """The keys of a few rows."""
-        rows = connection.execute(samples.keys(self.backend.source), {"claimjobs_limit": FEW})
+        rows = connection.execute(samples.keys(self.backend.source, self.backend.dialect), {"claimjobs_limit": FEW})
         return [key_of(row) for row in rows]
 
     def is_small(self, connection: sa.Connection) -> bool:

@@ -6,6 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import Dialect
+from claimjobs.statements.lock import free_ones
 from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
@@ -16,9 +18,14 @@ def how_many(roles: ColumnRoles) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(_some(sa.select(sa.literal(1)).select_from(roles.table)).subquery())
 
 
-def keys(roles: ColumnRoles) -> sa.Select[Any]:
-    """The keys of `limit` rows."""
-    return _some(sa.select(*roles.key))
+def keys(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """The keys of `limit` rows, as far as the driver can read them."""
+    return _some(sa.select(*roles.key).where(*dialect.encoding.readable(roles.key)))
+
+
+def locked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
+    """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
+    return free_ones(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
 
 
 def oldest_batch(batches: OpenBatches, now: sa.ColumnElement[Any]) -> sa.Select[Any]:

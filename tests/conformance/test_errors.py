@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -124,6 +125,21 @@ def test_a_server_that_does_not_know_what_a_claim_sends(backend: Backend, rows: 
     message = failure(queue.check, ServerLacks)
     assert "table 'jobs'" in message
     assert f"choose {backend.dialect.title} " in message
+
+
+def test_a_server_that_reads_skip_locked_and_locks_nothing(backend: Backend) -> None:
+    """Two consumers would claim one job, and no statement would fail."""
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    sa.event.listen(queue.engine, "before_cursor_execute", without_lock, retval=True)
+    assert "two sessions locked one row at once" in failure(queue.check, ServerLacks)
+    sa.event.remove(queue.engine, "before_cursor_execute", without_lock)
+    queue.check()
+
+
+def without_lock(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> tuple[str, Any]:
+    """What the server gets locks no row."""
+    return re.sub(r" FOR (NO KEY )?UPDATE( OF \S+)? SKIP LOCKED", "", sql), parameters
 
 
 def without_skip_locked(_connection: Any, _cursor: Any, sql: str, parameters: Any, *_: Any) -> tuple[str, Any]:
