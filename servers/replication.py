@@ -40,6 +40,13 @@ class Pair:
         self.replica = replica
 
     @property
+    def members(self) -> Server:
+        """Both as one server, which is not ours to kill: each of the two is."""
+        both = Server(self.primary.backend, self.url, self.primary.how)
+        both.version = self.primary.version
+        return both
+
+    @property
     def url(self) -> str:
         """A URL with both hosts, the primary first."""
         first = sa.make_url(self.primary.url)

@@ -19,6 +19,7 @@ from claimjobs.options import ClaimsKind
 from servers import containers, programs
 from servers.pgbouncer import PgBouncer
 from tests.chaos import audit, open_batches, work
+from tests.chaos.engines import engine_to
 from tests.chaos.fleet import Formation, Group, Overdue, Road, Settings, all_ended, bare, supervised, until
 from tests.chaos.namespace import Namespace
 from tests.chaos.proxy import Proxy
@@ -63,7 +64,7 @@ class Arena:
     """That of road `pooler`, which the load takes, too."""
 
     def __post_init__(self) -> None:
-        self.engine = sa.create_engine(self.server.url, poolclass=sa.NullPool)
+        self.engine = engine_to(self.server.url, poolclass=sa.NullPool)
         make(self.engine, tables_for("jobs"))
         audit.install(self.engine, self.claims)
         self.groups: list[Group] = []
@@ -328,7 +329,7 @@ class Load(threading.Thread):
         super().__init__(name="load", daemon=True)
         self._arena = arena
         url = arena.server.url if arena.pooler is None else arena.pooler.url
-        self._queue = Queue(sa.create_engine(url, poolclass=sa.NullPool), claims=arena.claims)
+        self._queue = Queue(engine_to(url, poolclass=sa.NullPool), claims=arena.claims)
         self._ended = threading.Event()
         self._counting = threading.Lock()
         self.acknowledged = 0

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from claimjobs import Batch
 from tests.chaos.audit import NOW, RUNS
+from tests.chaos.engines import engine_to
 
 PLAIN = "plain"
 RAISES = "raises"
@@ -68,7 +69,7 @@ def _first_time(connection: sa.Connection, job: int) -> bool:
 
 @cache
 def _engine() -> sa.Engine:
-    return sa.create_engine(os.environ[AUDIT_URL], isolation_level="AUTOCOMMIT", pool_size=1)
+    return engine_to(os.environ[AUDIT_URL], isolation_level="AUTOCOMMIT", pool_size=1)
 
 
 def _persistently(work: Callable[[sa.Connection], Any]) -> Any:
