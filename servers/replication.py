@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -49,11 +49,7 @@ class Pair:
     @property
     def url(self) -> str:
         """A URL with both hosts, the primary first."""
-        first = sa.make_url(self.primary.url)
-        hosts = tuple(f"{url.host}:{url.port}" for url in (first, sa.make_url(self.replica.url)))
-        # SQLAlchemy writes each colon as %3A, which it also reads.
-        both = first._replace(host=None, port=None).update_query_dict({"host": hosts, **self.options})
-        return both.render_as_string(hide_password=False)
+        return url_of([self.primary, self.replica], **self.options)
 
     options: ClassVar[dict[str, str]] = {}
     """What the URL needs beside the hosts."""
@@ -244,6 +240,14 @@ def _others(backend: Backend, first: Process, second: Process) -> Pair:
 def _member(backend: Backend, process: Process, number: int, password: str) -> ProgramServer:
     options = [f"--server-id={number}", "--log-bin=binlog", *(MYSQL_OPTIONS if backend == "mysql" else [])]
     return ProgramServer(backend, RECIPES[backend], process, password=password, options=options)
+
+
+def url_of(members: Sequence[Server], **options: str) -> str:
+    """A URL with all hosts. SQLAlchemy writes each colon as %3A, which it also reads."""
+    urls = [sa.make_url(member.url) for member in members]
+    hosts = tuple(f"{url.host}:{url.port}" for url in urls)
+    together = urls[0]._replace(host=None, port=None).update_query_dict({"host": hosts, **options})
+    return together.render_as_string(hide_password=False)
 
 
 def run(server: Server, *statements: str) -> None:

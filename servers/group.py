@@ -1,0 +1,96 @@
+"""A MySQL group with a single primary: three members of our own, which elect another primary when it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import sqlalchemy as sa
+
+from servers.backends import NAME
+from servers.binaries import mysql
+from servers.process import Process
+from servers.programs import ProgramServer, free_port
+from servers.replication import ask, run, url_of, wait_until
+from servers.server import Server
+
+MEMBERS = 3
+"""The fewest of which a majority is left when one is killed."""
+
+
+class Group:
+    """The members, all of which answer; one takes writes."""
+
+    def __init__(self, members: list[Server]) -> None:
+        self._members = members
+
+    @property
+    def together(self) -> Server:
+        """All as one server, which is not ours to kill: each of them is."""
+        first = self._members[0]
+        all_of_them = Server("mysql", url_of(self._members), first.how)
+        all_of_them.version = first.version
+        return all_of_them
+
+    @property
+    def primary(self) -> Server:
+        """The one that takes writes. Raises StopIteration if none does."""
+        return next(member for member in self._members if _takes_writes(member))
+
+    def wait_for_a_primary(self) -> None:
+        """Return when one takes writes."""
+        wait_until(lambda: any(map(_takes_writes, self._members)), "the group has a primary")
+
+
+@contextmanager
+def group() -> Iterator[Group]:
+    """A group whose members are all online. Raises Unavailable."""
+    password, name = secrets.token_hex(8), str(uuid.uuid4())
+    doors = [f"127.0.0.1:{free_port()}" for _ in range(MEMBERS)]
+    with contextlib.ExitStack() as stack:
+        members: list[Server] = []
+        for number, door in enumerate(doors, 1):
+            process = Process("mysql", mysql.STOP)
+            stack.callback(process.close)
+            options = _options(number, name, door, doors)
+            members.append(ProgramServer("mysql", mysql, process, password=password, options=options).begin())
+            _join(members, password)
+        yield Group(members)
+
+
+def _options(number: int, name: str, door: str, doors: list[str]) -> list[str]:
+    settings = {
+        "group-name": name,
+        "local-address": door,
+        "group-seeds": ",".join(doors),
+        "ip-allowlist": "127.0.0.1",
+        "recovery-get-public-key": "ON",
+        "single-primary-mode": "ON",
+        "start-on-boot": "OFF",
+        "member-expel-timeout": "0",
+    }
+    return [
+        *(f"--server-id={number}", "--log-bin=binlog", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"),
+        *("--report-host=127.0.0.1", "--plugin-load-add=group_replication.so"),
+        *(f"--loose-group-replication-{setting}={value}" for setting, value in settings.items()),
+    ]
+
+
+def _join(members: list[Server], password: str) -> None:
+    """Let the last one join; the first makes the group."""
+    start = f"START GROUP_REPLICATION USER = '{NAME}', PASSWORD = '{password}'"
+    founds = len(members) == 1
+    run(members[-1], f"SET GLOBAL group_replication_bootstrap_group = {founds:d}", start)
+    run(members[-1], "SET GLOBAL group_replication_bootstrap_group = 0")
+    online = "SELECT count(*) FROM performance_schema.replication_group_members WHERE member_state = 'ONLINE'"
+    wait_until(lambda: all(ask(one, online) == [len(members)] for one in members), "every member is online")
+
+
+def _takes_writes(member: Server) -> bool:
+    try:
+        return ask(member, "SELECT @@global.read_only") == [0]
+    except sa.exc.DBAPIError:
+        return False
