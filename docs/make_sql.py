@@ -162,12 +162,13 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
     ours = OpenBatches(batches_table(), by_row.name, by_row.key, dialect)
     state = StateByBatches(column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, batches=ours)
     roles = replace(by_row, state=state, batches=ours)
-    selection = Selection(roles.due(now), roles.default_order, free=roles.free)
+    selection = Selection(roles.due(now), roles.default_order, batches=ours)
     target = settle.SettleGuard(roles, dialect, roles.guard)
     return {
         "begin": batches.begin(ours),
         "others": batches.owners_by_row(ours, owner_table()),
         **_locks(roles, dialect, selection),
+        **{f"{name} after": statement for name, statement in _searches(roles, dialect, selection).items()},
         "record": batches.record(ours, owner_table()),
         "open now": batches.open_now(ours),
         **(_in_pipeline(roles, selection, ours) if dialect.pipelines else {}),
@@ -200,6 +201,13 @@ def _locks(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[s
     if dialect.finds_and_locks_at_once:
         return {"take": find_and_lock(roles, dialect, selection, read)}
     return {"find": find(roles, selection), "lock": lock(roles, dialect, selection, read)}
+
+
+def _searches(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[str, Any]:
+    walk = keyset_order_of(selection)
+    assert walk is not None  # noqa: S101 - the default order can be entered anywhere
+    found = _locks(roles, dialect, walk.after(selection, dialect))
+    return {name: statement for name, statement in found.items() if name != "lock"}
 
 
 def _clean_up(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
@@ -465,22 +473,23 @@ def _claim_per_batch(queue: Queue) -> None:
         with batch:
             batch.done()
             hold_of(queue).restart_from_head()
-    with queue.claim(SIZE) as batch:
-        batch.done()
+    for _ in range(2):  # from the head, and after a place
+        with queue.claim(SIZE) as batch:
+            batch.done()
     hand = hold_of(queue)
     hand.restart_from_head()
     with queue.claim(2) as batch:
         first, _ = (job.key for job in batch.jobs)
-        hand._connector.rows(_open_now(queue), {"claimjobs_keys": [first]})
+        _look_again(queue, [first])
         hand._settler.settle(hand._connector, hand.owner.id, Outcomes(done=[first]))
         batch.done()
 
 
-def _open_now(queue: Queue) -> sa.Select[Any]:
+def _look_again(queue: Queue, keys: list[Any]) -> None:
     """It is sent by itself: two claims that meet at one job cannot be had at will."""
     ours = hold_of(queue)._backend.roles.batches
     assert ours is not None  # noqa: S101 - claims="batches"
-    return batches.open_now(ours)
+    hold_of(queue)._connector.rows(batches.open_now(ours), {"claimjobs_keys": keys, **ours.range_of(keys)})
 
 
 def _live(queue: Queue) -> None:

@@ -247,6 +247,14 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Claims per batch, phase 1: find candidates",
         "It is the search of the other claims, without the jobs that are in an open batch.",
     ),
+    "batch take after": (
+        "Claims per batch: find and lock after a place in the order",
+        "A job with the priority of the place has a larger key. So batches with smaller keys are not read for it.",
+    ),
+    "batch find after": (
+        "Claims per batch, phase 1: find candidates after a place in the order",
+        "A job with the priority of the place has a larger key. So batches with smaller keys are not read for it.",
+    ),
     "batch lock": (
         "Claims per batch, phase 2: lock those that are free",
         "It checks the predicate of the rows again. The open batches are looked at by the next statement.",

@@ -38,6 +38,7 @@ class BatchClaims(ClaimStrategy):
         self._lock = lock
         self.keyset_order, self.is_lazy = lock.keyset_order, lock.is_lazy
         self._record = CompiledStatement(statements.record(batches, backend.owners))
+        self._batches = batches
         self._open_now = statements.open_now(batches)
 
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
@@ -47,28 +48,32 @@ class BatchClaims(ClaimStrategy):
         return locked._replace(jobs=jobs, owner=owner, batch=number if jobs else 0)
 
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        return [*self._lock.phases(request, keys), Phase("record", self._record.statement, _parameters(owner, 0, keys))]
+        return [
+            *self._lock.phases(request, keys),
+            Phase("record", self._record.statement, self._parameters(owner, 0, keys)),
+        ]
 
     def _recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> list[Job]:
         """Record those of the locked jobs that are in no open batch now, and return them. Raises OwnerDead."""
         if self._is_recorded(connection, owner, number, jobs):
             return jobs
-        keys = {"claimjobs_keys": [job.key for job in jobs]}
-        taken = {key_of(row) for row in connection.execute(self._open_now, keys)}
+        keys = [job.key for job in jobs]
+        given = {"claimjobs_keys": keys, **self._batches.range_of(keys)}
+        taken = {key_of(row) for row in connection.execute(self._open_now, given)}
         free = [job for job in jobs if job.key not in taken]
         if (free or not taken) and not self._is_recorded(connection, owner, number, free or jobs):
             raise OwnerDead
         return free
 
     def _is_recorded(self, connection: sa.Connection, owner: int, number: int, jobs: list[Job]) -> bool:
-        return self._record.count(connection, _parameters(owner, number, [job.key for job in jobs])) == 1
+        return self._record.count(connection, self._parameters(owner, number, [job.key for job in jobs])) == 1
 
-
-def _parameters(owner: int, number: int, keys: list[Key]) -> dict[str, object]:
-    return {
-        "claimjobs_me": owner,
-        "claimjobs_number": number,
-        "claimjobs_meant": len(keys),
-        "claimjobs_keys": keys,
-        "claimjobs_json": keys,
-    }
+    def _parameters(self, owner: int, number: int, keys: list[Key]) -> dict[str, object]:
+        return {
+            "claimjobs_me": owner,
+            "claimjobs_number": number,
+            "claimjobs_meant": len(keys),
+            "claimjobs_keys": keys,
+            "claimjobs_json": keys,
+            **self._batches.range_of(keys),
+        }

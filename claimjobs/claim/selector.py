@@ -40,7 +40,7 @@ class Selector:
         order = self.region_order if in_regions else order_of(self.order_by, self.roles, self.dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
         ready = sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *self.predicates(where))
-        return Selection(ready, order, free=self.roles.free, in_regions=in_regions)
+        return Selection(ready, order, batches=self.roles.batches, in_regions=in_regions)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,10 +19,16 @@ JOBS: Final = sa.bindparam("claimjobs_meant", type_=sa.Integer)
 NEW_ME: Final = sa.bindparam("claimjobs_new_me", type_=sa.Integer)
 NEW_NUMBER: Final = sa.bindparam("claimjobs_new_number", type_=sa.BigInteger)
 """The batch that was recorded by the statement before."""
+FIRST: Final = sa.bindparam("claimjobs_first", type_=sa.BigInteger)
+LAST: Final = sa.bindparam("claimjobs_last", type_=sa.BigInteger)
+"""The smallest and the largest of `keys`, if these are single whole numbers."""
 NOT_WHOLE: Final[sa.ColumnElement[str]] = sa.literal_column(
     "'claimjobs: not all jobs of a batch could be settled, each is looked at now'"
 )
 """The server says that this is no number. So it is in the error, and in the server's log."""
+
+
+NO_ENDS: Final = (sa.cast(sa.null(), sa.BigInteger),) * 2
 
 
 def record(batches: OpenBatches, owners: sa.Table) -> sa.Insert:
@@ -31,17 +38,20 @@ def record(batches: OpenBatches, owners: sa.Table) -> sa.Insert:
     another claim had locked is not changed by it. But that claim was committed before this transaction got the lock, so
     a statement that begins after that sees its batch.
     """
-    now_open = batches.keys().subquery("claimjobs_open")
+    now_open = batches.keys(batches.overlap(FIRST, LAST)).subquery("claimjobs_open")
     taken = sa.exists().where(batches.dialect.among_some([*now_open.c], "claimjobs_keys"))
     keys = batches.dialect.json_of_keys(batches.key, "claimjobs_json")
-    row = _row(batches, JOBS, keys).where(alive(owners), ~taken)
+    ends = (FIRST, LAST) if batches.have_ranges else NO_ENDS
+    row = _row(batches, JOBS, keys, ends).where(alive(owners), ~taken)
     return _inserted(batches, row).execution_options(preserve_rowcount=True)
 
 
 def record_found(batches: OpenBatches, found: sa.FromClause) -> sa.Insert:
     """Insert a batch of `me` with all jobs in `found`, which has the columns of the table, if there is one."""
-    keys = batches.dialect.json_of_rows([found.c[column.key] for column in batches.key])
-    row = _row(batches, sa.func.count(), keys).select_from(found).having(sa.func.count() > sa.literal_column("0"))
+    columns = [found.c[column.key] for column in batches.key]
+    keys = batches.dialect.json_of_rows(columns)
+    ends = (sa.func.min(columns[0]), sa.func.max(columns[0])) if batches.have_ranges else NO_ENDS
+    row = _row(batches, sa.func.count(), keys, ends).select_from(found).having(sa.func.count() > sa.literal_column("0"))
     return _inserted(batches, row).returning(batches.table.c.number)
 
 
@@ -60,7 +70,10 @@ def settle_and_check(settle: sa.Delete | sa.Update, batches: OpenBatches) -> sa.
 
 def _without_taken(batches: OpenBatches, new: sa.ColumnElement[bool]) -> tuple[sa.CTE, sa.CTE, sa.CTE]:
     """The jobs of the new batch that another one has, too; and two changes: only one of them finds a row."""
-    mine, others = batches.keys(new).cte("claimjobs_new"), batches.keys(sa.and_(batches.ours, ~new))
+    mine = batches.keys(new).cte("claimjobs_new")
+    first, last = batches.table.c.first_key, batches.table.c.last_key
+    ends = [sa.select(end).where(new).correlate(None).scalar_subquery() for end in (first, last)]
+    others = batches.keys(sa.and_(batches.overlap(*ends), ~new))
     taken = sa.select(*mine.c).where(_one_of(mine, others)).cte("claimjobs_taken")
     rest = sa.select(*mine.c).where(~_one_of(mine, sa.select(*taken.c))).cte("claimjobs_rest")
     any_taken, any_left = sa.exists().select_from(taken), sa.exists().select_from(rest)
@@ -90,19 +103,24 @@ def _count(rows: sa.CTE) -> sa.ScalarSelect[int]:
     return sa.select(sa.func.count()).select_from(rows).scalar_subquery()
 
 
-def _row(batches: OpenBatches, jobs: sa.ColumnElement[int], keys: sa.ColumnElement[Any]) -> sa.Select[Any]:
+def _row(
+    batches: OpenBatches,
+    jobs: sa.ColumnElement[int],
+    keys: sa.ColumnElement[Any],
+    ends: Sequence[sa.ColumnElement[Any]],
+) -> sa.Select[Any]:
     claims = sa.literal(batches.claims, sa.String)
-    return sa.select(_ME, NUMBER, claims, jobs, keys, database_now())
+    return sa.select(_ME, NUMBER, claims, jobs, keys, *ends, database_now())
 
 
 def _inserted(batches: OpenBatches, row: sa.Select[Any]) -> sa.Insert:
-    columns = ("owner_id", "number", "claims", "jobs", "keys", "since")
+    columns = ("owner_id", "number", "claims", "jobs", "keys", "first_key", "last_key", "since")
     return sa.insert(batches.table).from_select(columns, row, include_defaults=False)
 
 
 def open_now(batches: OpenBatches) -> sa.Select[Any]:
     """Those of `keys` that are in an open batch now."""
-    now_open = batches.keys().subquery("claimjobs_open")
+    now_open = batches.keys(batches.overlap(FIRST, LAST)).subquery("claimjobs_open")
     return sa.select(*now_open.c).where(batches.dialect.among_some([*now_open.c], "claimjobs_keys"))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Final
@@ -13,6 +13,7 @@ from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import BinaryExpression, BooleanClauseList, Grouping, Null
 
 from claimjobs.dialects import Dialect
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
@@ -52,15 +53,17 @@ class Selection:
     order: Sequence[sa.ColumnElement[Any]]
     after: Sequence[sa.ColumnElement[bool]] = ()
     """The rows after the place, as ranges that follow one another in the order. Empty: all rows."""
-    free: sa.ColumnElement[bool] = field(default_factory=sa.true)
-    """Of a job that nobody has claimed, where its row does not say that. Only a search asks; see `ColumnRoles.free`."""
+    batches: OpenBatches | None = None
+    """The open batches, where the row of a job does not say that it is claimed. Only a search looks at them."""
+    place: Mapping[sa.Column[Any], Any] | None = None
+    """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
     in_regions: bool = False
     """Whether any order will do. Then each consumer begins in regions of its own, and this is the order in them."""
 
     @property
     def found(self) -> sa.ColumnElement[bool]:
         """The predicate of a candidate."""
-        return self.ready if isinstance(self.free, sa.True_) else sa.and_(self.ready, self.free)
+        return self.ready if self.batches is None else sa.and_(self.ready, self.batches.without(self.place))
 
 
 @dataclass(frozen=True)
@@ -79,14 +82,15 @@ class KeysetOrder:
 
     def after(self, selection: Selection, dialect: Dialect) -> Selection:
         """The selection after a place, which parameters give."""
-        ranges = self._ranges(dialect)
-        return replace(selection, after=[sa.or_(*ranges)] if dialect.reads_ranges_in_order else ranges)
+        values = [sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)]
+        ranges = self._ranges(dialect, values)
+        place = None if any(self.falling.values()) else dict(zip(self.columns, values, strict=True))
+        return replace(selection, after=[sa.or_(*ranges)] if dialect.reads_ranges_in_order else ranges, place=place)
 
-    def _ranges(self, dialect: Dialect) -> list[sa.ColumnElement[bool]]:
+    def _ranges(self, dialect: Dialect, place: Sequence[sa.BindParameter[Any]]) -> list[sa.ColumnElement[bool]]:
         """The rows after the place, as ranges of an index over the columns: one for each run of columns with the same
         direction. The nearest range has the values of the place in all columns before the last run.
         """
-        place = [sa.bindparam(AFTER.format(i), type_=column.type) for i, column in enumerate(self.columns)]
         ranges: list[sa.ColumnElement[bool]] = []
         same: list[sa.ColumnElement[bool]] = []
         for falling, run in groupby(zip(self.columns, place, strict=True), lambda at: self.falling[at[0]]):

@@ -5,7 +5,9 @@ A job is claimed while its key is in such a row, which is an open batch. A settl
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -45,10 +47,43 @@ class OpenBatches:
         predicate: sa.ColumnElement[bool] = self._key.in_(self._listed(self.ours if batches is None else batches))
         return predicate
 
-    @property
-    def without(self) -> sa.ColumnElement[bool]:
-        """The predicate of a job that is in no open batch."""
-        predicate: sa.ColumnElement[bool] = self._key.not_in(self._listed(self.ours))
+    def without(self, after: Mapping[sa.Column[Any], Any] | None = None) -> sa.ColumnElement[bool]:
+        """The predicate of a job that is in no open batch, for jobs after this place (None: for all). A place is the
+        values of columns in whose order, which ascends, the jobs are read.
+
+        A job with the values of the place in all columns before the key has a larger key than the place. So it is in no
+        batch whose last key is smaller. For such jobs, which are nearly all, few batches are read.
+        """
+        if not self.have_ranges or after is None or self.key[0] is not list(after)[-1]:
+            return self._in_none(self.ours)
+        *before, (_, key) = after.items()
+        last = self.table.c.last_key
+        among_larger = self._in_none(sa.and_(self.ours, sa.or_(last.is_(None), last > key)))
+        if not before:
+            return among_larger
+        near = sa.and_(*(column == value for column, value in before))
+        return sa.and_(among_larger, sa.or_(near, self._in_none(self.ours)))
+
+    @cached_property
+    def have_ranges(self) -> bool:
+        """Whether a batch says between which keys its keys are: they are single whole numbers."""
+        [first, *others] = self.key
+        return isinstance(first.type, sa.Integer) and not getattr(first.type, "unsigned", False) and not others
+
+    def range_of(self, keys: Sequence[Any]) -> dict[str, int]:
+        """The parameters for the first and the last of these keys."""
+        return {"claimjobs_first": min(keys), "claimjobs_last": max(keys)} if self.have_ranges and keys else {}
+
+    def overlap(self, first: sa.ColumnElement[int], last: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
+        """The predicate of a batch of this queue that may have a key between these two."""
+        if not self.have_ranges:
+            return self.ours
+        table = self.table.c
+        between = sa.and_(table.last_key >= first, table.first_key <= last)
+        return sa.and_(self.ours, sa.or_(table.last_key.is_(None), between))
+
+    def _in_none(self, batches: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
+        predicate: sa.ColumnElement[bool] = self._key.not_in(self._listed(batches))
         return predicate
 
     def _listed(self, batches: sa.ColumnElement[bool]) -> sa.Select[Any]:

@@ -153,6 +153,8 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False, comment="among those of its owner"),
         sa.Column("jobs", sa.Integer, nullable=False, comment="how many jobs it has"),
         sa.Column("keys", json_document(), nullable=False, comment="the keys of its jobs"),
+        sa.Column("first_key", sa.BigInteger, comment="no key is smaller; NULL: keys are not single whole numbers"),
+        sa.Column("last_key", sa.BigInteger, comment="no key is larger; NULL: keys are not single whole numbers"),
         sa.Column("since", Instant, nullable=False, comment="when they were claimed"),
         comment=COMMENT,
         **table_options(),

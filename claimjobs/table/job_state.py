@@ -115,7 +115,7 @@ class StateByBatches(State):
         if state == CLAIMED:
             return self.batches.contain()
         said = self.columns_say(state)
-        return sa.and_(said, self.batches.without) if state == UNCLAIMED else said
+        return sa.and_(said, self.batches.without()) if state == UNCLAIMED else said
 
     def is_claimed_by(self, me: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.and_(self.columns_say(UNCLAIMED), self.batches.contain(self.batches.of(me)))

@@ -87,7 +87,7 @@ class ColumnRoles:
     @property
     def free(self) -> sa.ColumnElement[bool]:
         """The predicate of a job that is in no open batch. True if the columns of a job say whether it is claimed."""
-        return sa.true() if self.batches is None else self.batches.without
+        return sa.true() if self.batches is None else self.batches.without()
 
     @property
     def guard(self) -> sa.ColumnElement[bool]:

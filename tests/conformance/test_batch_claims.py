@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Columns, Queue, Retry
+from claimjobs import Batch, Columns, Queue, Retry
 from claimjobs.errors import BatchesMissing, ClaimsDiffer
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import BATCHES_TABLE, FIRST_OWNER, OWNER_TABLE
@@ -321,9 +321,46 @@ def test_a_search_is_fast_whatever_the_server_expects_in_the_open_batches(backen
     many = f"SELECT {THEIRS['owner_id']}, n, 'jobs', 1, '[0]'::jsonb, now() FROM generate_series(1, 8000) n"
     backend.run(f"INSERT INTO {BATCHES_TABLE} ({columns}) {many}")
     backend.run(f"ANALYZE {BATCHES_TABLE}")
-    search = sa.select(*batches.key).where(batches.without)
+    search = sa.select(*batches.key).where(batches.without())
     literal = search.compile(backend.engine, compile_kwargs={"literal_binds": True})
     with backend.engine.connect() as connection:
         plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {literal}").scalars())
     backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
     assert "hashed SubPlan" in plan
+
+
+def keys_of(batch: Batch) -> list[Any]:
+    return [job.key for job in batch.jobs]
+
+
+def ranges(backend: Backend) -> list[tuple[int, int]]:
+    """The first and the last key of each open batch."""
+    return sorted((row["first_key"], row["last_key"]) for row in backend.rows(BATCHES_TABLE) if row["jobs"])
+
+
+ORDERS: dict[str, Any] = {
+    "by key": "id",
+    "by priority": None,
+    "by key, falling": "-id",
+    "by another column": "d",
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_no_claim_after_a_place_takes_what_is_in_an_open_batch(backend: Backend, order: str) -> None:
+    """Such a claim reads only batches with larger keys, for jobs with the priority of the place."""
+    queue, other = (per_batch(backend, order_by=ORDERS[order]) for _ in range(2))
+    queue.enqueue([{**job, "priority": number % 2} for number, job in enumerate(jobs(20))])
+    keys = sorted(row["id"] for row in backend.rows())
+    theirs = other.claim(3, where=sa.text("priority = 1"))
+    assert ranges(backend) == [(min(keys_of(theirs)), max(keys_of(theirs)))]
+    seen = keys_of(theirs)
+    for size in (2, 5, 3, 4, 3):
+        batch = queue.claim(size)
+        assert len(batch) == size  # none was found that the second look takes out again
+        assert not set(keys_of(batch)) & set(seen)
+        assert (min(keys_of(batch)), max(keys_of(batch))) in ranges(backend)
+        seen += keys_of(batch)
+    assert sorted(seen) == keys
+    queue.close()
+    other.close()
