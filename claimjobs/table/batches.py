@@ -70,9 +70,11 @@ class OpenBatches:
         [first, *others] = self.key
         return isinstance(first.type, sa.Integer) and not getattr(first.type, "unsigned", False) and not others
 
-    def range_of(self, keys: Sequence[Any]) -> dict[str, int]:
+    def range_of(self, keys: Sequence[Any]) -> dict[str, int | None]:
         """The parameters for the first and the last of these keys."""
-        return {"claimjobs_first": min(keys), "claimjobs_last": max(keys)} if self.have_ranges and keys else {}
+        if not self.have_ranges:
+            return {}
+        return {"claimjobs_first": min(keys, default=None), "claimjobs_last": max(keys, default=None)}
 
     def overlap(self, first: sa.ColumnElement[int], last: sa.ColumnElement[int]) -> sa.ColumnElement[bool]:
         """The predicate of a batch of this queue that may have a key between these two."""
