@@ -274,6 +274,19 @@ def test_two_consumers_have_different_rows(backend: Backend, way: str) -> None:
 
 
 @BY_LEASE
+def test_in_any_order_consumers_share_the_rows_of_a_table_that_must_not_be_altered(backend: Backend, way: str) -> None:
+    """A foreign table has no index of claimjobs. So there are no regions, and the claims begin where they always do."""
+    queues = [orders(backend, 30, way=way, order_by=(), bind=backend.new_engine()) for _ in range(2)]
+    batches = [queue.claim(4) for queue in queues]
+    first = [key for batch in batches for key in keys(batch)]
+    assert len(set(first)) == 8
+    for batch in batches:
+        with batch:
+            batch.release()
+    assert sorted(do_all(queues[0]) + do_all(queues[1])) == list(range(1, 31))
+
+
+@BY_LEASE
 def test_what_a_dead_owner_held_is_handed_back(backend: Backend, way: str) -> None:
     dead, other = (still(orders(backend, 4, way=way)) for _ in range(2))
     batch = dead.claim(3)

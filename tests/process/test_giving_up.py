@@ -149,3 +149,18 @@ def test_the_last_line_of_progress_has_the_last_count(anywhere: Backend, tmp_pat
         _, out, _ = command.end()
     last = json.loads(out.splitlines()[-2])
     assert (last["phase"], last["waiting"]) == ("ended", 0)
+
+
+def test_consumers_of_the_wrong_kind_give_up_and_claim_nothing(anywhere: Backend, tmp_path: Path) -> None:
+    """An owner records its claims in rows; these consumers were told to record theirs per batch."""
+    queue = anywhere.queue()
+    queue.enqueue([{"d": "d", "e": "e"}])
+    assert queue.owner_id
+    words = (f"{HANDLERS}:note_job", "--claims", "batches", "--consumers", "1", "--drain", "--json")
+    with started(anywhere, tmp_path, *words) as command:
+        code, out, err = command.end()
+    found = summary(out)
+    assert (code, found["done"], found["left"]) == (exits.GAVE_UP, 0, 1)
+    assert "claims='rows'" in found["gave_up"]
+    assert err.count("ended by ClaimsDiffer") == STRIKES
+    assert [row["status"] for row in anywhere.rows()] == ["unclaimed"]
