@@ -91,9 +91,9 @@ def _engine(url: sa.URL) -> sa.Engine:
     given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
     sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.sessions.on_connect(driver_connection))
-    dialect.sessions.choose_host(engine)
     leave_read_only_members(engine, dialect)
     ask_before_use(engine, dialect)  # a producer has no heartbeat that would find a broken connection
+    dialect.sessions.choose_host(engine)
     return engine
 
 

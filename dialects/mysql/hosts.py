@@ -1,8 +1,12 @@
-"""Several hosts in a URL. No driver of MySQL knows more than one, so we choose the first that takes writes."""
+"""Several hosts in a URL. No driver of MySQL knows more than one, so we choose the first that takes writes.
+
+A primary that is demoted keeps its sessions, and answers what is read as it was then. (A Postgres ends them all.)
+"""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -13,6 +17,10 @@ from claimjobs.dialects.mysql.errors import NO_WRITES, UNREACHABLE, MySQLErrors
 _READ_ONLY: Final = "SELECT @@global.read_only, @@global.innodb_read_only"
 """`super_read_only` switches `read_only` on, too. A later MariaDB has words for these values."""
 _NO: Final = (0, "0", "OFF")
+FRESH: Final = 1.0
+"""Seconds for which a pooled connection is not asked again whether its server takes writes."""
+_ASKED: Final = "claimjobs_asked_for_writes"
+"""The key of a connection's `info` with the time when it was asked."""
 
 
 class Hosts:
@@ -21,6 +29,8 @@ class Hosts:
     def __init__(self, hosts: tuple[str, ...]) -> None:
         """Raises ValueError."""
         parts = [urlsplit(f"//{host}") for host in hosts]
+        if not all(part.hostname for part in parts):
+            raise ValueError("one of its hosts is empty")
         self._addresses = [{"host": part.hostname, "port": part.port or 3306} for part in parts]
 
     @classmethod
@@ -28,6 +38,11 @@ class Hosts:
         """The hosts in the query of a URL (`?host=a:3306&host=b:3306`); None: it has none there."""
         named = url.query.get("host", ())
         return cls((named,) if isinstance(named, str) else named) if named else None
+
+    def listen(self, engine: sa.Engine) -> None:
+        """Choose a host for each connection of an engine, and again when that host takes writes no more."""
+        sa.event.listen(engine, "do_connect", self.connect)
+        sa.event.listen(engine, "checkout", self.leave_if_demoted)
 
     def connect(self, dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:
         """A connection of the driver to the first host that takes writes. Raises the driver's error if none does."""
@@ -45,6 +60,15 @@ class Hosts:
             connection.close()
             failures.append(f"{address['host']}:{address['port']} {NO_WRITES}")
         raise driver.OperationalError(UNREACHABLE, "; ".join(failures))
+
+    def leave_if_demoted(self, driver_connection: Any, record: Any, _proxy: Any) -> None:
+        """Let the pool replace all connections to a server that takes writes no more, before one is used."""
+        now = time.monotonic()
+        if now - record.info.get(_ASKED, now - FRESH) < FRESH:
+            return
+        if not _takes_writes(driver_connection):
+            raise sa.exc.InvalidatePoolError
+        record.info[_ASKED] = now
 
 
 def _takes_writes(driver_connection: Any) -> bool:

@@ -42,7 +42,7 @@ class MySQLSessions(Sessions):
 
     def choose_host(self, engine: sa.Engine) -> None:
         if hosts := Hosts.of(engine.url):
-            sa.event.listen(engine, "do_connect", hosts.connect)
+            hosts.listen(engine)
 
     def on_connect(self, driver_connection: Any) -> None:
         if hasattr(driver_connection, "_read_timeout"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -175,6 +176,19 @@ def test_nobody_is_dead_because_no_server_took_a_heartbeat(synchronous: Pair, qu
     batch.done()
     batch.settle()
     assert batch.lost == ()
+
+
+@pytest.mark.parametrize("pair", ["mysql"], indirect=True)
+def test_who_only_reads_leaves_a_demoted_primary_too(pair: Pair, queue_to: Callable[..., Queue]) -> None:
+    """Its sessions are kept, and would answer for ever as it was then."""
+    reader, producer = queue_to(), queue_to()
+    assert reader.stats().unclaimed == 0
+    pair.demote()
+    pair.promote()
+    with contextlib.suppress(sa.exc.DBAPIError):
+        producer.enqueue(jobs(1))  # refused if the connection is a moment old
+    producer.enqueue(jobs(1))
+    wait_for(lambda: reader.stats().unclaimed == left_on(pair), "it sees the new primary", 5)
 
 
 def test_what_an_asynchronous_failover_loses(pair: Pair, queue_to: Callable[..., Queue]) -> None:

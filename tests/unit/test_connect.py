@@ -146,7 +146,7 @@ def test_the_number_of_a_session_is_asked_for_in_words_that_no_pooler_answers_it
     assert asked.startswith("SELECT connection_id() + 0")
 
 
-@pytest.mark.parametrize("host", ["db1:port", "db1:99999"])
+@pytest.mark.parametrize("host", ["db1:port", "db1:99999", ":3306"])
 def test_a_host_of_several_that_cannot_be_read_is_told(host: str) -> None:
     with pytest.raises(UnknownDatabase, match="the driver cannot use this URL") as raised:
         engine_of(f"mysql://app:{SECRET}@/shop?host=db0&host={host}")
