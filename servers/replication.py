@@ -124,7 +124,10 @@ class MySQLPair(Pair):
         )
 
     def be_synchronous(self) -> None:
-        run(self.replica, "SET GLOBAL rpl_semi_sync_replica_enabled = 1", "STOP REPLICA", "START REPLICA")
+        try:
+            run(self.replica, "SET GLOBAL rpl_semi_sync_replica_enabled = 1", "STOP REPLICA", "START REPLICA")
+        except sa.exc.DBAPIError as error:
+            raise Unavailable(f"this MySQL has no semi-synchronous replication ({self.replica.how})") from error
         timeout = "SET GLOBAL rpl_semi_sync_source_timeout = 3600000"
         run(self.primary, timeout, "SET GLOBAL rpl_semi_sync_source_enabled = 1")
         clients = "SHOW GLOBAL STATUS LIKE 'Rpl_semi_sync_source_clients'"

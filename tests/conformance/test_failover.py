@@ -40,26 +40,26 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @pytest.fixture
 def synchronous(pair: Pair) -> Pair:
     """A commit returns when the replica has it."""
-    pair.be_synchronous()
+    try:
+        pair.be_synchronous()
+    except Unavailable as error:
+        pytest.skip(str(error))
     return pair
 
 
 def _pair(family: Family) -> Iterator[Pair]:
-    try:
-        opened = replicated(family)
-        both = opened.__enter__()
-    except Unavailable as error:
-        if family in MAY_BE_MISSING:
-            pytest.skip(f"no {family} server: {error}")
-        pytest.fail(f"no {family} server: {error}", pytrace=False)
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            both = stack.enter_context(replicated(family))
+        except Unavailable as error:
+            if family in MAY_BE_MISSING:
+                pytest.skip(f"no {family} server: {error}")
+            pytest.fail(f"no {family} server: {error}", pytrace=False)
         engine = sa.create_engine(both.primary.url)
         make(engine, tables_for("jobs"))
         engine.dispose()
         both.wait_until_it_follows()
         yield both
-    finally:
-        opened.__exit__(None, None, None)
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def left_on(pair: Pair) -> int:
 
 @pytest.mark.parametrize(
     ("pair", "how"),
-    [("postgres", "kill"), ("postgres", "demote"), ("mysql", "kill"), ("mysql", "demote"), ("mariadb", "kill")],
+    [("postgres", "kill"), ("postgres", "demote"), ("mysql", "demote"), ("mariadb", "kill")],
     indirect=["pair"],
 )
 def test_work_goes_on_and_each_job_is_settled_once(synchronous: Pair, queue_to: Callable[..., Queue], how: str) -> None:
@@ -191,6 +191,7 @@ def test_who_only_reads_leaves_a_demoted_primary_too(pair: Pair, queue_to: Calla
     wait_for(lambda: reader.stats().unclaimed == left_on(pair), "it sees the new primary", 5)
 
 
+@pytest.mark.parametrize("pair", ["postgres", "mysql"], indirect=True)
 def test_what_an_asynchronous_failover_loses(pair: Pair, queue_to: Callable[..., Queue]) -> None:
     """What was committed in the last moments never happened: new jobs are gone, settled ones are done once more."""
     queue = still(queue_to())
