@@ -103,13 +103,13 @@ def articles(url: str, number: int, *, letters: bool, read_committed: bool = Fal
 # --- on one start line ---------------------------------------------------------------------------------------
 
 
-def share(url: str, number: int, line: Any, *, opened: Opened, **options: Any) -> Share:
-    """What one consumer does of a full table."""
+def share(url: str, number: int, line: Any, *, opened: Opened, work: Hear = nothing, **options: Any) -> Share:
+    """What one consumer does of a full table. `work` is its handler."""
     keys: list[Any] = []
     with opened(url, number, **options) as loop:
         line.wait(SECONDS_TO_START)
         began = now()
-        tally = loop(settled=keys.extend)
+        tally = loop(work=work, settled=keys.extend)
         return Share(keys, began, now(), tally.last or began.at, tally.claims, tally.empty, tally.again)
 
 

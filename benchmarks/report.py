@@ -15,6 +15,10 @@ from benchmarks.harness import Run
 NOT_KNOWN = "-"
 CLIENT = "client ms/1,000"
 """Milliseconds of CPU for 1,000 jobs."""
+SERVER = "server ms/1,000"
+"""Milliseconds of CPU for 1,000 jobs."""
+DISK = "disk"
+"""The share of the time in which somebody waited for it."""
 LOG = "log bytes a job"
 DEAD = "dead rows a job"
 
@@ -143,11 +147,11 @@ def sample(run: Run, at: float | None = None) -> Sample:
         "empty claims": f"{run.empty / run.claims:.0%}" if run.claims else None,
         "run again": run.again,
         CLIENT: run.client_cost * 1000,
-        "server ms/1,000": None if server is None else server * 1000,
+        SERVER: None if server is None else server * 1000,
         LOG: run.each(run.log_bytes),
         DEAD: run.each(run.dead_rows),
         "busy cores": run.busy_cores,
-        "disk": run.disk,
+        DISK: run.disk,
         "limit": run.limit or None,
     }
     return Sample(run.contestant, run.consumers if at is None else at, run.rate, also)

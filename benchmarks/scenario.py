@@ -30,6 +30,7 @@ NAMES = (
     "enqueue",
     "round_trip",
     "slow_handlers",
+    "with_handlers",
     "client",
 )
 """The modules of `benchmarks` that are scenarios, in the order in which they run and are shown."""

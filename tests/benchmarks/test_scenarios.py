@@ -30,10 +30,11 @@ TINY: dict[str, dict[str, Any]] = {
     "enqueue": {"rows": [1_500], "memory": 2_000},
     "round_trip": {"jobs": 800, "delays_ms": [1]},
     "slow_handlers": {"milliseconds": [1], "batch": [100], "batches": [3]},
+    "with_handlers": {"consumers": [2], "handler_ms": [10], "batch": [10], "seconds": 1},
     "client": {"jobs": 300, "repeat": 1},
 }
 ON_EACH = {"order", "held_snapshot", "backlog", "idle", "enqueue"}  # which have SQL of their own
-WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client"}
+WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client", "with_handlers"}
 
 
 def test_each_scenario_has_a_size_for_the_tests() -> None:
@@ -95,12 +96,19 @@ def _cost_of_nothing(samples: list[Sample]) -> None:
     assert all(cast("float", sample.also[name]) > 0 for sample in samples for name in (idle.SENT, idle.COUNTED))
 
 
+def _no_faster_than_its_handlers(samples: list[Sample]) -> None:
+    """Two consumers with batches of 10 that take 10 ms each."""
+    assert [(sample.also["batch"], sample.also["handler ms"]) for sample in samples] == [(10, 10)]
+    assert samples[0].value < 2 * 10 / 0.010
+
+
 CHECKS = {
     "pickup": _by_percentile,
     "idle": _cost_of_nothing,
     "order": _strict_order,
     "round_trip": _one_trip_a_turn,
     "held_snapshot": _followed,
+    "with_handlers": _no_faster_than_its_handlers,
     "enqueue": _beside_two_of_the_driver,
 }
 

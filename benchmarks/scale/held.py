@@ -1,0 +1,116 @@
+"""Held: what the model says of runs that were made, beside what was measured.
+
+From CPU costs, on the cores that consumers and server shared: `drain`, and one consumer behind a delay (`round_trip`)
+or with a slow handler (`slow_handlers`). From runs without a handler, which stand for the whole machine with its
+neighbours: `with_handlers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.article import BATCH
+from benchmarks.contestants import OURS
+from benchmarks.report import Figure
+from benchmarks.scale.costs import NAMES, WITH_HANDLERS, Results
+from benchmarks.scale.model import Cores, Curve, Measured, throughput
+from benchmarks.with_handlers import BATCH as SIZE
+from benchmarks.with_handlers import HANDLER
+
+
+@dataclass(frozen=True)
+class Held:
+    """A run and its prediction."""
+
+    claims: str
+    batch: int
+    handler_ms: float
+    """For a batch."""
+    delay_ms: float
+    """For each request of a consumer."""
+    consumers: int
+    measured: float
+    """Jobs a second."""
+    predicted: float
+
+    @property
+    def error(self) -> float:
+        """Of what was measured: above 0 the model promises too much."""
+        return self.predicted / self.measured - 1
+
+
+def drains(results: Results) -> Iterator[Held]:
+    """Without a handler: from CPU costs, on the cores that consumers and server shared."""
+    drain = results.found("drain")
+    for claims, name in NAMES.items():
+        costs = results.costs(claims, BATCH)
+        station = Cores(results.cores, costs.both)
+        for consumers in map(int, drain.places(name)):
+            predicted = throughput(consumers, costs.commit, station) * BATCH
+            yield Held(claims, BATCH, 0, 0, consumers, drain.value(name, consumers), predicted)
+
+
+def alone(results: Results) -> Iterator[Held]:
+    """One consumer that is often away: behind a delay, or with a slow handler."""
+    costs = results.costs("rows", BATCH)
+    station = Cores(results.cores, costs.both)
+    trips = results.found("round_trip")
+    for delay in trips.places(OURS):
+        predicted = throughput(1, costs.commit + costs.trips * delay / 1000, station) * BATCH
+        yield Held("rows", BATCH, 0, delay, 1, trips.value(OURS, delay), predicted)
+    for handler, measured in _slow(results):
+        yield Held(
+            "rows", BATCH, handler * 1000, 0, 1, measured, throughput(1, costs.commit + handler, station) * BATCH
+        )
+
+
+def _slow(results: Results) -> Iterator[tuple[float, float]]:
+    """Of handlers with as large a batch their own seconds for it, and jobs a second."""
+    sizes, found = results.records["slow_handlers"].facts["sizes"], results.found("slow_handlers")
+    for milliseconds, batch, batches in zip(sizes["milliseconds"], sizes["batch"], sizes["batches"], strict=True):
+        if batch == BATCH:
+            of_all = found.also(OURS, milliseconds, "handler s")
+            yield of_all / batches, found.also(OURS, milliseconds, "jobs/s")
+
+
+def with_handlers(results: Results) -> Iterator[Held]:
+    """From the runs of the same batch without a handler. Nothing if there are none."""
+    if WITH_HANDLERS not in results.records:
+        return
+    figures = results.records[WITH_HANDLERS].figures
+    for batch in dict.fromkeys(int(_number(figure, SIZE)) for figure in figures):
+        of_this = [figure for figure in figures if _number(figure, SIZE) == batch]
+        machine = Measured(Curve([(f.at, f.value / batch) for f in of_this if not _number(f, HANDLER)]))
+        for figure in of_this:
+            if handler_ms := _number(figure, HANDLER):
+                predicted = throughput(int(figure.at), handler_ms / 1000, machine) * batch
+                yield Held("rows", batch, handler_ms, 0, int(figure.at), figure.value, predicted)
+
+
+def _number(figure: Figure, heading: str) -> float:
+    value = figure.also[heading]
+    assert isinstance(value, float | int)
+    return value
+
+
+def median_error(runs: Sequence[Held]) -> float:
+    """The median of the errors, whatever their sign."""
+    return median(abs(run.error) for run in runs)
+
+
+def lines(runs: Sequence[Held]) -> Iterator[tuple[str, ...]]:
+    """A table, the heading first."""
+    yield ("claims", "batch", "handler, ms a batch", "delay, ms", "consumers", "measured", "predicted", "error")
+    for run in runs:
+        yield (
+            run.claims,
+            f"{run.batch:,}",
+            f"{run.handler_ms:.3g}",
+            f"{run.delay_ms:g}",
+            f"{run.consumers}",
+            f"{run.measured:,.0f}",
+            f"{run.predicted:,.0f}",
+            f"{run.error:+.0%}",
+        )
