@@ -89,6 +89,7 @@ bench-pages: $(READY) ## the two above into files, and the pages and pictures of
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS) --json benchmarks/results
 	@$(BIN)/python -m benchmarks.peers --claims rows batches $(PEERS_ARGS) --json docs/benchmarks-peers.json
 	@$(BIN)/python -m docs.make_benchmarks
+	@$(BIN)/python -m docs.make_scale
 	@$(BIN)/python -m docs.make_peers
 
 examples: $(READY) ## the systems of five articles at their own size, on Postgres and MySQL: the author's figures beside ours (EXAMPLES_ARGS=--small)

@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--round-trip-ms", type=float, default=ROUND_TRIP_MS, help="from a consumer to the primary")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the folder of measured figures")
     parser.add_argument("--held", action="store_true", help="instead: predictions beside what was measured")
-    parser.add_argument("--measure", action="store_true", help="as --held, after new runs with handlers; 6 minutes")
+    parser.add_argument("--measure", action="store_true", help="as --held, after new runs with handlers; 10 minutes")
     parser.add_argument("--small", action="store_true", help="with --measure: seconds, to see that it works")
     return parser
 

@@ -19,6 +19,9 @@ from benchmarks.scale.model import Cores, Curve, Measured, throughput
 from benchmarks.with_handlers import BATCH as SIZE
 from benchmarks.with_handlers import HANDLER
 
+FEW = (2, 4)
+"""Consumers on the two cores of these runs."""
+
 
 @dataclass(frozen=True)
 class Held:
@@ -95,9 +98,21 @@ def _number(figure: Figure, heading: str) -> float:
     return value
 
 
-def median_error(runs: Sequence[Held]) -> float:
-    """The median of the errors, whatever their sign."""
-    return median(abs(run.error) for run in runs)
+def groups(results: Results) -> Iterator[tuple[str, Sequence[Held]]]:
+    """The runs by what they have in common."""
+    drained, one = list(drains(results)), list(alone(results))
+    yield "drain, one consumer", [run for run in drained if run.consumers == 1]
+    yield "drain, two and four", [run for run in drained if run.consumers in FEW]
+    yield "drain, eight and ten", [run for run in drained if run.consumers > max(FEW)]
+    yield "one consumer, 1 to 10 ms away", [run for run in one if run.delay_ms]
+    yield "one consumer, a slow handler", [run for run in one if run.handler_ms]
+    yield "one to eight consumers, handlers of 10 and 50 ms a batch", list(with_handlers(results))
+
+
+def spread(runs: Sequence[Held]) -> tuple[str, ...]:
+    """Of the errors the least, the median and the most; nothing of no runs."""
+    errors = [run.error for run in runs]
+    return tuple(f"{error:+.0%}" for error in (min(errors), median(errors), max(errors))) if errors else ("-",) * 3
 
 
 def lines(runs: Sequence[Held]) -> Iterator[tuple[str, ...]]:

@@ -17,6 +17,7 @@ from benchmarks.scale.costs import RESULTS, read
 from benchmarks.scale.held import Held
 from benchmarks.scale.model import Cores, Curve, Measured, consumers_for, throughput
 from benchmarks.scale.sizes import Primary
+from docs import make_benchmarks, make_scale
 
 TURN = 0.002
 CONSTANT = Curve([(1, TURN)])
@@ -134,6 +135,13 @@ def test_the_command_shows_sizes_and_what_they_are_held_against(
     monkeypatch.setattr(sys, "argv", ["scale", "--held", "--backend", "mysql"])
     command.main()
     assert "drains, predicted from CPU costs" in capsys.readouterr().out
+
+
+def test_the_page_and_its_pictures_are_those_of_the_results() -> None:
+    text = make_scale.PAGE.read_text(encoding="utf-8")
+    drawn = make_scale.pictures()
+    there = {name: (make_benchmarks.IMAGES / name).read_text(encoding="utf-8") for name in drawn}
+    assert (make_scale.page(text), drawn) == (text, there), "run `python -m docs.make_scale`"
 
 
 def test_the_command_measures_runs_to_be_held_against(tmp_path: Path) -> None:
