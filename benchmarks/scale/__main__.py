@@ -46,6 +46,7 @@ def _sizes(results: Results, options: argparse.Namespace) -> Iterator[tuple[str,
 
 def _held(results: Results, _options: argparse.Namespace) -> Iterator[tuple[str, Sequence[tuple[str, ...]]]]:
     yield "drains, predicted from CPU costs", list(held.lines(list(held.drains(results))))
+    yield "two consumers, predicted from CPU costs", list(held.lines(list(held.by_batch(results))))
     yield "one consumer that is often away, predicted from CPU costs", list(held.lines(list(held.alone(results))))
     if runs := list(held.with_handlers(results)):
         yield "drains with a handler, predicted from those without", list(held.lines(runs))

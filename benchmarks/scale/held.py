@@ -1,20 +1,20 @@
 """Held: what the model says of runs that were made, beside what was measured.
 
-From CPU costs, on the cores that consumers and server shared: `drain`, and one consumer behind a delay (`round_trip`)
-or with a slow handler (`slow_handlers`). From runs without a handler, which stand for the whole machine with its
-neighbours: `with_handlers`.
+From CPU costs, on the cores that consumers and server shared: `drain`, `batch_size`, and one consumer behind a delay
+(`round_trip`) or with a slow handler (`slow_handlers`). From runs without a handler, which stand for the whole machine
+with its neighbours: `with_handlers`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from benchmarks.article import BATCH
 from benchmarks.contestants import OURS
 from benchmarks.report import Figure
-from benchmarks.scale.costs import NAMES, WITH_HANDLERS, Results
+from benchmarks.scale.costs import NAMES, TWO, WITH_HANDLERS, Results
 from benchmarks.scale.model import Cores, Curve, Measured, throughput
 from benchmarks.with_handlers import BATCH as SIZE
 from benchmarks.with_handlers import HANDLER
@@ -44,15 +44,27 @@ class Held:
         return self.predicted / self.measured - 1
 
 
-def drains(results: Results) -> Iterator[Held]:
-    """Without a handler: from CPU costs, on the cores that consumers and server shared."""
+def drains(results: Results, *, competing: bool = True) -> Iterator[Held]:
+    """Without a handler, in batches of 100. Not `competing`: from the costs of one consumer, as if nobody made a turn
+    of another dearer.
+    """
     drain = results.found("drain")
     for claims, name in NAMES.items():
         costs = results.costs(claims, BATCH)
-        station = Cores(results.cores, costs.both)
+        demand = costs.both if competing else Curve(costs.both.points[:1])
         for consumers in map(int, drain.places(name)):
-            predicted = throughput(consumers, costs.commit, station) * BATCH
+            predicted = throughput(consumers, costs.commit, Cores(results.cores, demand)) * BATCH
             yield Held(claims, BATCH, 0, 0, consumers, drain.value(name, consumers), predicted)
+
+
+def by_batch(results: Results) -> Iterator[Held]:
+    """Two consumers without a handler, in batches of other sizes."""
+    found = results.found("batch_size")
+    for claims, name in NAMES.items():
+        for batch in map(int, found.places(name)):
+            costs = results.costs(claims, batch)
+            predicted = throughput(TWO, costs.commit, Cores(results.cores, costs.both)) * batch
+            yield Held(claims, batch, 0, 0, TWO, found.value(name, batch), predicted)
 
 
 def alone(results: Results) -> Iterator[Held]:
@@ -103,10 +115,16 @@ def groups(results: Results) -> Iterator[tuple[str, Sequence[Held]]]:
     drained, one = list(drains(results)), list(alone(results))
     yield "drain, one consumer", [run for run in drained if run.consumers == 1]
     yield "drain, two and four", [run for run in drained if run.consumers in FEW]
-    yield "drain, eight and ten", [run for run in drained if run.consumers > max(FEW)]
+    yield "drain, eight and ten", _of_many(drained)
+    yield "drain, eight and ten, from the costs of one", _of_many(drains(results, competing=False))
+    yield "drain, two, batches of 10 to 1,000", list(by_batch(results))
     yield "one consumer, 1 to 10 ms away", [run for run in one if run.delay_ms]
     yield "one consumer, a slow handler", [run for run in one if run.handler_ms]
     yield "one to eight consumers, handlers of 10 and 50 ms a batch", list(with_handlers(results))
+
+
+def _of_many(runs: Iterable[Held]) -> list[Held]:
+    return [run for run in runs if run.consumers > max(FEW)]
 
 
 def spread(runs: Sequence[Held]) -> tuple[str, ...]:
