@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.report import aligned
 from benchmarks.scale import held, sizes
-from benchmarks.scale.costs import NAMES, RESULTS, WITH_HANDLERS, Results, read
+from benchmarks.scale.costs import NAMES, RESULTS, WITH_HANDLERS, NotMeasured, Results, read
 from benchmarks.scale.sizes import Primary
 from servers.sources import BACKENDS
 
@@ -23,7 +23,15 @@ ROUND_TRIP_MS = 0.5
 
 def main() -> None:
     """`python -m benchmarks.scale`"""
-    options = _parser().parse_args()
+    parser = _parser()
+    options = parser.parse_args()
+    try:
+        _run(options)
+    except NotMeasured as error:
+        parser.error(str(error))
+
+
+def _run(options: argparse.Namespace) -> None:
     if options.measure:
         _measure(options)
     for backend in options.backend:

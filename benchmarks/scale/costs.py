@@ -29,6 +29,10 @@ TWO = 2
 OF_1000_IN_MS = 1e-6
 
 
+class NotMeasured(Exception):
+    """A cost stands in no file: says which scenario to run first."""
+
+
 @dataclass(frozen=True)
 class Costs:
     """Of a turn."""
@@ -78,9 +82,12 @@ class Results:
         return Found(self.records[name].figures)
 
     def costs(self, claims: str, batch: int) -> Costs:
-        """Raises KeyError where this was not measured."""
+        """Raises NotMeasured for a size of a batch that no scenario had."""
         name = NAMES[claims]
         drain = self.found("drain")
+        if batch not in (BATCH, *self.found("batch_size").places(name)):
+            run = f"python -m benchmarks.batch_size --batch 10,{batch},1000 --backend {self.backend} --json FOLDER"
+            raise NotMeasured(f"batches of {batch} were not measured on {self.backend}: run `{run}` first")
         return Costs(
             batch,
             client=self._cpu(name, report.CLIENT, batch),
@@ -108,9 +115,9 @@ class Results:
 
 
 def read(backend: str, folder: Path = RESULTS) -> Results:
-    """What the files of a folder say of a kind of server. Raises FileNotFoundError: which scenario to run first."""
+    """What the files of a folder say of a kind of server. Raises NotMeasured."""
     paths = {name: folder / f"{name}-{backend}.json" for name in (*NEEDED, WITH_HANDLERS)}
     if missing := [name for name in NEEDED if not paths[name].exists()]:
         run = f"python -m benchmarks --only {' '.join(missing)} --backend {backend} --json {folder}"
-        raise FileNotFoundError(f"{folder} has no costs on {backend}: run `{run}` first")
+        raise NotMeasured(f"{folder} has no costs on {backend}: run `{run}` first")
     return Results(backend, {name: scenario.read(path) for name, path in paths.items() if path.exists()})

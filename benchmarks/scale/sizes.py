@@ -57,7 +57,7 @@ class Size:
 
 
 def size(results: Results, claims: str, batch: int, primary: Primary) -> Size:
-    """Raises KeyError where the costs were not measured."""
+    """Raises NotMeasured."""
     costs = results.costs(claims, batch)
     jobs = primary.most(costs)
     turns = jobs / batch

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.scale import __main__ as command
 from benchmarks.scale import held, sizes
-from benchmarks.scale.costs import RESULTS, read
+from benchmarks.scale.costs import RESULTS, NotMeasured, read
 from benchmarks.scale.held import Held
 from benchmarks.scale.model import Cores, Curve, Measured, consumers_for, throughput
 from benchmarks.scale.sizes import Primary
@@ -121,8 +121,19 @@ def test_what_is_held_has_a_sign(backend: str) -> None:
 
 def test_costs_that_were_not_measured_name_the_command(tmp_path: Path) -> None:
     shutil.copy(RESULTS / "drain-mysql.json", tmp_path)
-    with pytest.raises(FileNotFoundError, match="--only batch_size round_trip slow_handlers --backend mysql --json"):
+    with pytest.raises(NotMeasured, match="--only batch_size round_trip slow_handlers --backend mysql --json"):
         read("mysql", tmp_path)
+
+
+def test_a_batch_that_was_not_measured_names_the_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["scale", "--batch", "77"])
+    with pytest.raises(SystemExit):
+        command.main()
+    assert (
+        "batches of 77 were not measured on postgres: run `python -m benchmarks.batch_size" in capsys.readouterr().err
+    )
 
 
 def test_the_command_shows_sizes_and_what_they_are_held_against(
