@@ -57,6 +57,11 @@ TRYING_AGAIN: Final = "trying_again"
 OUTAGE_OVER: Final = "outage_over"
 """A transaction succeeded after it was tried again for a while."""
 
+REPLICA_LEFT: Final = "replica_left"
+"""Candidates are read from the primary, because the replica lags or does not answer."""
+REPLICA_USED: Final = "replica_used"
+"""Candidates are read from the replica again."""
+
 # --- processes ---------------------------------------------------------------------------------------------------
 
 RUN_STARTED: Final = "run_started"

@@ -47,6 +47,8 @@ class Report:
     """Keys found in phase 1."""
     collisions: int = 0
     """Candidates that another consumer had locked or claimed before phase 2."""
+    replica_reads: int = 0
+    """How often candidates were read from a replica."""
     claimed: int = 0
     done: int = 0
     retried: int = 0

@@ -66,6 +66,14 @@ class Pair:
         """From now on nothing reaches the replica."""
         raise NotImplementedError
 
+    def reconnect(self) -> None:
+        """The replica, which was cut off, follows again."""
+        raise NotImplementedError
+
+    def delay(self, seconds: int) -> None:
+        """From now on the replica is so far behind."""
+        raise NotImplementedError
+
     def promote(self) -> None:
         """Let the replica take writes."""
         raise NotImplementedError
@@ -103,6 +111,13 @@ class PostgresPair(Pair):
         run(self.replica, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()")
         wait_until(lambda: not ask(self.primary, "SELECT pid FROM pg_stat_replication"), "the standby is cut off")
 
+    def reconnect(self) -> None:
+        conninfo = _conninfo(self.primary)
+        run(self.replica, f"ALTER SYSTEM SET primary_conninfo = '{conninfo}'", "SELECT pg_reload_conf()")
+
+    def delay(self, seconds: int) -> None:
+        run(self.replica, f"ALTER SYSTEM SET recovery_min_apply_delay = '{seconds}s'", "SELECT pg_reload_conf()")
+
     def promote(self) -> None:
         run(self.replica, "SELECT pg_promote()")
 
@@ -135,6 +150,13 @@ class MySQLPair(Pair):
 
     def cut_off(self) -> None:
         run(self.replica, "STOP REPLICA IO_THREAD")
+
+    def reconnect(self) -> None:
+        run(self.replica, "START REPLICA IO_THREAD")
+
+    def delay(self, seconds: int) -> None:
+        change = f"CHANGE REPLICATION SOURCE TO SOURCE_DELAY = {seconds}"
+        run(self.replica, "STOP REPLICA SQL_THREAD", change, "START REPLICA SQL_THREAD")
 
     def promote(self) -> None:
         """What the replica has received is in its tables first."""
@@ -173,6 +195,12 @@ class MariaDBPair(Pair):
 
     def cut_off(self) -> None:
         run(self.replica, "STOP SLAVE IO_THREAD")
+
+    def reconnect(self) -> None:
+        run(self.replica, "START SLAVE IO_THREAD")
+
+    def delay(self, seconds: int) -> None:
+        run(self.replica, "STOP SLAVE", f"CHANGE MASTER TO MASTER_DELAY = {seconds}", "START SLAVE")
 
     def promote(self) -> None:
         """What the replica has received is in its tables first."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.claim.batch_claims import BatchClaims
 from claimjobs.claim.batch_statement import batch_statement
+from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.find_and_lock import LockStrategy, lock_strategy
 from claimjobs.claim.one_statement import OneStatement
+from claimjobs.claim.replica import FindOnReplica, Replica
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.claim.two_phases import LockOnly, TwoPhases
 from claimjobs.options import HoldKind, LockKind
@@ -26,11 +29,14 @@ def strategy_for(
     lock: LockKind = "rows",
     session_lock: bool | None = None,
     careful: bool = False,
+    replica: Replica | None = None,
 ) -> ClaimStrategy:
     """The strategy for these settings. Strategies that most users do not need are imported only when they are chosen.
 
     `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: a claim
     by advisory locks asks each new session.
+
+    `replica`: where candidates are found; None: where they are locked.
 
     `careful`: a claim by lease locks rows before it marks them. So it raises Unmarked if the database swallows the
     mark. A statement that checks and marks at once cannot distinguish that from rows that others have claimed.
@@ -40,22 +46,31 @@ def strategy_for(
 
         return advisory_strategy(backend, selection, now, hold, session_lock=session_lock, careful=careful)
     if (batches := backend.roles.batches) is not None:
-        in_one = batch_statement(backend, selection, batches) if backend.user_table is None else None
-        return BatchClaims(backend, batches, _locks(backend, selection, now), in_one)
+        simple = backend.user_table is None and replica is None
+        in_one = batch_statement(backend, selection, batches) if simple else None
+        return BatchClaims(backend, batches, _locks(backend, selection, now, replica), in_one)
     if hold == "transaction":
-        return LockOnly(_locks(backend, selection, now))
+        return LockOnly(_locks(backend, selection, now, replica))
     if backend.user_table is not None:
         from claimjobs.claim.side_car import SideCarStrategy  # noqa: PLC0415
 
         return SideCarStrategy(backend, selection, now)
-    at_once = backend.dialect.claims_in_one_statement and not careful
-    return (OneStatement if at_once else TwoPhases)(backend, selection, now)
+    if backend.dialect.claims_in_one_statement and not careful and replica is None:
+        return OneStatement(backend, selection, now)
+    values = ClaimedValues(backend.roles)
+    return TwoPhases(backend, _lock(backend, selection, replica, values.names), values, now)
 
 
-def _locks(backend: Backend, selection: Selection, now: sa.ColumnElement[Any]) -> LockStrategy:
+def _lock(backend: Backend, selection: Selection, replica: Replica | None, known: Sequence[str] = ()) -> LockStrategy:
+    if replica is not None:
+        return FindOnReplica(backend, selection, replica, known)
+    return lock_strategy(backend, selection, known)
+
+
+def _locks(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], replica: Replica | None) -> LockStrategy:
     """How jobs are found and locked, for a claim that does not write into them."""
     if backend.user_table is not None:
         from claimjobs.claim.side_car import side_car_locks  # noqa: PLC0415
 
         return side_car_locks(backend, selection, now)
-    return lock_strategy(backend, selection)
+    return _lock(backend, selection, replica)

@@ -61,8 +61,12 @@ class FindThenLock(LockStrategy):
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
         rows = self._finder.rows(connection, request)
-        if not rows:
-            return NOTHING
+        return self.lock_candidates(connection, rows, request, marked) if rows else NOTHING
+
+    def lock_candidates(
+        self, connection: sa.Connection, rows: Sequence[Any], request: ClaimRequest, marked: Mapping[str, Any]
+    ) -> ClaimResult:
+        """Lock those of the candidates that are still free. `rows`: of a search."""
         candidates, size = first_group(rows, request.size)
         jobs = self._locked(connection, candidates, size, marked)
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))

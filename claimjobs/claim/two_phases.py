@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from claimjobs.claim.claimed_values import ClaimedValues
-from claimjobs.claim.find_and_lock import LockStrategy, lock_strategy
+from claimjobs.claim.find_and_lock import LockStrategy
 from claimjobs.claim.mark import Mark
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.dialects import Key
-from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 
 
@@ -18,9 +17,11 @@ class TwoPhases(ClaimStrategy):
 
     needs_no_transaction = False
 
-    def __init__(self, backend: Backend, selection: Selection, now: sa.ColumnElement[object]) -> None:
-        self._values = ClaimedValues(backend.roles)
-        self._lock = lock_strategy(backend, selection, known=self._values.names)
+    def __init__(
+        self, backend: Backend, lock: LockStrategy, values: ClaimedValues, now: sa.ColumnElement[object]
+    ) -> None:
+        """`lock` does not read the columns of `values`."""
+        self._lock, self._values = lock, values
         self._mark = Mark(backend, now)
         self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
 

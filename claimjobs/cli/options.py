@@ -58,7 +58,7 @@ def _note_before(context: click.Context, option: click.Parameter, value: str | N
     if value is not None:
         context.meta.setdefault(BEFORE, {})[option.name] = value
     if option.name == "url":
-        _remember(context, option, value)
+        remember_url(context, option, value)
 
 
 def with_variables(command: click.Command, *path: str) -> click.Command:
@@ -83,13 +83,14 @@ def url_option(command: AnyCommand) -> AnyCommand:
         cls=Anywhere,
         envvar="CLAIMJOBS_URL",
         metavar="URL",
-        callback=_remember,
+        callback=remember_url,
         help="mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL, which other users of the "
         "machine cannot read. Without one: an embedded Postgres.",
     )(command)
 
 
-def _remember(context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+def remember_url(context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
+    """Remember a URL, whose password must be in no message."""
     if url:
         context.meta.setdefault(URLS, []).append(url)
     return url

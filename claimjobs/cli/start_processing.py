@@ -15,7 +15,7 @@ from claimjobs.cli.console import write_nowhere
 from claimjobs.cli.listening import bind_option, port_option
 from claimjobs.cli.log_format import LogFormat, log_format_option
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
-from claimjobs.cli.options import database, url_option
+from claimjobs.cli.options import database, remember_url, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
 from claimjobs.options import Liveness, Retry
@@ -152,6 +152,13 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     help="Write the table as an SVG.",
 )
 @url_option
+@click.option(
+    "--candidates-url",
+    envvar="CLAIMJOBS_CANDIDATES_URL",
+    metavar="URL",
+    callback=remember_url,
+    help="A replica of the database. Claims are searched for there, and locked on the primary, which is --url.",
+)
 @claim_options
 @click.pass_context
 def start_processing(
@@ -184,6 +191,7 @@ def start_processing(
     log_format: LogFormat,
     file: Path | None,
     url: str | None,
+    candidates_url: str | None,
     shape: Shape,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
@@ -236,6 +244,7 @@ def start_processing(
         plan = Plan(
             reached,
             shape,
+            candidates=candidates_url,
             handler=handler,
             per=per,
             size=batch_size,

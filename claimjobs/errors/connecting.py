@@ -49,6 +49,16 @@ class PoolerUnfit(ConnectionFailed):
         )
 
 
+class ReplicaUnfit(ConnectionFailed):
+    """Candidates cannot be read from the replica."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        super().__init__(
+            f"no candidates of table {table!r} can be read from the replica ({reason}): give the URL of a replica of "
+            f"the same database, and an account with SELECT on {table} and claimjobs_owners"
+        )
+
+
 class StatementTimedOut(ClaimjobsError):
     """The server ended a statement that exceeded a time limit of the server, at every attempt."""
 

@@ -26,6 +26,7 @@ from claimjobs.batch.still_due import StillDueRows
 from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.claim.choose_strategy import strategy_for
 from claimjobs.claim.probe import Probe
+from claimjobs.claim.replica import FindOnReplica, Replica
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import NOTHING, ClaimResult, ClaimStrategy
 from claimjobs.control import Control
@@ -79,6 +80,7 @@ class QueueParts:
         self._finish: tuple[Finish | None] | None = None
         self._still_due_rows: StillDueRows | None = None
         self._plan: ClaimPlan | None = None
+        self._replica: Replica | None = None
         self._hold: LeaseHold | TransactionHold | None = None
         self._idle_owner: IdleOwner | None = None
         self._enqueuer: Enqueuer | None = None
@@ -367,7 +369,24 @@ class QueueParts:
             lock=chosen.lock,
             session_lock=chosen.liveness.session_lock,
             careful=careful,
+            replica=None if careful else self.replica,
         )
+
+    @property
+    def replica(self) -> Replica | None:
+        """The replica from which candidates are read, if one was given."""
+        chosen = self._settings
+        with self._preparing:
+            if self._replica is None and chosen.candidates is not None:
+                beat = chosen.liveness.beat
+                self._replica = Replica(chosen.candidates, self.backend, beat=beat, report=self._report)
+                self._finalizers.append(weakref.finalize(self, self._replica.close))
+            return self._replica
+
+    def check_replica(self) -> None:
+        """Read candidates from the replica once, if one was given. Raises ReplicaUnfit, or ConnectionFailed."""
+        if self.replica is not None:
+            FindOnReplica(self.backend, self.selector.selection(None), self.replica).require_replica()
 
     @property
     def selector(self) -> Selector:
@@ -428,4 +447,4 @@ class QueueParts:
         """Close the connections. Parts are built again when they are needed again."""
         while self._finalizers:
             self._finalizers.pop()()
-        self._hold = self._idle_owner = None
+        self._hold = self._idle_owner = self._replica = self._plan = None

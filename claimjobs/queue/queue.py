@@ -78,6 +78,10 @@ class Queue:
     `<table>_claims`, and nothing is written into the table itself. The default of `on_done` is `"keep"` then;
     `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
 
+    `candidates` is a URL or an engine of a replica of the database: a claim searches there, and locks and checks again
+    on the primary. It lags: what it lists too late counts as a collision. Candidates come from the primary while the
+    replica does not answer, is more than 10 s behind, or leads to no job.
+
     Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerTooOld or UnfitTable
     (TableMissing, ColumnMissing, ...) if it cannot work. A Queue that holds by lease registers as one owner at its
     first claim. Several threads may use it; another process needs a Queue of its own (CrossedFork).
@@ -100,6 +104,7 @@ class Queue:
         on_done: OnDone | None = None,
         on_retry: Hook | None = None,
         on_dead: Hook | None = None,
+        candidates: str | sa.URL | sa.Engine | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
     ) -> None:
@@ -120,6 +125,7 @@ class Queue:
             retry=retry or Retry(),
             liveness=liveness or Liveness(),
             on_done=on_done,
+            candidates=None if candidates is None else engine_of(candidates),
             dialect=dialect,
             now=database_now() if now is None else now,
             hooks=Hooks(on_retry, on_dead),
@@ -375,6 +381,7 @@ class Queue:
         self._parts.check_session_lock()
         self._parts.settler()
         self._parts.check_selection()
+        self._parts.check_replica()
         with connected(self.engine) as connection:
             require_writes(connection, self._parts.backend)
         explaining.require_capabilities(self.engine, self._parts, self._chosen)

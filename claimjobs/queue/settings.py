@@ -56,6 +56,8 @@ class Settings:
     liveness: Liveness
     on_done: OnDone | None
     """None: the default of the table, see `table.on_done`."""
+    candidates: sa.Engine | None
+    """Of a replica from which candidates are read; None: they are read where they are locked."""
     dialect: Dialect | None
     now: sa.ColumnElement[Any]
     hooks: Hooks
@@ -76,6 +78,8 @@ class Settings:
             )
         if self.side_car is not None:
             self._check_side_car(self.side_car)
+        if self.candidates is not None and (self.side_car is not None or self.lock == "advisory"):
+            raise ValueError("candidates are not read from a replica with a side-car or lock='advisory': leave one out")
         if self.per_batch and not self.by_lease:
             raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
         if self.per_batch and self.lock == "advisory":

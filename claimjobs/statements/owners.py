@@ -45,6 +45,11 @@ def expect(owners: sa.Table) -> sa.Update:
     return expected.values(beat=database_now(), server_since=None)
 
 
+def newest_beat(owners: sa.Table, claims: str) -> sa.Select[Any]:
+    """When an owner of the table `claims` wrote the newest heartbeat."""
+    return sa.select(sa.func.max(owners.c.beat, type_=Instant)).where(owners.c.claims == claims)
+
+
 def alive(owners: sa.Table) -> sa.ColumnElement[bool]:
     """The predicate that `me` was not declared dead. It guards the statements that write for this owner."""
     return sa.exists().where(me(owners), owners.c.died.is_(None))

@@ -62,6 +62,8 @@ class Plan:
 
     url: str = field(repr=False)  # holds a password
     shape: Shape = field(default_factory=Shape)
+    candidates: str | None = field(default=None, repr=False)
+    """The URL of a replica from which candidates are read."""
     handler: str | None = None
     per: Per | None = None
     size: int = 100
@@ -82,7 +84,8 @@ class Plan:
 
     def queue(self) -> Queue:
         """A new Queue for this process."""
-        return self.shape.queue(sa.make_url(self.url), liveness=self.liveness, retry=self.retry)
+        options = {"liveness": self.liveness, "retry": self.retry, "candidates": self.candidates}
+        return self.shape.queue(sa.make_url(self.url), **options)
 
     def check(self, generators: int) -> None:
         """Check the table and the handler before a process is started. Raises ClaimjobsError."""
