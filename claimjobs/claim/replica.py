@@ -33,7 +33,7 @@ from claimjobs.table.backend import Backend
 
 MOST_LAG: Final = 10.0
 """Seconds. If the replica is further behind, candidates come from the primary."""
-LOOK_EVERY: Final = 1.0
+MEASURE_EVERY: Final = 1.0
 """Seconds between two measurements of the lag; and how long the replica is left after a claim in vain."""
 LONGEST_READ: Final = 2.0
 """Seconds after which a replica that does not answer is left."""
@@ -61,7 +61,7 @@ class Replica:
         self._connection: sa.Connection | None = None
         self._one_at_a_time = threading.Lock()
         self._pauses = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
-        self._look_at = self._back_at = 0.0
+        self._measure_at = self._back_at = 0.0
         self._is_left = False
 
     def rows(
@@ -86,7 +86,7 @@ class Replica:
 
     def pass_over(self) -> None:
         """Leave the replica for a moment: none of its candidates could be claimed."""
-        self._back_at = time.monotonic() + LOOK_EVERY
+        self._back_at = time.monotonic() + MEASURE_EVERY
 
     def require(self, search: sa.Select[Any], parameters: Mapping[str, Any]) -> None:
         """Read candidates. Raises ReplicaUnfit, or ConnectionFailed."""
@@ -104,11 +104,11 @@ class Replica:
 
     def _lag(self, primary: sa.Connection) -> float:
         """Seconds, at least. 0 between two measurements, and as long as no heartbeat is known."""
-        if time.monotonic() < self._look_at:
+        if time.monotonic() < self._measure_at:
             return 0.0
         now: datetime = primary.execute(sa.select(database_now())).scalar_one()
         [[newest]] = self._read(self._newest_beat, {})
-        self._look_at = time.monotonic() + LOOK_EVERY
+        self._measure_at = time.monotonic() + MEASURE_EVERY
         return 0.0 if newest is None else (now - newest).total_seconds() - self._beat
 
     def _read(self, query: sa.Select[Any], parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
@@ -126,7 +126,7 @@ class Replica:
 
     def _leave(self, why: str) -> None:
         self._back_at = time.monotonic() + self._pauses.pause()
-        self._look_at = 0.0
+        self._measure_at = 0.0
         if not self._is_left:
             self._is_left = True
             fields = {"event": REPLICA_LEFT, "queue": self._name, "error": why}

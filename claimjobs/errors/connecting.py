@@ -54,8 +54,8 @@ class ReplicaUnfit(ConnectionFailed):
 
     def __init__(self, table: str, reason: str) -> None:
         super().__init__(
-            f"no candidates of table {table!r} can be read from the replica ({reason}): give the URL of a replica of "
-            f"the same database, and an account with SELECT on {table} and claimjobs_owners"
+            f"no candidates of table {table!r} can be read from the replica ({reason}): check that it is "
+            f"a replica of the same database, and give an account with SELECT on {table} and claimjobs_owners"
         )
 
 

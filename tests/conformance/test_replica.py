@@ -134,7 +134,7 @@ def test_a_replica_that_is_too_far_behind_is_left_and_used_again(
 ) -> None:
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(module, "MOST_LAG", 0.5)
-    monkeypatch.setattr(module, "LOOK_EVERY", 0.05)
+    monkeypatch.setattr(module, "MEASURE_EVERY", 0.05)
     queue = queue_at()
     queue.enqueue(jobs(40))
     assert queue.owner_id

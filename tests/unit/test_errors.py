@@ -60,6 +60,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "SessionReadOnly": ("emails", "transaction_read_only = on", "SET SESSION TRANSACTION READ WRITE"),
     "SettingUnfit": ("sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"),
     "NoOpenTransaction": ("is held by lease",),
+    "ReplicaUnfit": ("jobs", "no such table"),
     "PoolerUnfit": ("postgresql://h/d", "no transactions"),
     "BatchRolledBack": ("deadlock",),
     "TooLate": (7,),
