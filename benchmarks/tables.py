@@ -50,7 +50,7 @@ def _say(url: str, statement: str) -> None:
 
 def clear(url: str) -> None:
     with connected(url) as db, db.cursor() as cursor:
-        cursor.execute("drop table if exists jobs, claimjobs_owners, claimjobs_queues")
+        cursor.execute("drop table if exists jobs, claimjobs_owners, claimjobs_queues, claimjobs_batches")
         if is_postgres(url):
             cursor.execute("drop type if exists jobs_status")
         db.commit()
