@@ -182,8 +182,10 @@ def _is_straight(connection: sa.Connection) -> bool:
 
     SQLAlchemy checks this before each statement; some of it has no public name.
     """
-    engine, dialect = connection.engine, connection.dialect
-    if connection._has_events or engine._has_events or dialect._has_events or connection._echo:
+    engine, heard = connection.engine, connection.dialect.dispatch
+    if connection._has_events or engine._has_events or connection._echo:
+        return False
+    if heard.do_execute or heard.do_execute_no_params or heard.do_setinputsizes:  # others do not hear of a statement
         return False
     translated = "schema_translate_map" in connection.get_execution_options()
     if translated or connection.get_nested_transaction() is not None:
