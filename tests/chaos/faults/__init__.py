@@ -32,8 +32,8 @@ FAULTS: Final = (
         limit=5,
         place=network.in_a_namespace,
     ),
-    # A settle waits a second for a row lock, InnoDB up to two: it looks once a second which waits are over. No heartbeat
-    # is written meanwhile, so a lease of 2 s is over when the machine is busy.
+    # A settle waits a second for a row lock, on InnoDB up to two, because that checks once a second which waits are
+    # over. No heartbeat is written meanwhile, so a lease of 2 s is over when the machine is busy.
     Fault("row locks in a stranger's long transaction", server.hold_row_locks, ALL_SORTS.but(lease=4.0), 3, 5),
     Fault("clocks of clients off by hours", work.kill_one_of_another_time, ALL_SORTS.but(clock=5.0), times=4, limit=5),
     Fault("out of connections", server.exhaust_connections, ALL_SORTS.but(lease=2.0), times=2, limit=5),
