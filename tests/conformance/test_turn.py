@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
+from claimjobs.database.connect import engine_of
 from claimjobs.errors import BadPredicate
 from claimjobs.options import ClaimsKind, HoldKind, Liveness
 from servers.proxy import Proxy
@@ -66,7 +67,7 @@ def test_round_trips_of_a_batch_with_claims_per_batch(backend: Backend) -> None:
 def round_trips_of_batches(backend: Backend, claims: ClaimsKind) -> list[int]:
     """From each batch of a loop to the next one, without the first ten and the last."""
     with Proxy(backend.url) as proxy:
-        queue = still(backend.queue(bind=proxy.url, claims=claims))  # as most users make it: with our engine
+        queue = still(backend.queue(bind=engine_of(proxy.url), claims=claims))  # as a Queue makes it for a URL
         queue.enqueue(jobs(400))
         seen: list[int] = []
         for batch in queue.batches(20, drain=True):
