@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.admin.stats import in_open_batches, read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.statements import count
-from claimjobs.statements.side_car import SideCarJoin, unclaimed
+from claimjobs.statements.side_car import SideCarJoin, exists_or_claimed, unclaimed
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
 
@@ -45,22 +45,28 @@ def read_backlog(
     now: sa.ColumnElement[Any],
     limit: int,
 ) -> Backlog:
-    """The backlog, by five short statements. `order`: that of the queue, which its claim index has."""
+    """The backlog, by five short statements. `order`: that of the queue, which its claim index has.
+
+    With a side-car a dead job whose row was deleted is not counted, but read.
+    """
     roles, upper = backend.roles, {"claimjobs_limit": limit}
-    jobs_order = order if backend.user_table is None else roles.key
-    waiting = connection.execute(count.first_waiting(backend.source, _unclaimed(backend, now), order, now), upper).one()
+    pair = None if backend.user_table is None else SideCarJoin(backend.user_table, roles, backend.dialect, now)
+    jobs_order = order if pair is None else roles.key
+    exists = [] if pair is None else [exists_or_claimed(pair)]
+    waiting = connection.execute(_first_waiting(backend, pair, order, now), upper).one()
 
     def in_state(state: str) -> int:
         known = state in roles.state.can
         if state == CLAIMED and backend.source.batches is not None:
             return min(limit, in_open_batches(connection, backend))
-        return int(connection.execute(count.up_to(roles, state, jobs_order), upper).scalar_one()) if known else 0
+        statement = count.up_to(roles, state, jobs_order, *exists)
+        return int(connection.execute(statement, upper).scalar_one()) if known else 0
 
     return Backlog(
         limit=limit,
         unclaimed=waiting.jobs,
         due=waiting.due,
-        oldest=_age(waiting) if waiting.due else None,
+        oldest=_age(waiting),
         claimed=in_state(CLAIMED),
         dead=in_state(DEAD),
         owners=_owners(connection, backend) if backend.by_lease else {},
@@ -68,14 +74,25 @@ def read_backlog(
     )
 
 
-def _unclaimed(backend: Backend, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-    if backend.user_table is None:
-        return backend.roles.state.is_(UNCLAIMED)
-    return unclaimed(SideCarJoin(backend.user_table, backend.roles, backend.dialect, now))
+def _first_waiting(
+    backend: Backend,
+    pair: SideCarJoin | None,
+    order: Sequence[sa.ColumnElement[Any]],
+    now: sa.ColumnElement[Any],
+) -> sa.Select[Any]:
+    source, ripe = backend.source, backend.source.ripe(now)
+    if pair is None:
+        return count.first_waiting(source, backend.roles.state.is_(UNCLAIMED), order, now, ripe=ripe)
+    may_be_claimed = sa.and_(ripe, pair.group_size >= 0)  # a failed job waits by the run_at of the side-car
+    return count.first_waiting(source, unclaimed(pair), order, now, ripe=may_be_claimed)
 
 
 def _age(waiting: Any) -> float | None:
-    return None if waiting.oldest is None else max(0.0, in_seconds(waiting.now) - in_seconds(waiting.oldest))
+    """None if the first run_at is still to come: then only jobs without one are due."""
+    if waiting.oldest is None or not waiting.due:
+        return None
+    seconds = in_seconds(waiting.now) - in_seconds(waiting.oldest)
+    return seconds if seconds >= 0 else None
 
 
 def _owners(connection: sa.Connection, backend: Backend) -> dict[str, int]:

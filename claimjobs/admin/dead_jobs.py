@@ -38,7 +38,7 @@ class DeadJobs:
     no user's text stands beside that guard. Raises BadPredicate.
 
     With a side-car, a dead job is a row of the side-car table: its key and its error. `where` may name the columns of
-    both tables, and is false for a job whose row was deleted.
+    both tables. A key whose row was deleted from the user's table is no dead job.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class DeadJobs:
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
         """The dead jobs among those of these keys, in the order of their keys."""
-        statement = statements.chosen(self._roles, self._backend.dialect, self._rows.columns)
+        statement = statements.chosen(self._roles, self._backend.dialect, self._rows.columns, self._narrower(None))
         with self._connect() as connector:
             found = [
                 self._jobs(connector, self._rows, statement, claimjobs_keys=chunk) for chunk in _chunks(keys, None)
@@ -91,17 +91,25 @@ class DeadJobs:
         return self._write(retry, keys, where, limit, what="retrying a dead job")
 
     def drop(self, keys: Iterable[Key] | None = None, *, where: Where = None, limit: int | None = None) -> int:
-        """Delete dead jobs; return how many. Without keys: all that match `where`."""
-        drop = statements.drop_dead(self._roles, self._backend.dialect)
-        return self._write(drop, keys, where, limit, what="deleting a dead job")
+        """Delete dead jobs; return how many. Without keys: all that match `where`.
+
+        With a side-car nothing is deleted: the rows stay in the user's table, and the side-car calls them done, so that
+        they are not executed again.
+        """
+        dialect = self._backend.dialect
+        if self._backend.user_table is None:
+            drop: sa.Delete | sa.Update = statements.drop_dead(self._roles, dialect)
+        else:
+            drop = statements.call_done(self._roles, dialect, self._now)
+        return self._write(drop, keys, where, limit, what="dropping a dead job")
 
     # --- inside ----------------------------------------------------------------------------------------
 
     def _narrower(self, where: Where) -> Sequence[Predicate]:
-        """The predicate about the user's table, also where dead jobs are rows of a side-car."""
+        """The predicate about the user's table, also where dead jobs are rows of a side-car: then the row exists."""
         backend = self._backend
         found = predicates_of(where, backend.source, backend.dialect.lexis)
-        if backend.user_table is None or not found:
+        if backend.user_table is None:
             return found
         return (of_jobs(SideCarJoin(backend.user_table, backend.roles, backend.dialect, self._now), found),)
 

@@ -16,7 +16,7 @@ from claimjobs.lease.claims_check import owners_by_batch
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.batches import how_many_jobs
-from claimjobs.statements.side_car import SideCarJoin, waiting
+from claimjobs.statements.side_car import SideCarJoin, exists_or_claimed, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
@@ -56,6 +56,8 @@ class Stats:
     dead: int
     oldest: float | None
     """Seconds that the longest-waiting unclaimed job has been due; None where none is, or no `run_at` tells."""
+    due: int
+    """Of the unclaimed jobs: those that may be claimed now."""
     owners: tuple[OwnerStats, ...]
     others: Mapping[Any, int] = field(default_factory=dict)
     """How many rows have each value of the status column that means no state, the most frequent first. They are never
@@ -78,11 +80,13 @@ class Stats:
 
 @dataclass(frozen=True)
 class Retries:
-    """The jobs that failed and wait for their next attempt."""
+    """The jobs that failed, or are suspects, and wait for their next attempt."""
 
     jobs: int
     next_in: float | None
-    """Seconds until the first of them is due, 0 where it is due already; None where none waits."""
+    """Seconds until the first of them is due; None where none waits."""
+    due: int = 0
+    """Such jobs that do not wait any more: their next attempt may begin."""
 
 
 def read_retries(
@@ -93,7 +97,7 @@ def read_retries(
         return Retries(0, None)
     row = connection.execute(count.retries(roles, now, *where)).one()
     seconds = None if row.next is None else max(0.0, (_aware(row.next) - _aware(row.now)).total_seconds())
-    return Retries(row.jobs, seconds)
+    return Retries(row.jobs, seconds, row.due)
 
 
 def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElement[Any]) -> Stats:
@@ -104,9 +108,11 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     roles = backend.roles
     if backend.by_lease and roles.batches is None and (per_batch := owners_by_batch(connection, backend)):
         raise ClaimsDiffer(roles.name, "rows", per_batch)
-    known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
-    if backend.user_table is not None:  # most unclaimed jobs have no row in it, and some of its rows have no job
+    if backend.user_table is None:
+        known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
+    else:  # most unclaimed jobs have no row in the side-car, and some of its rows have no job
         pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)
+        known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now, exists_or_claimed(pair))))
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = _held(connection, backend) if backend.by_lease else {}
@@ -117,6 +123,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         done=jobs[DONE],
         dead=jobs[DEAD],
         oldest=_oldest(known[UNCLAIMED]),
+        due=sum(row.due for row in known[UNCLAIMED]),
         owners=_owners(connection, backend, held) if backend.by_lease else (),
         strangers={owner: jobs for owner, jobs in held.items() if owner < FIRST_OWNER},
         others=dict(others.most_common()),
@@ -152,8 +159,9 @@ def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[An
 
 
 def _oldest(rows: Sequence[Any]) -> float | None:
+    """How long the first run_at that has come is past."""
     ages = [(_aware(row.now) - _aware(row.oldest)).total_seconds() for row in rows if row.oldest is not None]
-    return max(0.0, *ages) if ages else None
+    return max((seconds for seconds in ages if seconds >= 0), default=None)
 
 
 def _held(connection: sa.Connection, backend: Backend) -> dict[int, int]:

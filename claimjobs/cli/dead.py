@@ -193,6 +193,9 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, s
     They are committed in chunks of 1,000. Without a terminal --yes is needed. An ID that is not the key of a dead job
     is reported (exit code 5).
 
+    With --side-car nothing is deleted: the rows stay in your table, and the side-car calls them done, so that they are
+    not executed again.
+
     \b
     Examples:
       claimjobs dead drop --all --yes
@@ -204,7 +207,10 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, s
         given = choice.of(queue)
         if not yes:
             _confirm(queue, **given)
-        _report(context, queue.dead.drop(**given), given["keys"], "dropped" if as_json else None)
+        dropped = queue.dead.drop(**given)
+        if shape.side_car and dropped:
+            say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
+        _report(context, dropped, given["keys"], "dropped" if as_json else None)
 
 
 def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | None) -> None:

@@ -45,8 +45,8 @@ class Limits:
         if self.max_age is None:
             return
         limit = f"(--max-age {age(self.max_age.total_seconds())})"
-        if stats.oldest is None and stats.unclaimed:
-            yield f"no column says how long jobs have waited: name it with --column run_at=NAME {limit}"
+        if stats.oldest is None and stats.due:
+            yield f"no run_at says how long jobs have been due: name it with --column run_at=NAME {limit}"
         elif stats.oldest is not None and stats.oldest > self.max_age.total_seconds():
             yield f"the oldest job has been due for {age(stats.oldest)} {limit}"
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import age, on_terminal
+from claimjobs.cli.console import age, number, on_terminal
 from claimjobs.cli.limits import Limits, limit_options
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -65,11 +65,11 @@ def status(
 
     With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (claimed jobs without an owner's
     id); "other", a list with the "value" and the "rows" of each value that means no state; "strangers", a list with the
-    "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due); "paused_seconds"
-    (null: it is not paused) and "pause_reason"; "owners", each with "id", "host", "pid", "age_seconds" (since it
-    began), "silence_seconds" (since its last heartbeat), "lease_seconds", "lock" ("held", "free" or "none": lease
-    only), "dead" (true until its jobs are reclaimed), "asleep_seconds" (since it fell asleep; null: it is awake) and
-    "jobs" (that it holds); "where_not_counted", the predicate of the queue, or null.
+    "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due, or no run_at says
+    for how long); "paused_seconds" (null: it is not paused) and "pause_reason"; "owners", each with "id", "host",
+    "pid", "age_seconds" (since it began), "silence_seconds" (since its last heartbeat), "lease_seconds", "lock"
+    ("held", "free" or "none": lease only), "dead" (true until its jobs are reclaimed), "asleep_seconds" (since it fell
+    asleep; null: it is awake) and "jobs" (that it holds); "where_not_counted", the predicate of the queue, or null.
 
     --check is for cron and for monitoring such as Nagios. It needs at least one of --max-age, --max-dead, --max-waiting
     and --min-owners. It prints one line that names each limit that is exceeded, or "ok". With --json it adds the same
@@ -186,7 +186,9 @@ def _others(stats: Stats) -> list[str]:
 def _oldest(stats: Stats) -> str:
     if stats.oldest is not None:
         return f"the oldest job has been due for {age(stats.oldest)}"
-    return "no column says how long jobs have waited" if stats.unclaimed else "no job is due"
+    if not stats.due:
+        return "no job is due"
+    return f"{number(stats.due, 'job')} due; no run_at in the rows says for how long"
 
 
 def _owner(owner: OwnerStats) -> str:

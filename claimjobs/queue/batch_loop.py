@@ -99,7 +99,10 @@ class BatchLoop:
         return self._drain == "retries" or self._control.waits_for_retries
 
     def _retries_are_awaited(self) -> bool:
-        return self._drains_retries and self._parts.retries(self._source.where).jobs > 0
+        if not self._drains_retries:
+            return False
+        retries = self._parts.retries(self._source.where)
+        return retries.jobs + retries.due > 0  # one may have come due since the last claim
 
     # --- asleep ----------------------------------------------------------------------------------------
 

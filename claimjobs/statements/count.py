@@ -17,21 +17,32 @@ from claimjobs.table.roles import ColumnRoles
 _LIMIT: Final = sa.bindparam("claimjobs_limit", type_=sa.Integer)
 
 
-def by_state(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """One row for each state: the columns that distinguish it, `jobs`, `oldest` (the first run_at, if any), `now`."""
-    oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
-    counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), now.label("now"))
+def by_state(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
+    """One row for each state: the columns that distinguish it, and those of `counts`."""
     state = roles.state.distinguishing_columns
-    rows = sa.select(*state, *counts).select_from(roles.table).group_by(*state)
+    rows = sa.select(*state, *counts(roles, now)).select_from(roles.table).where(*where).group_by(*state)
     return rows if roles.batches is None else rows.where(roles.free)
 
 
+def counts(roles: ColumnRoles, now: sa.ColumnElement[Any]) -> tuple[Any, ...]:
+    """How many `jobs` there are; how many of these are `due` by their run_at; `oldest` (the first run_at, if any);
+    `now`.
+    """
+    oldest = sa.null() if roles.run_at is None else sa.func.min(roles.run_at)
+    due = sa.func.count(sa.case((roles.ripe(now), 1)))
+    return sa.func.count().label("jobs"), due.label("due"), oldest.label("oldest"), now.label("now")
+
+
 def retries(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """One row: `jobs` (that failed and wait for their next attempt), `next` (their earliest run_at), `now`."""
+    """One row: `jobs` (that failed, or are suspects, and wait for their next attempt), `next` (their earliest run_at),
+    `due` (such jobs that do not wait any more), `now`.
+    """
     run_at = roles.need("run_at", "waiting for a retry")
     failed = [column > 0 for column in (roles.attempts, roles.suspect) if column is not None]
-    wait = sa.select(sa.func.count().label("jobs"), sa.func.min(run_at).label("next"), now.label("now"))
-    return wait.where(roles.state.is_(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
+    waits = sa.case((run_at > now, run_at))
+    due = sa.func.count(sa.case((roles.ripe(now), 1)))
+    columns = (sa.func.count(waits).label("jobs"), sa.func.min(waits).label("next"), due.label("due"), now.label("now"))
+    return sa.select(*columns).where(roles.state.is_(UNCLAIMED), sa.or_(sa.false(), *failed), *where)
 
 
 def by_owner(roles: ColumnRoles) -> sa.Select[Any]:
@@ -53,23 +64,27 @@ def first_waiting(
     unclaimed: sa.ColumnElement[bool],
     order: Sequence[sa.ColumnElement[Any]],
     now: sa.ColumnElement[Any],
+    *,
+    ripe: sa.ColumnElement[bool],
 ) -> sa.Select[Any]:
-    """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`; `oldest` (their first run_at, if
-    any), `now`.
+    """One row: `jobs` (unclaimed rows, at most `limit`); how many of these are `due`, because they are `ripe`; `oldest`
+    (their first run_at, if any), `now`.
 
     The order is that of a claim, so that the claim index finds these rows, and the other rows are not read.
     """
     run_at = sa.null() if source.run_at is None else source.run_at
-    due = sa.case((source.ripe(now), 1))
+    due = sa.case((ripe, 1))
     first = sa.select(run_at.label("run_at"), due.label("due")).select_from(source.table).where(unclaimed)
     found = first.order_by(*order).limit(_LIMIT).subquery("claimjobs_first")
     columns = (sa.func.count().label("jobs"), sa.func.count(found.c.due).label("due"))
     return sa.select(*columns, sa.func.min(found.c.run_at).label("oldest"), now.label("now")).select_from(found)
 
 
-def up_to(roles: ColumnRoles, state: str, order: Sequence[sa.ColumnElement[Any]]) -> sa.Select[Any]:
+def up_to(
+    roles: ColumnRoles, state: str, order: Sequence[sa.ColumnElement[Any]], *where: sa.ColumnElement[bool]
+) -> sa.Select[Any]:
     """How many rows are in this state, counted up to `limit`. The order is for the claim index, as above."""
-    rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.is_(state))
+    rows = sa.select(sa.literal(1).label("one")).select_from(roles.table).where(roles.state.is_(state), *where)
     return sa.select(sa.func.count()).select_from(rows.order_by(*order).limit(_LIMIT).subquery("claimjobs_first"))
 
 

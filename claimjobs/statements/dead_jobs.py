@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.statements.find import LIMIT
-from claimjobs.table.columns import DEAD, UNCLAIMED
+from claimjobs.table.columns import DEAD, DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 Predicates = Sequence[sa.ColumnElement[bool]]
@@ -23,9 +23,9 @@ def dead_page(
     return sa.select(*columns).where(roles.state.is_(DEAD), *where, *is_after).order_by(*roles.key).limit(LIMIT)
 
 
-def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any]) -> sa.Select[Any]:
+def chosen(roles: ColumnRoles, dialect: Dialect, columns: Sequence[Any], where: Predicates) -> sa.Select[Any]:
     """These columns of those of the jobs `keys` that are dead, in the order of their keys."""
-    dead = sa.select(*columns).where(roles.state.is_(DEAD)).order_by(*roles.key)
+    dead = sa.select(*columns).where(roles.state.is_(DEAD), *where).order_by(*roles.key)
     return dialect.restrict_to_keys(dead, roles.key, roles.key_index)
 
 
@@ -47,3 +47,13 @@ def drop_dead(roles: ColumnRoles, dialect: Dialect) -> sa.Delete:
     """Delete those of the jobs `keys` that are dead."""
     delete = dialect.delete(roles.table).where(roles.state.is_(DEAD))
     return dialect.restrict_to_keys(delete, roles.key, roles.key_index)
+
+
+def call_done(claims: ColumnRoles, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.Update:
+    """Make those of the jobs `keys` that are dead done, in a side-car. Their last error stays.
+
+    Without an entry there a row of the user's table would be a new job.
+    """
+    values = {**claims.state.becomes(DONE), claims.need("owner_date", "dropping a dead job"): now}
+    update = sa.update(claims.table).values(values).where(claims.state.is_(DEAD))
+    return dialect.restrict_to_keys(update, claims.key, claims.key_index)

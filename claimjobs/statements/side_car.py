@@ -9,12 +9,13 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.statements.count import counts
 from claimjobs.statements.find import SIZE, SUSPECT, Selection, first, keyset_order_of
 from claimjobs.statements.lock import first_free
 from claimjobs.statements.mark import ownership
 from claimjobs.statements.owners import alive
 from claimjobs.table.batches import OpenBatches
-from claimjobs.table.columns import DONE, UNCLAIMED
+from claimjobs.table.columns import CLAIMED, DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 ATTEMPTS: Final = "claimjobs_attempts"
@@ -160,12 +161,19 @@ def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.Co
     return sa.exists().where(pair.same_key, *where).correlate(pair.claims.table)
 
 
+def exists_or_claimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
+    """The predicate of a row of the side-car whose row of the user's table exists, or whose job an owner holds."""
+    return sa.or_(pair.claims.state.columns_say(CLAIMED), of_jobs(pair, ()))
+
+
 def waiting(pair: SideCarJoin) -> sa.Select[Any]:
-    """One row: `jobs`, the rows that are unclaimed; `oldest` (the earliest run_at, if any), `now`."""
-    run_at = pair.source.run_at
-    oldest = sa.null() if run_at is None else sa.func.min(run_at)
-    counts: tuple[Any, ...] = (sa.func.count().label("jobs"), oldest.label("oldest"), pair.now.label("now"))
-    return sa.select(*counts).select_from(pair.source.table).where(unclaimed(pair))
+    """One row about the rows that are unclaimed: the columns of `count.counts`. A failed job waits by the side-car."""
+    jobs, ripe, oldest, now = counts(pair.source, pair.now)
+    run_at = pair.claims.need("run_at", "waiting for a retry")
+    failed = (pair.claims.state.columns_say(UNCLAIMED), run_at > pair.now, of_jobs(pair, [pair.source.ripe(pair.now)]))
+    later = sa.select(sa.func.count()).where(*failed).scalar_subquery()
+    columns = (jobs, (ripe.element - later).label("due"), oldest, now)
+    return sa.select(*columns).select_from(pair.source.table).where(unclaimed(pair))
 
 
 def unclaimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:

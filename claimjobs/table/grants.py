@@ -143,7 +143,8 @@ def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
 
 
 def _of_operator(backend: Backend) -> TableRights:
-    jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), "DELETE": WHOLE}
+    delete = {"DELETE": WHOLE} if backend.user_table is None else {}  # dropping a dead job deletes no row of a side-car
+    jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), **delete}
     if backend.user_table is not None and backend.roles.batches is not None:
         # A reclaim inserts the first row of a job, or keeps the one that is there: some databases want UPDATE for that.
         jobs = {**jobs, "INSERT": WHOLE, "UPDATE": WHOLE}

@@ -242,10 +242,23 @@ def test_stats_of_an_empty_queue(backend: Backend) -> None:
     assert (stats.left, stats.done, stats.dead, stats.oldest, stats.owners) == (0, 0, 0, None, ())
 
 
-def test_the_age_of_a_job_that_is_not_due_is_nothing(backend: Backend, clock: Clock) -> None:
+def test_a_job_that_is_not_due_has_no_age(backend: Backend, clock: Clock) -> None:
     queue = backend.queue(JOBS, now=clock.sql)
     queue.enqueue(jobs(1, run_at=clock.now + timedelta(hours=1)))
-    assert queue.stats().oldest == 0
+    assert (queue.stats().oldest, queue.stats().due) == (None, 0)
+    clock.now += timedelta(hours=2)
+    assert (queue.stats().oldest, queue.stats().due) == (3600, 1)
+
+
+def test_the_age_of_a_job_without_a_time_is_not_known(backend: Backend) -> None:
+    type_ = "TIMESTAMPTZ" if backend.family == "postgres" else "DATETIME(6)"
+    backend.make()
+    backend.run(f"CREATE TABLE tasks (id INT PRIMARY KEY, status VARCHAR(16), owner_id INT, run_at {type_} NULL)")
+    backend.run("INSERT INTO tasks VALUES (1, 'unclaimed', NULL, NULL), (2, 'unclaimed', NULL, '2900-01-01')")
+    queue = backend.bare_queue("tasks", on_done="keep")
+    stats, backlog = queue.stats(), queue.backlog()
+    assert (stats.unclaimed, stats.due, stats.oldest) == (2, 1, None)
+    assert (backlog.unclaimed, backlog.due, backlog.oldest) == (2, 1, None)
 
 
 def test_by_the_databases_clock_ages_are_small_and_not_negative(backend: Backend) -> None:

@@ -15,9 +15,11 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, Retry, make, side_car_tables
+from claimjobs.admin.stats import Retries
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import still
 
 pytestmark = pytest.mark.usefixtures("each_kind_of_claim")
 
@@ -448,5 +450,15 @@ def test_what_waits_for_its_retry_is_counted(backend: Backend) -> None:
     assert found.jobs == 2
     assert found.next_in is not None
     assert 0 < found.next_in <= 50
+    assert found.due == 0
     assert queue.retries(sa.text("d = '0001'")).jobs == 1
     assert [list(queue.batches(drain="retries", where=sa.text("d = '0000'")))] == [[]]
+
+
+def test_suspects_of_a_dead_owner_wait_for_nothing(backend: Backend) -> None:
+    """They may be claimed at once. A run that ends must not say that it would have waited for them."""
+    dead, queue = still(backend.queue()), backend.queue()
+    queue.enqueue(jobs(3))
+    held = dead.claim(3)
+    assert queue.reclaim_owner(dead.owner_id) == len(held)
+    assert queue.retries() == Retries(0, None, due=3)

@@ -173,7 +173,22 @@ def test_dead_rows_are_chosen_by_the_columns_of_both_tables(backend: Backend) ->
     assert dead.count(sa.text("customer = 'c2'")) == 2
     assert dead.retry(where=ORDERS.c.customer == "c0") == 2
     assert dead.drop(where=sa.text("id = 1")) == 1
-    assert claims(backend) == {2: "dead", 3: "unclaimed", 4: "dead", 5: "dead", 6: "unclaimed"}
+    assert claims(backend) == {1: "done", 2: "dead", 3: "unclaimed", 4: "dead", 5: "dead", 6: "unclaimed"}
+
+
+@pytest.mark.parametrize("way", GIVEN)
+def test_a_dropped_job_is_not_executed_again(backend: Backend, way: str) -> None:
+    """Its row is the user's, and stays. Without its entry in the side-car it would be a new job."""
+    queue = orders(backend, 3, way=way)
+    with queue.claim(2) as batch:
+        batch.fail(batch[0], "broken", retry=False)
+        batch.fail(batch[1], "broken", retry=False)
+    assert queue.dead.drop([1]) == queue.dead.drop() == 1
+    assert do_all(queue) == [3]
+    assert [row["id"] for row in backend.rows("orders")] == [1, 2, 3]
+    assert [row["last_error"] for row in backend.rows("orders_claims")] == ["broken", "broken", None]
+    stats = queue.stats()
+    assert (stats.left, stats.done, stats.dead) == (0, 3, 0)
 
 
 # --- what becomes of done rows -----------------------------------------------------------------------------
@@ -620,11 +635,31 @@ def test_a_claim_whose_row_is_gone_is_no_work_and_in_nobodys_way(backend: Backen
         batch.done(batch[1])
     backend.run("DELETE FROM orders WHERE id < 4")
     stats = queue.stats()
-    assert (stats.unclaimed, stats.claimed, stats.done, stats.dead) == (1, 0, 1, 1)
-    assert keys(queue.dead.list()) == [1]
-    assert keys(queue.dead.list(sa.text("customer = 'c1'"))) == []
+    assert (stats.unclaimed, stats.claimed, stats.done, stats.dead) == (1, 0, 0, 0)
+    assert queue.backlog().dead == queue.dead.count() == queue.dead.retry() == queue.dead.drop([1]) == 0
+    assert keys(queue.dead.list()) == keys(queue.dead.show([1])) == []
     assert do_all(queue) == [4]
-    assert queue.dead.drop() == 1
+    assert claims(backend) == {1: "dead", 2: "done", 4: "done"}
+
+
+@BY_LEASE
+def test_a_job_whose_row_is_gone_is_counted_while_it_is_held(backend: Backend, way: str) -> None:
+    queue = orders(backend, 2, way=way)
+    with queue.claim(2):
+        backend.run("DELETE FROM orders WHERE id = 1")
+        stats = queue.stats()
+        assert (stats.claimed, stats.owners[0].jobs) == (2, 2)
+
+
+def test_a_failed_job_is_not_due_before_its_next_attempt(backend: Backend) -> None:
+    """It waits by the run_at of the side-car."""
+    queue = orders(backend, 4)
+    with queue.claim(2) as batch:
+        batch.fail(batch[0], "later", retry_in=3600)
+        batch.fail(batch[1], "at once", retry_in=0)
+    stats, backlog = queue.stats(), queue.backlog()
+    assert (stats.unclaimed, stats.due, stats.oldest) == (4, 3, None)
+    assert (backlog.unclaimed, backlog.due, backlog.oldest) == (4, 3, None)
 
 
 # --- keys --------------------------------------------------------------------------------------------------
