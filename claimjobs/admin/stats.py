@@ -11,8 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.savepoint import savepoint
-from claimjobs.errors import ClaimsDiffer
-from claimjobs.lease.claims_check import owners_by_batch
+from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.batches import how_many_jobs
@@ -106,14 +105,13 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     Raises ClaimsDiffer if it would not see the claims.
     """
     roles = backend.roles
-    if backend.by_lease and roles.batches is None and (per_batch := owners_by_batch(connection, backend)):
-        raise ClaimsDiffer(roles.name, "rows", per_batch)
     if backend.user_table is None:
         known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
     else:  # most unclaimed jobs have no row in the side-car, and some of its rows have no job
         pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)
         known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now, exists_or_claimed(pair))))
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
+    _must_see_claims(connection, backend, claimed=bool(known[CLAIMED]))
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = _held(connection, backend) if backend.by_lease else {}
     paused, reason = read_pause(connection, backend)
@@ -131,6 +129,17 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         paused=paused,
         pause_reason=reason,
     )
+
+
+def _must_see_claims(connection: sa.Connection, backend: Backend, *, claimed: bool) -> None:
+    """Raises ClaimsDiffer. `claimed`: whether rows say so.
+
+    An idle consumer with `hold="transaction"` sleeps as an owner without batches. With a side-car its claims and claims
+    per batch see each other, so an owner without batches is of the other kind only if rows are claimed.
+    """
+    sees_both = backend.user_table is not None and backend.roles.batches is not None
+    if claimed or not sees_both:
+        ClaimsCheck(backend).run(connection)
 
 
 def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:

@@ -23,11 +23,11 @@ class ClaimsCheck:
         if batches is None and backend.source.batches is not None:
             return  # an open transaction, whose claims look at a side-car and at open batches
         if batches is None:
-            ours, others = "rows", owners_by_batch(connection, backend)
+            ours, others = "rows" if backend.by_lease else "transaction", owners_by_batch(connection, backend)
         else:
             ours, others = "batches", connection.scalar(statements.owners_by_row(batches, backend.owners))
         if others:
-            raise ClaimsDiffer(backend.roles.name, ours, others)
+            raise ClaimsDiffer(backend.source.name, ours, others, side_car=backend.user_table is not None)
 
 
 def owners_by_batch(connection: sa.Connection, backend: Backend) -> int:

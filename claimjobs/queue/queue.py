@@ -29,6 +29,7 @@ from claimjobs.enqueue.trace_context import with_trace_context
 from claimjobs.errors import BadSize
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
+from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.writes_check import require_writes
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
@@ -373,7 +374,7 @@ class Queue:
         """Check server, table, columns, predicate, order and the right to read them now. Claims nothing.
 
         The server plans each statement of a claim and a settle. Raises ServerLacks if it does not have what one needs,
-        and ReadOnly if it takes no writes.
+        ReadOnly if it takes no writes, and ClaimsDiffer if owners record their claims in another way.
         """
         from claimjobs.queue import explaining  # noqa: PLC0415 - a claim needs none of it
 
@@ -384,6 +385,7 @@ class Queue:
         self._parts.check_replica()
         with connected(self.engine) as connection:
             require_writes(connection, self._parts.backend)
+            ClaimsCheck(self._parts.backend).run(connection)
         explaining.require_capabilities(self.engine, self._parts, self._chosen)
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:

@@ -27,7 +27,7 @@ def test_claims_per_batch_from_setup_to_reclaim(database: Backend, tmp_path: Pat
 
     other_kind = claimjobs("reclaim", *at)
     assert (other_kind.code, other_kind.out) == (exits.TABLE, "")
-    assert "table 'jobs' has 1 owners with claims='batches'" in other_kind.err
+    assert "table 'jobs' has 1 owner with claims='batches'" in other_kind.err
     assert "`claimjobs reclaim --claims batches`" in other_kind.err
 
     end_session(database, queue.owner_id)

@@ -151,16 +151,16 @@ def test_the_last_line_of_progress_has_the_last_count(anywhere: Backend, tmp_pat
     assert (last["phase"], last["waiting"]) == ("ended", 0)
 
 
-def test_consumers_of_the_wrong_kind_give_up_and_claim_nothing(anywhere: Backend, tmp_path: Path) -> None:
-    """An owner records its claims in rows; these consumers were told to record theirs per batch."""
-    queue = anywhere.queue()
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [("rows", "--claims batches"), ("batches", "--claims rows"), ("batches", "--hold transaction")],
+)
+def test_consumers_of_the_wrong_kind_are_refused_before_any_starts(anywhere: Backend, theirs: Any, ours: str) -> None:
+    queue = anywhere.queue(claims=theirs)
     queue.enqueue([{"d": "d", "e": "e"}])
     assert queue.owner_id
-    words = (f"{HANDLERS}:note_job", "--claims", "batches", "--consumers", "1", "--drain", "--json")
-    with started(anywhere, tmp_path, *words) as command:
-        code, out, err = command.end()
-    found = summary(out)
-    assert (code, found["done"], found["left"]) == (exits.GAVE_UP, 0, 1)
-    assert "claims='rows'" in found["gave_up"]
-    assert err.count("ended by ClaimsDiffer") == STRIKES
+    words = (*ours.split(), "--consumers", "1", "--drain", "--json", "--url", anywhere.url)
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_job", *words)
+    assert (ended.code, ended.out) == (exits.TABLE, "")
+    assert f"1 owner with claims={theirs!r}" in ended.err
     assert [row["status"] for row in anywhere.rows()] == ["unclaimed"]
