@@ -98,10 +98,13 @@ class BatchSettled(ClaimjobsError):
 
 
 class BatchNotSettled(ClaimjobsError):
-    """The next batch was claimed while this one was still open."""
+    """The next batch was asked for while this one was still open."""
 
     def __init__(self) -> None:
-        super().__init__("the last batch was never settled, so its jobs were released: put the work in `with batch:`")
+        super().__init__(
+            "the last batch was still open when the next one was asked for, so it was settled: the outcomes of its "
+            "jobs were written, and jobs without one were released; put the work in `with batch:`"
+        )
 
 
 class NotInBatch(ClaimjobsError, LookupError):

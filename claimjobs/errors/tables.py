@@ -109,6 +109,16 @@ class NotClaimable(UnfitTable):
         super().__init__(f"table {table!r} {what}: {step}")
 
 
+class NotPurgeable(UnfitTable, ValueError):
+    """`purge` of a side-car: a row without its entry there would be a new job."""
+
+    def __init__(self, claims: str, source: str) -> None:
+        super().__init__(
+            f"table {claims!r} is not purged, because without its entry there a row of {source!r} would be a new job: "
+            f"delete the row of {source!r} first, and then its entry in {claims!r}"
+        )
+
+
 class BadTable(UnfitTable):
     """The table is a queue, but this operation is not possible on it."""
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import dialect_named_by
-from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, UnfitTable
+from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, SideCarThere, UnfitTable
 from claimjobs.options import SideCar
 from claimjobs.queue.config import Shape
 from claimjobs.table.acceptance import check_table
@@ -60,6 +60,8 @@ def checked_backend(engine: sa.Engine, shape: Shape) -> Backend:
             per_batch=shape.per_batch,
             side_car=SideCar() if shape.side_car else None,
         )
+    except SideCarThere:
+        raise
     except (ColumnMissing, OwnersOutdated) as first:
         missing = list(_missing(engine, shape))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first

@@ -26,7 +26,7 @@ from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.insert import OnBad
 from claimjobs.enqueue.trace_context import with_trace_context
-from claimjobs.errors import BadSize
+from claimjobs.errors import BadSize, NotPurgeable
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
 from claimjobs.lease.claims_check import ClaimsCheck
@@ -348,13 +348,11 @@ class Queue:
         `older_than` is a timedelta or seconds. `where` narrows which jobs; the queue's own predicate does not count.
         The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are in the
         table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
-        ValueError with a side-car: a row without its entry there would be a new job.
+        NotPurgeable with a side-car: a row without its entry there would be a new job.
         """
         age = age_of(older_than)
         if self._chosen.side_car is not None:
-            raise ValueError(
-                "a side-car is not purged: without its entry there a row would be a new job; delete the row itself"
-            )
+            raise NotPurgeable(self.roles.name, self.table.fullname)
         with self._parts.connector() as connector:
             return Purge(connector, self._parts.backend, status).run(
                 self._chosen.now, age, where=where, dry_run=dry_run

@@ -19,6 +19,7 @@ from claimjobs.errors import (
     NotConsumer,
     OwnersOutdated,
     QueuesMissing,
+    SideCarThere,
     TableMissing,
 )
 from claimjobs.options import SideCar
@@ -35,7 +36,7 @@ from claimjobs.table.definitions import (
     queues_table,
 )
 from claimjobs.table.job_state import StateByBatches
-from claimjobs.table.reflection import collated, map_of, resolve
+from claimjobs.table.reflection import collated, is_made_by_us, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, check_lease, key_index, quote_of, roles_of
 
 TableLike = str | sa.Table | type[Any]
@@ -127,7 +128,11 @@ def _beside_batches(source: ColumnRoles, claims: ColumnRoles) -> ColumnRoles:
 def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
     """The backend for claims that are held by lease. Raises UnfitTable if the table cannot hold them."""
     if backend.roles.batches is None:
-        check_lease(backend.roles, mapped=mapped)
+        try:
+            check_lease(backend.roles, mapped=mapped)
+        except ColumnMissing as missing:
+            _must_have_no_side_car(connection, backend.roles, missing)
+            raise
         column_checks.check_owner(connection, backend.roles)
     try:
         return with_owners(connection, backend)
@@ -161,6 +166,14 @@ def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *,
         raise ClaimsMissing(name, source.name) from None
     acceptance.check_table(connection, dialect, table)
     return roles_of(table, Columns.of_claims([column.name for column in key]))
+
+
+def _must_have_no_side_car(connection: sa.Connection, roles: ColumnRoles, missing: ColumnMissing) -> None:
+    """Raises SideCarThere: the next step is not to alter a table that has a side-car."""
+    claims = sa.Table(SideCar().name_for(roles.table.name), sa.MetaData(), schema=roles.table.schema)
+    is_there = sa.inspect(connection).has_table(claims.name, schema=claims.schema)
+    if is_there and is_made_by_us(connection, claims):
+        raise SideCarThere(roles.name, missing.column, claims.fullname) from missing
 
 
 def _owners(connection: sa.Connection, backend: Backend) -> sa.Table:

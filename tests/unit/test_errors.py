@@ -26,6 +26,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NotConsumer": ("emails", "permission denied", "SELECT on emails"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),
+    "SideCarThere": ("emails", "owner_id", "emails_claims"),
     "NotInTable": ("emails", "colour", "status"),
     "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
     "StatesClash": ("emails", "status", ("unclaimed", "done"), 0),
@@ -68,6 +69,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "BadOrder": ("no such column",),
     "NotOneExpression": ("predicate", "the quote at character 5 is never closed"),
     "BadSize": (0,),
+    "NotPurgeable": ("emails_claims", "emails"),
     "BatchSettled": (),
     "BatchNotSettled": (),
     "NotInBatch": (7,),
@@ -88,6 +90,7 @@ NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
     "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX|let it do|return '"
     "|name other|name another|rename it|a queue of its own|change the|mend |correct the|give it|give this"
+    "|delete the row|add --"
 )
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ClaimjobsError)]
 WRITTEN_HERE = [kind for kind in CLASSES if "__init__" in vars(kind) and kind is not errors.BadRow]
@@ -110,6 +113,7 @@ def test_an_error_says_what_it_is_for(kind: type[Any]) -> None:
 def test_what_python_would_raise_can_be_caught_as_that() -> None:
     assert issubclass(errors.BadSize, ValueError)
     assert issubclass(errors.BadRow, ValueError)
+    assert issubclass(errors.NotPurgeable, ValueError)
     assert issubclass(errors.NotInBatch, LookupError)
 
 
