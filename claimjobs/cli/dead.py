@@ -13,6 +13,7 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import asks, number, on_terminal, say
 from claimjobs.cli.keys import Keys, plain
+from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import AnyCommand, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -228,5 +229,5 @@ def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | 
 def _report(context: click.Context, count: int, keys: list[Any] | None, as_json: str | None) -> None:
     click.echo(json.dumps({as_json: count}) if as_json else count)
     if keys is not None and count < len(keys):
-        say(f"{count:,} of {number(len(keys), 'job')} were dead: `claimjobs dead list` shows which are")
+        say(f"{count:,} of {number(len(keys), 'job')} were dead: {command('dead list')} shows which are")
         context.exit(exits.INPUT)

@@ -16,6 +16,7 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import number, say
+from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import ProgressWatch, watch
@@ -198,4 +199,4 @@ class Enqueuing:
 
     def _unsure(self) -> str:
         """If the connection broke during a commit, it is not known whether that happened."""
-        return f"{self._stands()}, unless the connection broke in a commit: see `claimjobs status`"
+        return f"{self._stands()}, unless the connection broke in a commit: see {command('status')}"

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from claimjobs.cli import exits
+from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import claim_options
 from claimjobs.findings import Explanation, Verdict
@@ -60,7 +61,7 @@ def explain(context: click.Context, as_json: bool, analyze: bool, url: str | Non
 
 def _lines(found: Explanation) -> Iterator[str]:
     for finding in found.findings:
-        yield f"{found.table}: {finding.verdict}: {finding.check}: {finding.says}"
+        yield f"{found.table}: {finding.verdict}: {finding.check}: {completed(finding.says)}"
         yield from (f"    {statement}" for statement in finding.fix)
     counts = Counter(finding.verdict for finding in found.findings)
     yield f"{found.table}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"

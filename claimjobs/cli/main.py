@@ -12,6 +12,7 @@ import click
 from claimjobs import __version__, errors
 from claimjobs.cli import exits, streams
 from claimjobs.cli.console import say, say_error, urls_of
+from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
 
@@ -86,7 +87,7 @@ class Commands(click.Group):
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
-            say_error(message(error), error, verbose=ctx.params["verbose"])
+            say_error(completed(message(error)), error, verbose=ctx.params["verbose"])
             ctx.exit(exit_code(error))
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from claimjobs.cli.next_step import command
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue.config import Shape
@@ -36,7 +37,7 @@ def pause(reason: str | None, url: str | None, shape: Shape) -> None:
         raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
     with queue_for(url, shape) as queue:
         queue.pause(reason)
-        click.echo(f"{queue.table.fullname} is paused: `claimjobs resume` ends that")
+        click.echo(f"{queue.table.fullname} is paused: {command('resume')} ends that")
 
 
 @click.command()

@@ -8,6 +8,7 @@ import click
 
 from claimjobs.admin.stats import OwnerStats
 from claimjobs.cli.console import age, log_on_stderr, number, say
+from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -70,7 +71,7 @@ def _reclaimed(queue: Queue, owner: int | None, *, force: bool, ownerless: bool)
         return _from(queue, owner, force)
     jobs, left = queue.reclaim(), queue.stats().ownerless
     if left:
-        say(f"{number(left, 'job')} claimed without an owner: `claimjobs reclaim --ownerless` releases them")
+        say(f"{number(left, 'job')} claimed without an owner: {command('reclaim --ownerless')} releases them")
     return jobs
 
 
@@ -80,7 +81,7 @@ def _from(queue: Queue, owner_id: int, force: bool) -> int:
         _refuse_the_living(owner_id, *found)
     jobs = queue.reclaim_owner(owner_id)
     if not found and not jobs:
-        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: see `claimjobs status`")
+        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: see {command('status')}")
     return jobs
 
 

@@ -22,6 +22,7 @@ from rich.text import Text
 
 from claimjobs.cli.console import age, number
 from claimjobs.cli.log_format import LogFormat, log_to_stderr
+from claimjobs.cli.next_step import completed
 from claimjobs.log_events import PROGRESS
 from claimjobs.report import Report
 from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
@@ -176,7 +177,7 @@ def summary_text(summary: Summary) -> str:
         wait = f"{summary.retries:,} wait for their retry{_next(summary.next_retry)}"
         lines.append(f"{wait}; --drain-retries waits for them")
     if summary.gave_up is not None:
-        lines.append(f"gave up: {summary.gave_up}")
+        lines.append(f"gave up: {completed(summary.gave_up)}")
     return "\n".join(lines)
 
 

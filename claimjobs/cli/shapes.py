@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import click
 
+from claimjobs.cli.next_step import remember
 from claimjobs.cli.options import AnyCommand, Anywhere
 from claimjobs.queue.config import Shape
 from claimjobs.queue.config_file import CLAIMS, HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
@@ -114,8 +115,9 @@ def _with_options(command: AnyCommand, options: Iterable[Callable[[AnyCommand], 
     @wraps(command)
     def run(*arguments: Any, **named: Any) -> Any:
         ours = [name for name in named if name.startswith(OURS)]
-        shape = shape_of(**{name.removeprefix(OURS): named.pop(name) for name in ours})
-        return command(*arguments, shape=shape, **named)
+        given = {name.removeprefix(OURS): named.pop(name) for name in ours}
+        remember(click.get_current_context(), given)
+        return command(*arguments, shape=shape_of(**given), **named)
 
     wrapped: AnyCommand = run
     for option in reversed(tuple(options)):

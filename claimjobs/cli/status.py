@@ -15,6 +15,7 @@ from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
 from claimjobs.cli.console import age, number, on_terminal
 from claimjobs.cli.limits import Limits, limit_options
+from claimjobs.cli.next_step import command
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue.config import Shape
@@ -155,11 +156,11 @@ def _paused(stats: Stats) -> list[str]:
     if stats.paused is None:
         return []
     reason = f" ({stats.pause_reason})" if stats.pause_reason else ""
-    return [f"paused for {age(stats.paused)}{reason}: `claimjobs resume` ends it"]
+    return [f"paused for {age(stats.paused)}{reason}: {command('resume')} ends it"]
 
 
 def _ownerless(stats: Stats) -> list[str]:
-    line = f"{stats.ownerless} claimed without an owner: `claimjobs reclaim --ownerless` releases them"
+    line = f"{stats.ownerless} claimed without an owner: {command('reclaim --ownerless')} releases them"
     return [line] if stats.ownerless else []
 
 
@@ -168,7 +169,7 @@ def _strangers(stats: Stats) -> list[str]:
     found = list(stats.strangers.items())
     lines = [
         f"{jobs} claimed by owner {owner}, another program: if it has ended, "
-        f"`claimjobs reclaim --owner {owner} --force` reclaims them"
+        f"{command(f'reclaim --owner {owner} --force')} reclaims them"
         for owner, jobs in found[:MOST]
     ]
     rest = found[MOST:]

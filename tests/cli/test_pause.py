@@ -28,6 +28,20 @@ def test_pause_and_resume_are_told_by_status(database: Backend) -> None:
     assert (found["paused_seconds"], found["pause_reason"]) == (None, None)
 
 
+def test_the_next_step_can_be_pasted(anywhere: Backend) -> None:
+    """It has the options that describe the queue; without them it would work on another table."""
+    anywhere.make("mails")
+    anywhere.run("ALTER TABLE mails RENAME COLUMN owner_id TO worker")
+    words = ("--table", "mails", "--column", "owner_id=worker", "--url", anywhere.url)
+    resume = "`claimjobs resume --table mails --column owner_id=worker` ends "
+    assert f"mails is paused: {resume}that" in claimjobs("pause", *words).out
+    assert f": {resume}it\n" in claimjobs("status", *words).out
+    anywhere.run("DROP TABLE claimjobs_owners")
+    missing = claimjobs("status", *words).err
+    anywhere.make()
+    assert "run `claimjobs setup-tables --table mails --column owner_id=worker`" in missing
+
+
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_a_table_that_does_not_exist_is_named(anywhere: Backend, command: str) -> None:
     anywhere.make()
