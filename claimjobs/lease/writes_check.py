@@ -7,6 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.database.error_translation import reason
+from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import ReadOnly, SessionReadOnly
 from claimjobs.statements import owners
@@ -19,11 +20,13 @@ NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
 def require_writes(connection: sa.Connection, backend: Backend) -> None:
     """Try a write that reaches no row. Raises ReadOnly, or SessionReadOnly if the engine is the reason.
 
-    Whether an account may write on a read-only server, only a write tells. Any other error is for other checks to find.
+    Whether an account may write on a read-only server, only a write tells. Any other error is for other checks to find,
+    so it is undone.
     """
     setting = backend.dialect.sessions.read_only_setting(connection)
     try:
-        connection.execute(owners.beat(backend.owners), NOBODY)
+        with savepoint(connection):
+            connection.execute(owners.beat(backend.owners), NOBODY)
     except sa.exc.DBAPIError as error:
         if backend.dialect.errors.broken_kind(error) == READ_ONLY:
             name = backend.source.name
