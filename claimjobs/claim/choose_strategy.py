@@ -48,9 +48,9 @@ def strategy_for(
     if (batches := backend.roles.batches) is not None:
         simple = backend.user_table is None and replica is None
         in_one = batch_statement(backend, selection, batches) if simple else None
-        return BatchClaims(backend, batches, _locks(backend, selection, now, replica), in_one)
+        return BatchClaims(backend, batches, _locks(backend, selection, now, replica=replica), in_one)
     if hold == "transaction":
-        return LockOnly(_locks(backend, selection, now, replica))
+        return LockOnly(_locks(backend, selection, now, replica=replica))
     if backend.user_table is not None:
         from claimjobs.claim.side_car import SideCarStrategy  # noqa: PLC0415
 
@@ -58,19 +58,22 @@ def strategy_for(
     if backend.dialect.claims_in_one_statement and not careful and replica is None:
         return OneStatement(backend, selection, now)
     values = ClaimedValues(backend.roles)
-    return TwoPhases(backend, _lock(backend, selection, replica, values.names), values, now)
+    return TwoPhases(backend, _locks(backend, selection, now, replica=replica, known=values.names), values, now)
 
 
-def _lock(backend: Backend, selection: Selection, replica: Replica | None, known: Sequence[str] = ()) -> LockStrategy:
-    if replica is not None:
-        return FindOnReplica(backend, selection, replica, known)
-    return lock_strategy(backend, selection, known)
-
-
-def _locks(backend: Backend, selection: Selection, now: sa.ColumnElement[Any], replica: Replica | None) -> LockStrategy:
-    """How jobs are found and locked, for a claim that does not write into them."""
+def _locks(
+    backend: Backend,
+    selection: Selection,
+    now: sa.ColumnElement[Any],
+    *,
+    replica: Replica | None,
+    known: Sequence[str] = (),
+) -> LockStrategy:
+    """How jobs are found and locked. `known`: names of columns that are not read, because the claim writes them."""
     if backend.user_table is not None:
         from claimjobs.claim.side_car import side_car_locks  # noqa: PLC0415
 
         return side_car_locks(backend, selection, now)
-    return _lock(backend, selection, replica)
+    if replica is not None:
+        return FindOnReplica(backend, selection, replica, known)
+    return lock_strategy(backend, selection, known)

@@ -112,8 +112,9 @@ class Replica:
         return 0.0 if newest is None else (now - newest).total_seconds() - self._beat
 
     def _read(self, query: sa.Select[Any], parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
-        if self._connection is None or self._connection.invalidated:
-            self._connection = open_connection(self._engine).execution_options(isolation_level="AUTOCOMMIT")
+        if self._connection is None:
+            self._connection = open_connection(self._engine)
+            self._connection.execution_options(isolation_level="AUTOCOMMIT")
         connection = self._connection
         with _not_longer_than(LONGEST_READ, self._sessions.break_connection, connection), connection.begin():
             return connection.execute(query, parameters).all()
@@ -121,6 +122,8 @@ class Replica:
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                connection.invalidate()  # nobody disposes of an engine that a Queue made for a URL
             with contextlib.suppress(sa.exc.SQLAlchemyError):
                 connection.close()
 

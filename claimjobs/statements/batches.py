@@ -26,9 +26,8 @@ NOT_WHOLE: Final[sa.ColumnElement[str]] = sa.literal_column(
     "'claimjobs: not all jobs of a batch could be settled, each is looked at now'"
 )
 """The server says that this is no number. So it is in the error, and in the server's log."""
-
-
 NO_ENDS: Final = (sa.cast(sa.null(), sa.BigInteger),) * 2
+"""In place of the first and the last key, if keys are no single whole numbers."""
 
 
 def record(batches: OpenBatches, owners: sa.Table) -> sa.Insert:

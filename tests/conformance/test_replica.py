@@ -76,9 +76,7 @@ def queue_at(pair: Pair) -> Iterator[Callable[..., Queue]]:
     yield new
     for queue in made:
         queue.close()
-        for engine in (queue.engine, queue._chosen.candidates):
-            if engine is not None:
-                engine.dispose()
+        queue.engine.dispose()
 
 
 def done_by(queue: Queue, size: int = 5) -> list[str]:
