@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,10 +33,11 @@ class Command:
 class Process:
     """One server at a time in a temporary folder of its own; neither outlives this process."""
 
-    def __init__(self, name: str, stop: Signals) -> None:
+    def __init__(self, name: str, stop: Signals, prefix: Sequence[str] = ()) -> None:
+        """`prefix`: what all its commands begin with, such as `nsenter ... --`."""
         settings = {"name": name, "stop": int(stop), "parent": os.getpid(), "account": _account()}
         self._watchdog = subprocess.Popen(
-            [sys.executable, "-I", "-S", WATCHDOG, json.dumps(settings)],
+            [*prefix, sys.executable, "-I", "-S", WATCHDOG, json.dumps(settings)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
