@@ -165,7 +165,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
     selection = Selection(roles.due(now), roles.default_order, batches=ours)
     target = settle.SettleGuard(roles, dialect, roles.guard)
     return {
-        "begin": batches.begin(ours),
+        "begin": batches.begin(ours, batches.PER_BATCH),
         "others": batches.owners_by_row(ours, owner_table()),
         **_locks(roles, dialect, selection),
         **{f"{name} after": statement for name, statement in _searches(roles, dialect, selection).items()},

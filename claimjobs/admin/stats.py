@@ -111,7 +111,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)
         known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now, exists_or_claimed(pair))))
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
-    _must_see_claims(connection, backend, claimed=bool(known[CLAIMED]))
+    ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
     held = _held(connection, backend) if backend.by_lease else {}
     paused, reason = read_pause(connection, backend)
@@ -129,17 +129,6 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         paused=paused,
         pause_reason=reason,
     )
-
-
-def _must_see_claims(connection: sa.Connection, backend: Backend, *, claimed: bool) -> None:
-    """Raises ClaimsDiffer. `claimed`: whether rows say so.
-
-    An idle consumer with `hold="transaction"` sleeps as an owner without batches. With a side-car its claims and claims
-    per batch see each other, so an owner without batches is of the other kind only if rows are claimed.
-    """
-    sees_both = backend.user_table is not None and backend.roles.batches is not None
-    if claimed or not sees_both:
-        ClaimsCheck(backend).run(connection)
 
 
 def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | None, str | None]:

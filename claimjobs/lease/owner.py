@@ -58,7 +58,8 @@ class Owner:
         self.locked = False
         """Whether it has its session lock."""
         self._has_left = False
-        self._batches = backend.roles.batches
+        self._batches = backend.source.batches
+        self._begins_with = batches.UNRECORDED if backend.roles.batches is None else batches.PER_BATCH
         connector.owner = self
         try:
             connector.transaction(lambda connection: None)
@@ -120,7 +121,7 @@ class Owner:
         inserted = connection.execute(statements.register(self._table), self._row)
         self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
         if self._batches is not None:
-            connection.execute(batches.begin(self._batches), {"claimjobs_me": self.id})
+            connection.execute(batches.begin(self._batches, self._begins_with), {"claimjobs_me": self.id})
 
     def _lock_session(self, connection: sa.Connection) -> None:
         """Take the session lock, and write the start of the server that gave it; NULL where only the lease counts."""

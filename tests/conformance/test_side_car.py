@@ -22,7 +22,7 @@ from claimjobs.statements import settle
 from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from claimjobs.table.ddl import ddl
-from claimjobs.table.definitions import BATCHES_TABLE
+from claimjobs.table.definitions import BATCHES_TABLE, OWNER_TABLE
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted
 from tests.conformance.owners import declare_dead, hold_of, still
@@ -535,6 +535,22 @@ def test_consumers_of_both_holds_work_beside_one_table(backend: Backend) -> None
         held.done()
     first.close()
     assert keys(first.claim(9)) == [3, 4, 5, 6]
+
+
+@BY_LEASE
+def test_an_idle_consumer_by_transaction_is_in_nobodys_way(backend: Backend, way: str) -> None:
+    """It sleeps as an owner that records no claims, whatever the others do."""
+    if not backend.dialect.wakes or way == "read":
+        pytest.skip("no consumer by transaction sleeps as an owner, or none locks rows")
+    idle = orders(backend, 4, way="transaction")
+    assert idle._parts.sleeper is not None
+    assert len(backend.rows(OWNER_TABLE)) == 1
+    queue = orders(backend, way=way, bind=backend.new_engine())
+    assert keys(queue.claim(2)) == [1, 2]
+    assert (queue.stats().claimed, idle.stats().claimed) == (2, 2)
+    queue.close()
+    idle.close()
+    assert backend.rows(BATCHES_TABLE) == []
 
 
 def test_a_claim_goes_on_if_others_have_claimed_all_that_it_locked(backend: Backend) -> None:
