@@ -30,7 +30,7 @@ MANY_OTHERS = 0.5
 
 
 @dataclass(frozen=True)
-class ClaimRequest:
+class Clocks:
     """Clocks that count seconds, read at one time."""
 
     at: float
@@ -53,7 +53,7 @@ class Meter:
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
-        self._looks: list[ClaimRequest] = []
+        self._looks: list[Clocks] = []
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="meter", daemon=True)
 
@@ -78,20 +78,20 @@ class Meter:
             disk=(last.disk - first.disk) / seconds if PRESSURE.exists() else None,
         )
 
-    def _at(self, moment: float) -> ClaimRequest:
+    def _at(self, moment: float) -> Clocks:
         """What a look at this moment would have seen."""
         after = min(max(bisect_right(self._looks, moment, key=lambda look: look.at), 1), len(self._looks) - 1)
         one, two = self._looks[after - 1], self._looks[after]
         part = (moment - one.at) / (two.at - one.at)
-        return ClaimRequest(moment, _within(one.server, two.server, part), _within(one.disk, two.disk, part))
+        return Clocks(moment, _within(one.server, two.server, part), _within(one.disk, two.disk, part))
 
     def _watch(self) -> None:
         while not self._over.wait(EVERY):
             self._looks.append(self._look())
 
-    def _look(self) -> ClaimRequest:
+    def _look(self) -> Clocks:
         server = 0.0 if self._pid is None else cpu_of_tree(self._pid)
-        return ClaimRequest(time.monotonic(), server, _disk())
+        return Clocks(time.monotonic(), server, _disk())
 
 
 def _within(one: float, two: float, part: float) -> float:

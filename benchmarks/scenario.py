@@ -32,6 +32,7 @@ NAMES = (
     "slow_handlers",
     "with_handlers",
     "client",
+    "candidates",
 )
 """The modules of `benchmarks` that are scenarios, in the order in which they run and are shown."""
 

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmarks import meter, report
-from benchmarks.meter import ClaimRequest, Load, Meter, Used, limit
+from benchmarks.meter import Clocks, Load, Meter, Used, limit
 from benchmarks.report import Sample
 from tests.backends import Backend
 
@@ -70,7 +70,7 @@ def test_a_run_says_what_limits_it(load: Load, expected: str) -> None:
 
 def test_what_was_used_between_two_looks_is_taken_as_even() -> None:
     watched = Meter(1)
-    watched._looks = [ClaimRequest(0, 10, 0), ClaimRequest(2, 12, 1), ClaimRequest(4, 18, 1)]
+    watched._looks = [Clocks(0, 10, 0), Clocks(2, 12, 1), Clocks(4, 18, 1)]
     used = watched.between(1, 3)
     assert used.server == pytest.approx((15 - 11) / 2)
     assert used.disk in (pytest.approx((1 - 0.5) / 2), None)

@@ -32,9 +32,10 @@ TINY: dict[str, dict[str, Any]] = {
     "slow_handlers": {"milliseconds": [1], "batch": [100], "batches": [3]},
     "with_handlers": {"consumers": [2], "handler_ms": [10], "batch": [10], "seconds": 1},
     "client": {"jobs": 300, "repeat": 1},
+    "candidates": {"rows": 600, "one_of": [3]},
 }
 ON_EACH = {"order", "held_snapshot", "backlog", "idle", "enqueue"}  # which have SQL of their own
-WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client", "with_handlers"}
+WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client", "with_handlers", "candidates"}
 
 
 def test_each_scenario_has_a_size_for_the_tests() -> None:

@@ -55,6 +55,8 @@ class Arena:
     folder: Path
     claims: ClaimsKind = "rows"
     """Where all consumers record their claims."""
+    candidates: str | None = None
+    """The URL of a replica where their claims find candidates."""
     roads: dict[Road, str] = field(default_factory=dict)
     """URLs by which consumers may go, other than the server's own."""
     prefix: list[str] = field(default_factory=list)
@@ -129,7 +131,7 @@ class Arena:
     @contextlib.contextmanager
     def fleet(self, formation: Formation) -> Iterator[None]:
         """The groups of a formation at work, under load. Afterwards none of their processes is left."""
-        self.formation = formation.but(claims=self.claims)
+        self.formation = formation.but(claims=self.claims, candidates=self.candidates)
         self.groups, self.supervisors, self.bares, self.witnesses = [], [], [], []
         self.strikes = []
         audit.forget(self.engine)

@@ -24,7 +24,8 @@ def main(url: str, settings: dict[str, Any]) -> None:
     shown = {name: settings[name] for name in ("lease", "max_batch_time", "session_lock")}
     liveness = Liveness(patience=PATIENCE, **shown)
     retry = Retry(settings["attempts"])
-    with Queue(url, liveness=liveness, retry=retry, claims=settings["claims"]) as queue:
+    where = {name: settings[name] for name in ("claims", "candidates")}
+    with Queue(url, liveness=liveness, retry=retry, **where) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         for batch in queue.batches(settings["size"]):
             _handle(batch)

@@ -20,7 +20,7 @@ from claimjobs.options import ClaimsKind
 
 ROOT: Final = Path(__file__).parents[2]
 HANDLER: Final = "tests.chaos.work:handle"
-BARE: Final = ("size", "lease", "max_batch_time", "attempts", "claims", "session_lock")
+BARE: Final = ("size", "lease", "max_batch_time", "attempts", "claims", "session_lock", "candidates")
 """The settings of a consumer without a supervisor."""
 PATIENCE: Final = 60.0
 """Seconds until something that must happen is given up."""
@@ -55,6 +55,8 @@ class Settings:
     """Hours by which its clock is off."""
     claims: ClaimsKind = "rows"
     """Where its claims are recorded."""
+    candidates: str | None = None
+    """The URL of a replica where its claims find their candidates."""
     session_lock: bool | None = None
     """See `Liveness`."""
     stop_timeout: float | None = None
@@ -175,6 +177,8 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--claims": settings.claims,
         "--url": url,
     }
+    if settings.candidates is not None:
+        options["--candidates-url"] = settings.candidates
     if settings.stop_timeout is not None:
         options["--stop-timeout"] = settings.stop_timeout
     words = [str(word) for option in options.items() for word in option]
