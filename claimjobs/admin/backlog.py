@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import in_open_batches, read_pause
 from claimjobs.database.clock import in_seconds
+from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.statements import count
 from claimjobs.statements.side_car import SideCarJoin, exists_or_claimed, unclaimed
 from claimjobs.table.backend import Backend
@@ -45,10 +46,11 @@ def read_backlog(
     now: sa.ColumnElement[Any],
     limit: int,
 ) -> Backlog:
-    """The backlog, by five short statements. `order`: that of the queue, which its claim index has.
+    """The backlog, by some short statements. `order`: that of the queue, which its claim index has.
 
-    With a side-car a dead job whose row was deleted is not counted, but read.
+    With a side-car a dead job whose row was deleted is not counted, but read. Raises ClaimsDiffer.
     """
+    ClaimsCheck(backend).run(connection)
     roles, upper = backend.roles, {"claimjobs_limit": limit}
     pair = None if backend.user_table is None else SideCarJoin(backend.user_table, roles, backend.dialect, now)
     jobs_order = order if pair is None else roles.key

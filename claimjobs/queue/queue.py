@@ -316,7 +316,7 @@ class Queue:
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
         """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
-        `limit` in each state. All rows of the table count, whatever `where`.
+        `limit` in each state. All rows of the table count, whatever `where`. Raises ClaimsDiffer.
         """
         backend = self._parts.backend
         with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:

@@ -264,18 +264,18 @@ def test_consumers_of_both_kinds_refuse_each_other(backend: Backend) -> None:
     by_row = backend.queue(claims="rows")
     assert by_row.owner_id
     other = per_batch(backend, bind=backend.new_engine())
-    for use in (other.check, other.claim, other.reclaim, other.stats):
+    for use in (other.check, other.claim, other.reclaim, other.stats, other.backlog):
         with pytest.raises(ClaimsDiffer, match="1 owner with claims='rows'"):
             use()
     by_row.close()
     by_batch = per_batch(backend)
     assert by_batch.owner_id
     other = backend.queue(claims="rows", bind=backend.new_engine())
-    for use in (other.check, other.claim, other.reclaim, other.stats):
+    for use in (other.check, other.claim, other.reclaim, other.stats, other.backlog):
         with pytest.raises(ClaimsDiffer, match="are not seen with claims='rows': add --claims batches"):
             use()
     other = backend.queue(hold="transaction", bind=backend.new_engine())
-    for use in (other.check, other.claim, other.stats):
+    for use in (other.check, other.claim, other.stats, other.backlog):
         with pytest.raises(ClaimsDiffer, match="with hold='transaction': add --claims batches --hold lease"):
             use()
     assert [row["id"] for row in backend.rows(OWNER_TABLE)] == [by_batch.owner_id]
