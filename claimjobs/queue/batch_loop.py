@@ -20,6 +20,7 @@ from claimjobs.dialects import Key
 from claimjobs.errors import BatchNotSettled, ReadOnly, ServerUnreachable
 from claimjobs.lease.idle_checks import WakeCondition
 from claimjobs.lease.sleeper import IdleSleeper
+from claimjobs.queue.claimer import Claimer
 from claimjobs.queue.idle_backoff import IdleBackoff
 from claimjobs.queue.parts import QueueParts
 from claimjobs.table.predicates import Where
@@ -41,6 +42,7 @@ class BatchLoop:
     def __init__(
         self,
         parts: QueueParts,
+        claimer: Claimer,
         source: BatchSource | PrefetchSource,
         control: Control,
         *,
@@ -52,6 +54,7 @@ class BatchLoop:
         `idle` seconds without a batch. `poll`: the longest pause between two claims, in seconds.
         """
         self._parts = parts
+        self._claimer = claimer
         self._source = source
         self._control = control
         self._drain = drain
@@ -117,7 +120,7 @@ class BatchLoop:
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
             self._wait_to_be_woken(sleeper, idleness)
         self._control.clear_wake()
-        self._parts.expect_pause()
+        self._claimer.expect_pause()
         return True
 
     def _wake_condition(self, empty: Batch, idleness: IdleBackoff) -> WakeCondition:
@@ -148,9 +151,10 @@ class BatchSource:
     A batch that the loop does not ask for is released when the loop ends, or after half a lease.
     """
 
-    def __init__(self, parts: QueueParts, size: int, where: Where, control: Control) -> None:
+    def __init__(self, parts: QueueParts, claimer: Claimer, size: int, where: Where, *, control: Control) -> None:
         """After `control.stop` a settle claims no next batch."""
         self._parts = parts
+        self._claimer = claimer
         self._size = size
         self.where = where
         self._control = control
@@ -165,8 +169,8 @@ class BatchSource:
         if following is not None:
             hold, claimed = following
             if hold.take_following(claimed):
-                return self._parts.batch(hold, claimed, self)
-        return self._parts.claim(self._size, self.where, self)
+                return self._claimer.batch(hold, claimed, self)
+        return self._claimer.claim(self._size, self.where, self)
 
     def settle(self, hold: Hold, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
         """Settle a batch and claim the next one. If no job was done, a claim would return the same jobs again."""
@@ -205,9 +209,9 @@ class PrefetchSource:
     This owner holds the prefetched batches: it loses them all if it dies, or if its handler hangs.
     """
 
-    def __init__(self, parts: QueueParts, size: int, where: Where, control: Control, *, count: int) -> None:
+    def __init__(self, claimer: Claimer, size: int, where: Where, control: Control, *, count: int) -> None:
         """`count`: how many batches to claim ahead."""
-        self._parts = parts
+        self._claimer = claimer
         self._size = size
         self.where = where
         self._control = control
@@ -238,4 +242,4 @@ class PrefetchSource:
         self._next.clear()
 
     def _claim(self) -> Batch:
-        return self._parts.claim(self._size, self.where)
+        return self._claimer.claim(self._size, self.where)

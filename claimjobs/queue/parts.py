@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs import tracing
 from claimjobs.admin.stats import Retries, read_retries
-from claimjobs.batch.batch import Batch
-from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
-from claimjobs.batch.hold import Hold, SettlesBatch
 from claimjobs.batch.settle import OnDone, Settler
 from claimjobs.batch.still_due import StillDueRows
 from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.claim.choose_strategy import strategy_for
-from claimjobs.claim.probe import Probe
 from claimjobs.claim.replica import FindOnReplica, Replica
 from claimjobs.claim.selector import Selector
-from claimjobs.claim.strategy import NOTHING, ClaimResult, ClaimStrategy
+from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.control import Control
-from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -38,12 +30,11 @@ from claimjobs.database.session_sharing import require_session_lock
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.errors import CrossedFork, DoneUndecided, KeyUnreadable, NotConsumer
+from claimjobs.errors import CrossedFork, DoneUndecided, NotConsumer
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import IdleSleeper
-from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.idle_owner import IdleOwner
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
@@ -55,22 +46,12 @@ from claimjobs.table.claim_index import region_order
 from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
 from claimjobs.table.predicates import Where
 
-PROBES: Final = frozenset(2**n for n in range(1, 30))
-"""After so many claims in a row that found candidates and claimed none, a Probe checks whether they can be claimed."""
-REPORTED: Final = 2**30
-"""A number larger than any of these."""
-NO_KEY: Final = (
-    "Python cannot hold the value of their key; correct these rows, or choose other columns as Columns(key=...)"
-)
-
-log = logging.getLogger("claimjobs.claim")
-
 
 class QueueParts:
     """The parts of a Queue. In another process than the one that made it they raise CrossedFork."""
 
     def __init__(self, engine: sa.Engine, settings: Settings, report: Report, control: Control) -> None:
-        self._engine = engine
+        self.engine = engine
         self._settings = settings
         self._report = report
         self._control = control
@@ -84,12 +65,6 @@ class QueueParts:
         self._hold: LeaseHold | TransactionHold | None = None
         self._idle_owner: IdleOwner | None = None
         self._enqueuer: Enqueuer | None = None
-        self._timer: BatchTimer | None = None
-        self._in_vain = 0
-        """Claims in a row that found candidates and claimed none."""
-        self._pause_expected = False
-        self._empty = 0
-        """Claims that found no candidate."""
         self._finalizers: list[Callable[[], Any]] = []
 
     # --- the database ----------------------------------------------------------------------------------
@@ -103,7 +78,7 @@ class QueueParts:
             if self._backend is None:
                 chosen = self._settings
                 self._backend = inspect_table(
-                    self._engine,
+                    self.engine,
                     chosen.table,
                     chosen.dialect,
                     columns=chosen.columns,
@@ -123,7 +98,7 @@ class QueueParts:
     def connector(self) -> closing[Connector]:
         """A connection of its own, beside the one that claims, for a `with` block."""
         backend, liveness = self.backend, self._settings.liveness
-        return closing(Connector(self._engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use))
+        return closing(Connector(self.engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use))
 
     # --- what is built ---------------------------------------------------------------------------------
 
@@ -141,7 +116,7 @@ class QueueParts:
     def check_session_lock(self) -> None:
         """Raise SessionsShared if `session_lock=True` is set, and no session can keep a lock for this Queue."""
         if self._settings.liveness.session_lock:
-            require_session_lock(self._engine, self.backend.dialect)
+            require_session_lock(self.engine, self.backend.dialect)
 
     def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
         self.check_session_lock()
@@ -149,13 +124,13 @@ class QueueParts:
         settler, liveness, retry = self.settler(), chosen.liveness, chosen.retry
         common: Any = {"liveness": liveness, "retry": retry, "report": report, "control": control}
         if chosen.by_lease:
-            return LeaseHold(self._engine, backend, settler, failures=self._failures, **common)
-        with connected(self._engine) as connection:
+            return LeaseHold(self.engine, backend, settler, failures=self.failures, **common)
+        with connected(self.engine) as connection:
             ClaimsCheck(backend).run(connection)
         reclaims = Settler(backend.roles, backend.dialect, chosen.now, None, user_table=backend.user_table)
-        self._idle_owner = IdleOwner(self._engine, backend, reclaims, failures=self._failures, **common)
+        self._idle_owner = IdleOwner(self.engine, backend, reclaims, failures=self.failures, **common)
         self._finalizers.append(weakref.finalize(self, self._idle_owner.close))
-        return TransactionHold(self._engine, backend, settler, **common)
+        return TransactionHold(self.engine, backend, settler, **common)
 
     @property
     def sleeper(self) -> IdleSleeper | None:
@@ -172,8 +147,8 @@ class QueueParts:
         with self._preparing:
             if self._enqueuer is None:
                 liveness = self._settings.liveness
-                notifier = Notifier(self._engine, backend, session_locks=liveness.session_lock is not False)
-                self._enqueuer = Enqueuer(self._engine, backend, notifier, liveness.patience, report=self._report)
+                notifier = Notifier(self.engine, backend, session_locks=liveness.session_lock is not False)
+                self._enqueuer = Enqueuer(self.engine, backend, notifier, liveness.patience, report=self._report)
             return self._enqueuer
 
     @contextmanager
@@ -183,7 +158,7 @@ class QueueParts:
         with self.connector() as connector:
             settler, retry = self._settler(None), self._settings.retry
             connector.transaction(ClaimsCheck(backend).run, patience=1)
-            reaper = Reaper(connector, backend, settler, retry, failures=self._failures)
+            reaper = Reaper(connector, backend, settler, retry, failures=self.failures)
             yield reaper
             reaper.report()
 
@@ -203,7 +178,7 @@ class QueueParts:
         if backend.user_table is not None:
             return "keep"
         if self._finish is None:
-            with connected(self._engine) as connection:
+            with connected(self.engine) as connection:
                 self._finish = (default_finish(connection, backend.roles),)
         return self._finish[0]
 
@@ -236,40 +211,6 @@ class QueueParts:
 
     # --- claiming --------------------------------------------------------------------------------------
 
-    def claim(self, size: int, where: Where, settled_by: SettlesBatch | None = None) -> Batch:
-        """Claim a batch; it may be empty. `settled_by` settles it in place of the hold.
-
-        Raises BadPredicate; KeyUnequal or WriteSwallowed if no claim can ever succeed.
-        """
-        hold = self.hold
-        if self.is_paused():
-            return self.batch(hold, NOTHING, settled_by)
-        if self._still_due_rows is not None:
-            self._still_due_rows.check()
-        with self.selector.understood(where), self._readable():
-            with tracing.span("claim", self.backend.source.name):
-                claimed = hold.claim(size, self.plan(where))
-            self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
-            if self._in_vain in PROBES:
-                claimed = self._claim_carefully(hold, size, where)
-            elif not claimed.found:
-                self._report_unreadable_keys()
-        return self.batch(hold, claimed, settled_by)
-
-    def is_paused(self) -> bool:
-        """Whether the queue is paused. The database is asked while it is, after `expect_pause`, and where no heartbeat
-        does it.
-        """
-        hold = self.hold
-        if self._control.paused or self._pause_expected or hold.pause_is_stale:
-            self._pause_expected = False
-            hold.read_pause()
-        return self._control.paused
-
-    def expect_pause(self) -> None:
-        """Let the next claim read whether the queue is paused: while a loop slept, no heartbeat read it."""
-        self._pause_expected = True
-
     def check_selection(self) -> None:
         """Have the database read the predicate and the order. Raises BadPredicate, BadOrder or NotConsumer."""
         selector, backend = self.selector, self.backend
@@ -282,70 +223,10 @@ class QueueParts:
             name = backend.source.name
             raise NotConsumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
 
-    def _report_unreadable_keys(self) -> None:
-        """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""
-        source, readable = self.backend.source, self.backend.dialect.encoding.readable(self.backend.source.key)
-        self._empty += 1
-        if not readable or self._empty not in {1, *PROBES}:
-            return
-        unreadable = sa.not_(sa.and_(*readable))
-        rows = sa.select(sa.func.count()).select_from(source.table).where(source.due(self._settings.now), unreadable)
-        with connected(self._engine) as connection:
-            count, predicate = connection.scalar(rows), unreadable.compile(connection)
-        if count:
-            self._empty = REPORTED
-            fields = {"event": JOBS_UNCLAIMABLE, "queue": source.name, "jobs": count, "error": NO_KEY}
-            log.warning(
-                "table %s: no claim takes %d rows of %s: %s", source.name, count, predicate, NO_KEY, extra=fields
-            )
-
-    @contextmanager
-    def _readable(self) -> Iterator[None]:
-        """Raises KeyUnreadable for an error of the driver: only keys of candidates are converted in this block."""
-        try:
-            yield
-        except sa.exc.DataError as error:
-            if self.backend.dialect.errors.code(error) is None:
-                raise KeyUnreadable(self.backend.source.name, reason(error)) from error
-            raise
-
-    def _claim_carefully(self, hold: Hold, size: int, where: Where) -> ClaimResult:
-        """Claim after candidates were found again and again and never claimed: others hold them, or nobody can.
-
-        The strategy locks rows before it marks them. Only so it finds out which rows swallow the write.
-        """
-        backend, plan = self.backend, self.plan(where)
-        with self.connector() as connector:
-            connector.transaction(Probe(backend, plan.selection).run)
-        return hold.claim(size, replace(plan, strategy=self._strategy(plan.selection, careful=True)))
-
-    def batch(self, hold: Hold, claimed: ClaimResult, settled_by: SettlesBatch | None = None) -> Batch:
-        """The Batch of a claim."""
-        chosen = self._settings
-        roles, failures, entity = self.backend.roles, self._failures, chosen.entity
-        batch = Batch(
-            claimed,
-            hold,
-            roles,
-            chosen.retry,
-            settled_by=settled_by,
-            entity=entity,
-            failures=failures,
-            timer=self._timer,
-        )
-        batch.contended = bool(claimed.found) and not claimed.jobs
-        batch.kept_alive = self if claimed.jobs else None
-        return batch
-
     @cached_property
-    def _failures(self) -> Failures:
+    def failures(self) -> Failures:
         """Reports the failed jobs of settles."""
         return Failures(self.backend.source.name, self.backend.roles, self._settings.hooks)
-
-    def measure_batches(self) -> None:
-        """Measure sizes and times of the batches from now on: see `Report.times`."""
-        clock = DatabaseClock(self._engine, self._settings.now)
-        self._timer = self._timer or BatchTimer(self._report, self.backend.source, clock)
 
     def plan(self, where: Where) -> ClaimPlan:
         """The plan for a predicate. It is built once, but for each claim if a callable gives the predicate."""
@@ -357,9 +238,10 @@ class QueueParts:
     def _new_plan(self, where: Where) -> ClaimPlan:
         selection, now = self.selector.selection(where), self._settings.now
         changes = self.selector.changes(where)
-        return ClaimPlan(where, selection, self._strategy(selection), self.backend, now, changes=changes)
+        return ClaimPlan(where, selection, self.strategy(selection), self.backend, now, changes=changes)
 
-    def _strategy(self, selection: Selection, *, careful: bool = False) -> ClaimStrategy:
+    def strategy(self, selection: Selection, *, careful: bool = False) -> ClaimStrategy:
+        """How jobs are claimed. A careful strategy locks rows before it marks them."""
         chosen = self._settings
         return strategy_for(
             self.backend,
@@ -395,7 +277,7 @@ class QueueParts:
         claimable = self._still_due.claimable if chosen.on_done == LEAVE else sa.true()
         roles, order = backend.source, chosen.order_by
         return Selector(
-            self._engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable, self._region_order
+            self.engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable, self._region_order
         )
 
     @cached_property
@@ -403,13 +285,18 @@ class QueueParts:
         """The order within regions, if any order will do and the table has an index for regions."""
         if not isinstance(self._settings.order_by, (list, tuple)) or self._settings.order_by:
             return ()
-        with connected(self._engine) as connection:
+        with connected(self.engine) as connection:
             return region_order(connection, self.backend.source)
 
     @property
     def order(self) -> Sequence[sa.ColumnElement[Any]]:
         """The order of the queue. Raises BadOrder."""
         return self.selector.selection(None).order
+
+    def check_still_due(self) -> None:
+        """Raise StillDue if too many jobs were still due after their handler."""
+        if self._still_due_rows is not None:
+            self._still_due_rows.check()
 
     @property
     def _still_due(self) -> StillDueRows:
@@ -428,7 +315,7 @@ class QueueParts:
     def retries(self, where: Where) -> Retries:
         """The matching jobs that wait for their next attempt. Raises BadPredicate."""
         backend, now = self.backend, self._settings.now
-        with self.selector.understood(where), connected(self._engine) as connection:
+        with self.selector.understood(where), connected(self.engine) as connection:
             mine: Sequence[sa.ColumnElement[bool]] = self.selector.predicates(where)
             if backend.user_table is not None:
                 mine = [of_jobs(SideCarJoin(backend.user_table, backend.roles, backend.dialect, now), mine)]

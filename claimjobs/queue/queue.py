@@ -33,6 +33,7 @@ from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.writes_check import require_writes
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
+from claimjobs.queue.claimer import Claimer
 from claimjobs.queue.parts import QueueParts
 from claimjobs.queue.settings import Settings
 from claimjobs.queue.stop_deadline import StopDeadline
@@ -133,6 +134,7 @@ class Queue:
         )
         self._control = Control(self)
         self._parts = QueueParts(self.engine, self._chosen, self.report, self._control)
+        self._claimer = Claimer(self._parts, self._chosen, self.report, self._control)
         self._deadline = StopDeadline(self._parts, self._control)
         self.on_hang: Callable[[], None] = lambda: None
         """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`."""
@@ -180,7 +182,7 @@ class Queue:
         `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder.
         """
         _check_size(size)
-        return self._parts.claim(size, where)
+        return self._claimer.claim(size, where)
 
     def batches(
         self,
@@ -212,10 +214,13 @@ class Queue:
         _check_size(size)
         if prefetch < 0:
             raise ValueError(f"prefetch={prefetch}: give a number of batches, 0 or more")
-        source: BatchSource | PrefetchSource = BatchSource(self._parts, size, where, self._control)
+        parts, claimer, control = self._parts, self._claimer, self._control
+        source: BatchSource | PrefetchSource
         if prefetch:
-            source = PrefetchSource(self._parts, size, where, self._control, count=prefetch)
-        return self._run(BatchLoop(self._parts, source, self._control, drain=drain, poll=poll, idle=idle))
+            source = PrefetchSource(claimer, size, where, control, count=prefetch)
+        else:
+            source = BatchSource(parts, claimer, size, where, control=control)
+        return self._run(BatchLoop(parts, claimer, source, control, drain=drain, poll=poll, idle=idle))
 
     def _run(self, loop: BatchLoop) -> Generator[Batch, None, None]:
         """A generator of this Queue keeps it alive, and with it `on_hang`, while the loop runs."""
@@ -267,13 +272,13 @@ class Queue:
         """
         with self._parts.connector() as connector:
             PauseSwitch(self.engine, connector, self._parts.backend).pause(reason)
-        self._parts.expect_pause()
+        self._claimer.expect_pause()
 
     def resume(self) -> bool:
         """End a pause, and wake the consumers; return whether the queue was paused. Raises QueuesMissing."""
         with self._parts.connector() as connector:
             was_paused = PauseSwitch(self.engine, connector, self._parts.backend).resume(self._parts.enqueuer.notifier)
-        self._parts.expect_pause()
+        self._claimer.expect_pause()
         return was_paused
 
     @property
@@ -296,7 +301,7 @@ class Queue:
 
         Raises ConnectionFailed, ServerTooOld or UnfitTable.
         """
-        self._parts.measure_batches()
+        self._claimer.measure_batches()
 
     @property
     def table(self) -> sa.Table:
