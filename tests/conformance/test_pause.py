@@ -13,9 +13,9 @@ from claimjobs.errors import QueuesMissing, TableMissing
 from claimjobs.options import HoldKind, Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
+from tests.conformance.orders import orders
 from tests.conformance.owners import hold_of
 from tests.conformance.sleepers import Consumer
-from tests.conformance.test_side_car import orders
 
 HOLDS: tuple[HoldKind, ...] = ("lease", "transaction")
 QUICK = Liveness(lease=2.0)

@@ -14,8 +14,8 @@ from claimjobs.table.definitions import article_table
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
+from tests.conformance.orders import beside
 from tests.conformance.sleepers import PATIENT, Consumer
-from tests.conformance.test_side_car import beside
 
 JOBS = article_table()
 INSERT = "INSERT INTO jobs (d, e) VALUES ('{}', '')"

@@ -15,7 +15,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
         "claim/one_statement claim/two_phases claim/candidates claim/find_and_lock claim/candidate_range claim/probe "
         "table/acceptance batch/settle_and_claim lease/lease_hold "
-        "queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
+        "queue/claimer queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
         "statements/claim statements/column_encoding",
         "unit/test_overfetch test_claim test_contention test_turn test_cursor test_cut_claims test_transaction "
         "test_pickup test_columns test_locks test_liveness test_unreadable test_fit test_tables",
@@ -23,7 +23,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     "settle": (
         "batch/settle batch/batch batch/refusals batch/still_due options statements/settle",
         "unit/test_batch unit/test_retry test_settle test_retry test_batch test_on_done test_owners test_transaction "
-        "test_dead test_bulk test_turn test_side_car test_refusals test_leave",
+        "test_dead test_bulk test_turn test_side_car test_side_car_transaction test_refusals test_leave",
     ),
     "holds": (
         "lease/lease_hold batch/transaction_hold database/connection database/attempts database/fair_lock",

@@ -1,0 +1,86 @@
+"""A side-car: what is made for it, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, SideCar, make, side_car_tables
+from claimjobs.errors import ClaimsMissing
+from claimjobs.table.ddl import ddl
+from tests.backends import Backend
+from tests.conformance.jobs import counted
+from tests.conformance.orders import (
+    ORDERS,
+    beside,
+    do_all,
+    fill,
+)
+
+
+def description(backend: Backend, table: str) -> Any:
+    """All that the database says of a table."""
+    inspector = sa.inspect(backend.engine)
+    asked = ("get_columns", "get_indexes", "get_pk_constraint", "get_foreign_keys", "get_unique_constraints")
+    told = {name: str(getattr(inspector, name)(table)) for name in asked}
+    return {**told, "rows": [dict(row) for row in backend.rows(table)]}
+
+
+def test_nothing_is_written_into_the_table_and_nothing_of_it_changes(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    fill(backend, 8)
+    before = description(backend, "orders")
+    queue = beside(backend, "orders")
+    with counted(backend.engine) as sent:
+        with queue.claim(4) as batch:
+            batch.done(batch[0])
+            batch.fail(batch[1], "again", retry_in=0)
+            batch.fail(batch[2], "never", retry=False)
+        do_all(queue)
+        queue.dead.retry()
+        queue.stats()
+        queue.close()
+    make(backend.engine, side_car_tables(backend.engine, "orders"), recreate=True)
+    assert description(backend, "orders") == before
+    writes = [one for one in sent if one.startswith(("INSERT", "UPDATE", "DELETE"))]
+    assert writes
+    assert not [one for one in writes if " orders " in one.split("SELECT")[0].split("WHERE")[0] + " "]
+
+
+def test_what_is_made_are_the_claims_and_the_owners(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    tables = side_car_tables(backend.engine, "orders")
+    assert make(backend.engine, tables).created == (
+        "orders_claims",
+        "claimjobs_owners",
+        "claimjobs_queues",
+        "claimjobs_batches",
+    )
+    text = ddl(backend.engine, tables)
+    assert "CREATE TABLE orders_claims" in text
+    assert "CREATE TABLE orders " not in text
+    assert "REFERENCES" not in text
+
+
+def test_a_side_car_that_is_missing_is_told_with_the_command_that_makes_it(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    backend.make("jobs")
+    with pytest.raises(ClaimsMissing, match="setup-tables --table orders --side-car"):
+        backend.bare_queue("orders", side_car=True).claim()
+
+
+def test_a_side_car_may_have_another_name(backend: Backend) -> None:
+    ORDERS.create(backend.engine)
+    fill(backend, 2)
+    named = SideCar(table="what_is_taken")
+    make(backend.engine, side_car_tables(backend.engine, "orders", named))
+    assert do_all(backend.bare_queue("orders", side_car=named)) == [1, 2]
+    assert len(backend.rows("what_is_taken")) == 2
+
+
+@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"on_done": "delete"}, {"claims": "batches"}], ids=str)
+def test_what_cannot_be_without_a_lock_is_refused(anywhere: Backend, other: Any) -> None:
+    with pytest.raises(ValueError, match="lock_source=True"):
+        Queue(anywhere.engine, "orders", side_car=SideCar(lock_source=False), **other)
