@@ -36,15 +36,9 @@ class Environment:
 
     def command(self, peer: Peer, action: str, order: str) -> list[str]:
         if peer.npm:
-            return [*self._node(peer), action, order]
+            assert self.folder
+            return [str(_node(self.folder)), str(self.folder / "driver.mjs"), peer.module, action, order]
         return [str(self.python), "-m", "benchmarks.peers.driver", f"{PACKAGE}.{peer.module}", action, order]
-
-    def _node(self, peer: Peer) -> list[str]:
-        """Node looks for packages beside the file that asks for them: so our files are taken there."""
-        assert self.folder
-        for file in (SYSTEMS.with_name("driver.mjs"), SYSTEMS / f"{peer.module}.mjs"):
-            shutil.copy(file, self.folder)
-        return [str(_node(self.folder)), str(self.folder / "driver.mjs"), peer.module]
 
     def variables(self) -> dict[str, str]:
         return {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONDONTWRITEBYTECODE": ""}
@@ -56,7 +50,18 @@ def environment(peer: Peer) -> Environment:
         return Environment(Path(sys.executable))
     python = _python(peer.python)
     folder = cache.fill(_name(peer, python), lambda into: _install(peer, python, into))
+    if peer.npm:
+        _copy_drivers(peer, folder)
     return Environment(folder / "bin/python", folder)
+
+
+def _copy_drivers(peer: Peer, folder: Path) -> None:
+    """Node looks for packages beside the file that asks for them: so our files are copied there.
+
+    This is done before a worker is started: a worker would read half a file while another one is copied over it.
+    """
+    for file in (SYSTEMS.with_name("driver.mjs"), SYSTEMS / f"{peer.module}.mjs"):
+        shutil.copy(file, folder)
 
 
 def _name(peer: Peer, python: str) -> str:
