@@ -32,7 +32,7 @@ HEAD: Final = """\
 Made by `python -m docs.make_peers` from [benchmarks-peers.json](benchmarks-peers.json), which `make bench-peers`
 writes, and from the files in `benchmarks/peers/systems`; do not edit. The tests fail when this page is stale.
 
-A full queue is emptied by 1, 2 or 4 workers, a process each. A job is two strings of 64 characters, its handler does
+A full queue is emptied by 1, 2, 4 or 8 workers, a process each. A job is two strings of 64 characters, its handler does
 nothing. Each system has its best documented settings, its best batch size, and a new database in its turn; claimjobs
 runs at the same batch size, with the public API in its defaults. The clock runs from the start line, which all workers
 cross together, to the moment at which the database holds no job that is not done. Every job was done once in each run
