@@ -57,6 +57,11 @@ TRYING_AGAIN: Final = "trying_again"
 OUTAGE_OVER: Final = "outage_over"
 """A transaction succeeded after it was tried again for a while."""
 
+PARTITIONS_MISSING: Final = "partitions_missing"
+"""Partitions of the coming time could not be made."""
+PARTITION_KEPT: Final = "partition_kept"
+"""An old partition could not be dropped, and its jobs are deleted one by one."""
+
 REPLICA_LEFT: Final = "replica_left"
 """Candidates are read from the primary, because the replica lags or does not answer."""
 REPLICA_USED: Final = "replica_used"

@@ -98,6 +98,15 @@ def _utc_now(_element: database_now | statement_now, _compiler: SQLCompiler, **_
     return "utc_timestamp(6)"
 
 
+def partitioned_by_time(column: str) -> dict[str, str]:
+    """Keyword arguments of `Table` for partitions by the instants of this column (see `claimjobs.dialects.partitions`).
+
+    Postgres makes each partition by a statement of its own. MySQL must be told of one partition at least.
+    """
+    last = f"RANGE COLUMNS ({column}) (PARTITION pmax VALUES LESS THAN (MAXVALUE))"
+    return {"postgresql_partition_by": f"RANGE ({column})"} | {f"{n}_partition_by": last for n in _WITHOUT_TIME_ZONES}
+
+
 def table_options(**options: Any) -> dict[str, Any]:
     """Keyword arguments of `Table` that only one family of databases reads.
 

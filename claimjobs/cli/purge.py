@@ -9,6 +9,7 @@ import click
 
 from claimjobs.admin.ledger import Ledger
 from claimjobs.admin.purge import Kept
+from claimjobs.cli.console import log_on_stderr
 from claimjobs.cli.durations import Duration
 from claimjobs.cli.options import engine_for, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -47,6 +48,12 @@ def purge(
     job is done or dead; a job without a value there is not deleted. Unclaimed and claimed jobs are never deleted. The
     deletion is committed in chunks of 1,000.
 
+    If the table has partitions by time (`setup-tables --partition-by-time`), the missing partitions of the coming time
+    are made, and old ones are dropped as a whole: those in which every job has been done for so long. Both need a lock
+    on the table. Everybody waits for it, so it is given up after 2 s. If it is refused, or this account may not alter
+    the table, the command says so and deletes chunks. It also deletes chunks with --where and --status dead, and in a
+    partition with a job that is not done. Run it every day, from cron.
+
     With --json: "purged", or with --dry-run "would_purge".
 
     \b
@@ -57,7 +64,7 @@ def purge(
       claimjobs purge --older-than 90d --ledger emails
     """
     if ledger is None:
-        with queue_for(url, shape) as queue:
+        with log_on_stderr(), queue_for(url, shape) as queue:
             count = queue.purge(older_than, status=status, where=predicate(where), dry_run=dry_run)
     elif where is not None or status != "done":
         raise click.UsageError("--where and --status are for jobs: the ledger has neither")

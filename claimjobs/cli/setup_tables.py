@@ -12,9 +12,11 @@ from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, trigger_statement
 from claimjobs.database.connect import engine_of, shown
+from claimjobs.dialects.partitions import UNITS, Unit
 from claimjobs.errors import UnfitTable
 from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
+from claimjobs.queue.references import is_reference
 from claimjobs.table import create as setup
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import ledger_table
@@ -48,6 +50,12 @@ DDL_WITHOUT_URL = "postgresql://"
     "--wake-trigger", "trigger", flag_value="make", help="Also make a trigger by which each INSERT wakes consumers."
 )
 @click.option("--drop-wake-trigger", "trigger", flag_value="drop", help="Only drop that trigger.")
+@click.option(
+    "--partition-by-time",
+    "unit",
+    type=click.Choice(UNITS),
+    help="Make the table of jobs with a partition for each of these times, for jobs that are kept when they are done.",
+)
 @url_option
 @shape_options
 def setup_tables(
@@ -59,6 +67,7 @@ def setup_tables(
     grants_: bool,
     accounts: tuple[str, ...],
     trigger: Wanted,
+    unit: Unit | None,
     url: str | None,
     shape: Shape,
 ) -> None:
@@ -85,6 +94,13 @@ def setup_tables(
     further right. It is not for a table that is filled by PREPARE TRANSACTION, which refuses a notification. A row that
     is inserted directly into a partition does not call it. --recreate drops it with the table.
 
+    --partition-by-time is for a queue that keeps done jobs (on_done="keep"): `claimjobs purge` then drops old
+    partitions as a whole, and does not delete their rows one by one. The table gets a column `created`, which is part
+    of its primary key; it is the time of the INSERT in UTC, and nothing changes it. The partitions of the coming time
+    are made here, and by each `purge`: 7 days, 4 weeks or 3 months. A job of another time goes into one more partition,
+    so no INSERT is refused. For a table that is described in Python, say it there: see `claimjobs.job_table`. An
+    existing table is not divided.
+
     --grants prints the GRANT statements for a producer, which enqueues jobs, a consumer, which claims them, and an
     operator (status, dead, purge, reclaim, pause). An administrator runs them. A right on columns is for the columns
     that the tables have now: print the statements again after the tables were changed.
@@ -98,6 +114,7 @@ def setup_tables(
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
       claimjobs setup-tables --wake-trigger
+      claimjobs setup-tables --partition-by-time day
       claimjobs setup-tables --grants --account producer=shop > grants.sql
     """
     wanted = _requested(add)
@@ -108,8 +125,10 @@ def setup_tables(
         _print_grants(url, shape, _named(accounts), ledger=ledger)
         return
     _refuse_mixtures(recreate, wanted, ledger, trigger=trigger, side_car=shape.side_car)
+    if unit is not None:
+        _refuse_partitions(shape, ledger or bool(wanted))
     if sql and not wanted and not shape.side_car:
-        _print_ddl(engine_of(url or DDL_WITHOUT_URL), shape, trigger, recreate, ledger=ledger)
+        _print_ddl(engine_of(url or DDL_WITHOUT_URL), shape, trigger, recreate, ledger=ledger, unit=unit)
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
@@ -120,14 +139,17 @@ def setup_tables(
         if wanted:
             _add(engine, additions(engine, shape, wanted), yes, sql)
         if not sql:
-            _set_up(engine, shape, recreate, yes, trigger)
+            _set_up(engine, shape, recreate, yes, trigger, unit=unit)
         elif shape.side_car:
-            _print_ddl(engine, shape, trigger, recreate, ledger=ledger)
+            _print_ddl(engine, shape, trigger, recreate, ledger=ledger, unit=unit)
 
 
-def _print_ddl(engine: sa.Engine, shape: Shape, trigger: Wanted, recreate: bool, *, ledger: bool) -> None:
+def _print_ddl(
+    engine: sa.Engine, shape: Shape, trigger: Wanted, recreate: bool, *, ledger: bool, unit: Unit | None
+) -> None:
     if trigger != "drop":
-        click.echo(ddl(engine, [ledger_table()] if ledger else _tables(engine, shape), recreate=recreate), nl=False)
+        tables = [ledger_table()] if ledger else _tables(engine, shape, unit=unit)
+        click.echo(ddl(engine, tables, recreate=recreate), nl=False)
     if trigger is not None and not ledger:
         click.echo(f"{trigger_statement(engine, shape, trigger)};")
 
@@ -149,6 +171,16 @@ def _refuse_mixtures(recreate: bool, wanted: list[str], ledger: bool, *, trigger
         raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
     if side_car and (recreate or wanted):
         raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
+
+
+def _refuse_partitions(shape: Shape, others: bool) -> None:
+    if others or shape.side_car:
+        raise click.UsageError("--partition-by-time makes a table of jobs: leave out --add, --ledger and --side-car")
+    if is_reference(shape.table):
+        step = "write partition_by_time= there, in job_table(...)"
+        raise click.UsageError(f"--partition-by-time is for a NAME, and {shape.table} is described in Python: {step}")
+    if shape.columns is not None:
+        raise click.UsageError("--partition-by-time is for a table that is made here: leave out --map and --column")
 
 
 def _refuse_other_options(grants_: bool, others: bool) -> None:
@@ -191,26 +223,26 @@ def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None
     setup.alter(engine, statements)
 
 
-def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger: Wanted) -> None:
+def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger: Wanted, *, unit: Unit | None) -> None:
     if trigger == "drop":
         set_up_trigger(engine, shape, trigger)
         return
     if recreate:
-        _confirm(engine, setup.drop_plan(engine, shape.load()), yes)
+        _confirm(engine, setup.drop_plan(engine, shape.load(), partition_by_time=unit), yes)
     _must_be_there(engine, shape)
     with suppress(UnfitTable):  # `checked_roles` says all that the table lacks
         say(what_becomes_of_done_jobs(engine, shape))
-    _tell(setup.make(engine, _tables(engine, shape, mapped=True), recreate=recreate))
+    _tell(setup.make(engine, _tables(engine, shape, mapped=True, unit=unit), recreate=recreate))
     set_up_trigger(engine, shape, trigger)
     for line in advice(engine, shape, checked_roles(engine, shape)):
         say(line)
 
 
-def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False) -> list[sa.Table]:
+def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False, unit: Unit | None = None) -> list[sa.Table]:
     """Make the missing tables. A table with a map, of which only the name is known, cannot be made."""
     if shape.side_car:
         return side_car_tables(engine, shape.load(), columns=shape.columns)
-    jobs, *others = setup.tables_for(shape.load())
+    jobs, *others = setup.tables_for(shape.load(), partition_by_time=unit)
     ours = [jobs] if mapped or not _is_mapped_name(shape) else []
     return [*ours, *others]
 
@@ -250,4 +282,5 @@ def _lines(made: setup.MakeResult) -> list[str]:
         *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
         *(f"{name}: was there{', kept' if made.dropped else ''}" for name in made.existing),
         *(f"{name}: index was missing, made" for name in made.indexes),
+        *(f"{name}: partition of coming time, made" for name in made.partitions),
     ]

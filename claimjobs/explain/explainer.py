@@ -15,6 +15,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import NotShown
 from claimjobs.errors import ClaimjobsError
 from claimjobs.explain.holders import lease, wake
+from claimjobs.explain.partitions import coming_partitions
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
 from claimjobs.explain.rights import rights
 from claimjobs.explain.server import isolation, snapshots
@@ -48,6 +49,7 @@ class Explainer:
             self._add(session, "isolation", lambda connection: isolation(connection, subject))
             self._add(session, "settings", self._settings)
             self._add(session, "old rows", lambda connection: subject.inspection.garbage(connection, subject.table))
+            self._add(session, "partitions", lambda connection: coming_partitions(connection, subject))
             self._add(session, "snapshots", lambda connection: snapshots(connection, subject))
             self._add(session, "lease", lambda connection: lease(connection, subject))
             self._add(session, "wake", lambda connection: wake(connection, subject))

@@ -13,6 +13,7 @@ from claimjobs import tracing
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
 from claimjobs.admin.dead_jobs import DeadJobs
+from claimjobs.admin.old_partitions import OldPartitions
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
@@ -351,7 +352,9 @@ class Queue:
         """Delete jobs that have been done, or dead, for so long by the database's clock; return how many.
 
         `older_than` is a timedelta or seconds. `where` narrows which jobs; the queue's own predicate does not count.
-        The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are in the
+        The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. If the table has
+        partitions by time, those of the coming time are made, and old ones in which every job is done for so long are
+        dropped. If a lock or a right is refused, the log says so, and 1,000 at a time are deleted. Done jobs are in the
         table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
         NotPurgeable with a side-car: a row without its entry there would be a new job.
         """
@@ -359,7 +362,8 @@ class Queue:
         if self._chosen.side_car is not None:
             raise NotPurgeable(self.roles.name, self.table.fullname)
         with self._parts.connector() as connector:
-            return Purge(connector, self._parts.backend, status).run(
+            partitions = OldPartitions(self.engine, self._parts.backend)
+            return Purge(connector, self._parts.backend, status, partitions).run(
                 self._chosen.now, age, where=where, dry_run=dry_run
             )
 

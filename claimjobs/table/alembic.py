@@ -6,7 +6,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.table.definitions import LEDGER_TABLE, SHARED_TABLES, job_table
+from claimjobs.table.definitions import CREATED, LEDGER_TABLE, SHARED_TABLES, job_table
+from claimjobs.table.time_partitions import unit_of
 from claimjobs.table.versions import version_of
 
 _OURS = frozenset({*SHARED_TABLES, LEDGER_TABLE})
@@ -41,4 +42,8 @@ def _may_compare(table: sa.Table, reflected: bool, compare_to: sa.Table | None) 
 def _names(table: sa.Table) -> set[str]:
     """Our columns and our index, of a table of jobs."""
     ours = job_table(table.name, sa.MetaData(), sa.Column("claimjobs_key", sa.Integer, primary_key=True))
-    return {column.name for column in ours.columns} | {f"{table.name}_claim"}
+    return {column.name for column in ours.columns} | {f"{table.name}_claim", *_time(table)}
+
+
+def _time(table: sa.Table) -> set[str]:
+    return set() if unit_of(table.comment) is None else {CREATED}

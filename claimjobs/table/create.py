@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -13,6 +13,7 @@ from sqlalchemy.sql.elements import quoted_name
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
+from claimjobs.dialects.partitions import Unit
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import AccessDenied, UnfitTable
 from claimjobs.table.acceptance import check_table
@@ -28,6 +29,7 @@ from claimjobs.table.definitions import (
     shared_tables,
 )
 from claimjobs.table.reflection import columns_in_database, is_made_by_us
+from claimjobs.table.time_partitions import check_unit, first_partitions, make_coming, run
 
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -41,6 +43,8 @@ class MakeResult:
     dropped: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     """Indexes that `make` added to existing tables."""
+    partitions: tuple[str, ...] = ()
+    """Partitions of the coming time that `make` added to existing tables."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,14 @@ class DropPlan:
 # --- which tables --------------------------------------------------------------------------------------------
 
 
-def tables_for(table: TableLike) -> list[sa.Table]:
-    """The tables that a queue needs: its jobs (for a name, with the article's columns), and those that all share."""
+def tables_for(table: TableLike, *, partition_by_time: Unit | None = None) -> list[sa.Table]:
+    """The tables that a queue needs: its jobs (for a name, with the article's columns), and those that all share.
+
+    `partition_by_time`, for a name: as for `job_table`.
+    """
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
-        jobs = article_table(bare, sa.MetaData(schema=schema or None))
+        jobs = article_table(bare, sa.MetaData(schema=schema or None), partition_by_time=partition_by_time)
     elif isinstance(table, sa.Table):
         jobs = table
     else:
@@ -75,12 +82,20 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
 
     The table of owners is never dropped: all queues of the database share it, and no id may be used twice, because a
     consumer that was declared dead may still try to settle with its id. A table that claimjobs did not make is not
-    dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it.
+    dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it, and the
+    partitions of the coming time if it has partitions by time.
 
     Raises ConnectionFailed, or ServerTooOld before anything is made; NotClaimable for a table, whether it exists or is
-    made as described, whose rows cannot be locked.
+    made as described, whose rows cannot be locked; PartitionsNotMade.
     """
     dialect = dialect_for(engine)
+    made = _made(engine, tables, recreate, dialect=dialect)
+    there = [table for table in tables if table.fullname in made.existing and table.name not in SHARED_TABLES]
+    partitions = [name for table in there for name in make_coming(engine, dialect, table)]
+    return replace(made, partitions=tuple(partitions))
+
+
+def _made(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
     try:
         return _make(engine, tables, recreate, dialect=dialect)
     except sa.exc.IdentifierError as error:
@@ -121,6 +136,7 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         kept = [table for table in there if table not in dropped]
         for table in kept:
             check_table(connection, dialect, table)
+            check_unit(connection, table)
         indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
         for index in indexes:
             index.create(connection)
@@ -128,6 +144,9 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         for table in created:
             table.create(connection)
             connection.execute(table_comment(table))
+            now: datetime = connection.execute(sa.select(database_now())).scalar_one()
+            for statement in first_partitions(dialect, table, now):
+                run(connection, statement)
             check_table(connection, dialect, table)  # a server may choose another engine than the description
     return MakeResult(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
 
@@ -163,8 +182,7 @@ def alter(engine: sa.Engine, statements: Iterable[str]) -> None:
     for statement in statements:
         try:
             with connected(engine) as connection, connection.begin():
-                # Without parameters a driver leaves a percent sign in a default as it is.
-                connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
+                run(connection, statement)
         except sa.exc.DBAPIError as error:
             _explain_refusal(dialect, error)
             raise
@@ -197,13 +215,13 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
         raise
 
 
-def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
-    """What `recreate` would drop; None if there is nothing to drop.
+def drop_plan(engine: sa.Engine, table: TableLike, *, partition_by_time: Unit | None = None) -> DropPlan | None:
+    """What `recreate` would drop; None if there is nothing to drop. The parameters are those of `tables_for`.
 
     Raises UnfitTable for a table that claimjobs did not make, and for a name whose table has other columns than the one
     that would replace it.
     """
-    jobs, owners, *_ = tables_for(table)
+    jobs, owners, *_ = tables_for(table, partition_by_time=partition_by_time)
     with connected(engine) as connection:
         if not exists(connection, jobs):
             return None

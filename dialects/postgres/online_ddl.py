@@ -20,6 +20,7 @@ _INVALID: Final = sa.text(
     "WHERE indrelid = to_regclass(:name) AND NOT indisvalid"
 )
 _SHARED: Final = "SHARE UPDATE EXCLUSIVE: reads and writes go on, other DDL and VACUUM wait"
+_WRITES: Final = "SHARE: reads go on, writes wait"
 _TWICE: Final = "reads the table twice; waits for transactions that began before"
 
 
@@ -47,20 +48,28 @@ class PostgresOnlineDDL(OnlineDDL):
     ) -> list[Change]:
         """Postgres cannot replace an index in one statement: the new one is built under another name."""
         name, new = str(wanted.name), _new_name(str(wanted.name))
+        how, locks, waits = ("", _WRITES, False) if _is_partitioned(wanted) else ("CONCURRENTLY ", _SHARED, True)
         if set(fits) - {new}:
             return [self._drop(new, wanted)] if new in there else []
         changes = [self._drop(new, wanted)] if new in there and new not in fits else []
         if new not in fits:
-            build = create_index(wanted, new, dialect, "CONCURRENTLY ")
-            changes.append(Change(build, _SHARED, _TWICE, waits=True))
+            build = create_index(wanted, new, dialect, how)
+            changes.append(Change(build, locks, _TWICE if waits else "reads the table once", waits=waits))
         if name in there:
             changes.append(self._drop(name, wanted))
         rename = f"ALTER INDEX {_qualified(new, wanted)} RENAME TO {PREPARER.quote(name)}"
         return [*changes, Change(rename, _SHARED)]
 
     def _drop(self, name: str, wanted: sa.Index) -> Change:
+        if _is_partitioned(wanted):
+            return Change(f"DROP INDEX {_qualified(name, wanted)}", "ACCESS EXCLUSIVE: reads and writes wait")
         work = "metadata only; waits for every transaction that uses the index"
         return Change(f"DROP INDEX CONCURRENTLY {_qualified(name, wanted)}", _SHARED, work, waits=True)
+
+
+def _is_partitioned(index: sa.Index) -> bool:
+    """Whether the index is that of a partitioned table, of which Postgres builds none concurrently."""
+    return index.table is not None and bool(index.table.dialect_options["postgresql"]["partition_by"])
 
 
 def _new_name(name: str) -> str:

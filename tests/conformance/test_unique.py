@@ -106,7 +106,7 @@ def test_an_instant_with_a_zone_is_the_same_when_it_is_read_again(backend: Backe
 
 def test_what_only_the_database_takes_for_equal_is_equal(backend: Backend) -> None:
     backend.requires("table collation")
-    options = {f"{family}_collate": "utf8mb4_general_ci" for family in ("mysql", "mariadb")}
+    options: dict[str, Any] = {f"{family}_collate": "utf8mb4_general_ci" for family in ("mysql", "mariadb")}
     table = job_table("mails", sa.MetaData(), sa.Column("name", sa.String(40)), unique="name", **options)
     queue = backend.queue(table)
     assert queue.enqueue([{"name": "Ada"}, {"name": "ADA"}, {"name": "Bob"}, {"name": "ada"}], unique="name") == 2
