@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable
@@ -27,6 +29,7 @@ class Control:
         """`queue`: its `on_hang` is called when a batch hangs. It is a weak reference: threads hold this object."""
         self._queue = None if queue is None else weakref.ref(queue)
         self._stopped = False
+        self._stopped_at = math.inf
         self._expired = False
         self._paused = False
         self._draining = False
@@ -39,6 +42,7 @@ class Control:
     def stop(self) -> None:
         """End after the present batch."""
         self._stopped = True
+        self._stopped_at = min(self._stopped_at, time.monotonic())
         self.wake()
 
     def expire(self) -> None:
@@ -69,6 +73,11 @@ class Control:
     def stopping(self) -> bool:
         """Whether `stop` was called."""
         return self._stopped
+
+    @property
+    def stopped_at(self) -> float:
+        """When `stop` was called first, by this machine's clock; infinite if it was not."""
+        return self._stopped_at
 
     @property
     def expired(self) -> bool:

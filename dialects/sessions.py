@@ -108,14 +108,24 @@ class Sessions:
         greeted_by = self.greeted_by(connection.connection.dbapi_connection)
         return bool(connection.scalar(sa.select(self.number().label("session"))) == greeted_by)
 
-    def locks_are_seen(self, connection: sa.Connection) -> bool:
-        """Whether all sessions of the database see the locks of this one. Primaries of a group do not."""
-        del connection
-        return True
+    def is_one_of_several_primaries(self, connection: sa.Connection) -> bool:
+        """Whether other servers take writes to this database, too. They see none of the locks of this one.
 
-    def are_ours(self, connection: sa.Connection) -> bool:
-        """Whether this session certainly belongs to this connection alone, and all sessions see its locks."""
-        return self.is_as_greeted(connection) and self.locks_are_seen(connection)
+        Of two transactions that change one row on two of them, the later one is refused. Rows that a transaction only
+        reads or locks protect nothing there.
+        """
+        del connection
+        return False
+
+    def catch_up(self, connection: sa.Connection) -> None:
+        """On one of several primaries: wait until it has applied what was committed on the others before.
+
+        Otherwise a consumer that comes from another one may find less here than it has written itself.
+        """
+
+    def locks_are_seen(self, connection: sa.Connection) -> bool:
+        """Whether all sessions of the database see the locks of this one."""
+        return not self.is_one_of_several_primaries(connection)
 
     def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """Take the session lock with this number if it is free: true or false at once. The session keeps it."""

@@ -24,6 +24,11 @@ class Server:
         self.pid: int | None = None
         """The process that all others of the server descend from, where it is one of this machine's that we know."""
 
+    @property
+    def answers(self) -> bool:
+        """Whether it answers now."""
+        return self._ask_version() is None
+
     def kill(self) -> None:
         """End every process of the server with SIGKILL, as a crash would."""
         raise Unavailable(self._not_ours("kill"))

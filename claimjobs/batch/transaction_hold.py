@@ -32,6 +32,7 @@ from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
+from claimjobs.table.primaries import check_primaries
 
 ENDED = "has no open transaction any more, because its handler committed, rolled back or closed it"
 NOBODY = 0
@@ -46,6 +47,7 @@ class OpenTransaction(Connector):
 
     def __init__(self, engine: sa.Engine, backend: Backend, liveness: Liveness, report: Report) -> None:
         super().__init__(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
+        self._backend = backend
         self._transaction: sa.RootTransaction | None = None
         self._gone: str | None = None
         self._gone_by: BaseException | None = None
@@ -148,6 +150,7 @@ class OpenTransaction(Connector):
         with connection.begin():
             self._require_fit(connection)
             self._require_writable(connection)
+            check_primaries(connection, self._backend)
             if self._gone == READ_ONLY and self._dialect.sessions.is_read_only(connection):
                 # The last settle was refused. Some servers lock rows all the same, so the work would be done in vain.
                 raise ReadOnly(self._table_name, "it refused the last settle")

@@ -209,8 +209,9 @@ class AdvisoryStrategy(ClaimStrategy):
         return found
 
     def _new_locks(self, connection: sa.Connection) -> AdvisoryLocks:
-        ours = self._dialect.sessions.are_ours(connection) if self._declared is None else self._declared
-        if not ours:
+        sessions, declared = self._dialect.sessions, self._declared
+        ours = sessions.is_as_greeted(connection) if declared is None else declared
+        if not (ours and sessions.locks_are_seen(connection)):
             raise SessionsNotOurs
         home = connection.execute(self._dialect.key_locks.schema_of(self._roles.table)).scalar_one()
         table = f"{home}.{self._roles.table.name}"

@@ -41,7 +41,7 @@ class Attempts:
         self._unless = unless
         self._autocommit = autocommit
         self._succeeded = False
-        self._deadline: float | None = None
+        self._failed_since: float | None = None
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0)
 
     def __iter__(self) -> Iterator[Attempts]:
@@ -81,9 +81,10 @@ class Attempts:
             return False
         self._connector.note(error)
         now = time.monotonic()
-        if self._deadline is None:
-            self._deadline = now + self._patience
-        if now >= self._deadline or (self._unless is not None and self._unless.stopping):
+        if self._failed_since is None:
+            self._failed_since = now
+        is_over = now >= self._connector.deadline(self._failed_since, self._patience)
+        if is_over or (self._unless is not None and self._unless.stopping):
             self._connector.raise_in_words(error)
             return False
         return not self._connector.pause(self._backoff.pause())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,17 +64,24 @@ class Connector:
         report: Report,
         *,
         tables: TablesInUse | None = None,
+        control: Control | None = None,
     ) -> None:
-        """`tables`: those that the statements use. An error for a missing table names it."""
+        """`tables`: those that the statements use. An error for a missing table names it.
+
+        `control`: after its `stop` transactions are tried again for at most a lease.
+        """
         self.lost = 0
         """How often a connection was lost during a transaction: its commit may have happened, or not."""
         self.pooled = False
         """Whether a pooler shares the session with other clients. Then claimjobs must not change its settings."""
+        self.locks_are_seen = True
+        """Whether a lock of the session is kept, and seen by all others. Otherwise only the lease tells who is dead."""
         self._engine = engine
         self._dialect = dialect
         self._tables = tables
         self._liveness = liveness
         self._report = report
+        self._control = control
         self._lock = FairLock()
         self._connection: sa.Connection | None = None
         self._autocommit = False
@@ -136,6 +144,14 @@ class Connector:
         """
         patience = self._liveness.patience if patience is None else patience
         return Attempts(self, patience, unless, autocommit=autocommit)
+
+    def deadline(self, failed_since: float, patience: float) -> float:
+        """Until when a transaction is tried again that failed first at this time, by this machine's clock.
+
+        After `stop` a lease is enough: then others may have its jobs, and a consumer that is told to end must end.
+        """
+        stopped_at = math.inf if self._control is None else self._control.stopped_at
+        return min(failed_since + patience, max(failed_since, stopped_at) + self._liveness.lease)
 
     def raise_in_words(self, error: Exception) -> None:
         """Raise StatementTimedOut or ReadOnly for the last error of all attempts, if it is one of these."""
@@ -283,11 +299,14 @@ class Connector:
 
     def _set_up(self, connection: sa.Connection) -> None:
         with connection.begin():
-            declared = self._liveness.session_lock
-            self.pooled = not (self._dialect.sessions.are_ours(connection) if declared is None else declared)
+            declared, sessions = self._liveness.session_lock, self._dialect.sessions
+            self.pooled = not (sessions.is_as_greeted(connection) if declared is None else declared)
+            self.locks_are_seen = not self.pooled and sessions.locks_are_seen(connection)
             if not self.pooled:
-                for setting in self._dialect.sessions.settings(self._liveness.lock_timeout):
+                for setting in sessions.settings(self._liveness.lock_timeout):
                     connection.execute(sa.text(setting))
+                if not self.locks_are_seen:
+                    sessions.catch_up(connection)
             else:
                 self._require_fit(connection)
         with connection.begin():

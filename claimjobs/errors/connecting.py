@@ -141,6 +141,21 @@ class SessionsShared(ConnectionFailed):
         )
 
 
+class SeveralPrimaries(ConnectionFailed):
+    """The server is one of several primaries, and claims of this kind write no row of a job.
+
+    So none of two claims of one job that are made on two primaries would be refused.
+    """
+
+    def __init__(self, table: str, way: str, instead: str) -> None:
+        """`way`: the setting that does not work; `instead`: the options that do."""
+        super().__init__(
+            f"{way} cannot work for table {table!r} here: this server is one of several primaries (a MySQL group in "
+            "multi-primary mode, or Galera), which do not see each other's locks, so two consumers would work on the "
+            f"same jobs: add {instead}, or let the group have a single primary"
+        )
+
+
 class SessionsNotOurs(ClaimjobsError):
     """Advisory locks cannot work: a pooler shares the session, or other servers of a group do not see its locks."""
 

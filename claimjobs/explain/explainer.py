@@ -18,7 +18,7 @@ from claimjobs.explain.holders import lease, wake
 from claimjobs.explain.partitions import coming_partitions
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
 from claimjobs.explain.rights import rights
-from claimjobs.explain.server import isolation, snapshots
+from claimjobs.explain.server import isolation, primaries, snapshots
 from claimjobs.explain.subject import Subject
 from claimjobs.explain.trial import trial
 from claimjobs.findings import Explanation, Finding
@@ -47,6 +47,7 @@ class Explainer:
             self._add(session, "plan", self._plans)
             self._add(session, "rights", lambda connection: rights(connection, subject))
             self._add(session, "isolation", lambda connection: isolation(connection, subject))
+            self._add(session, "primaries", lambda connection: primaries(connection, subject))
             self._add(session, "settings", self._settings)
             self._add(session, "old rows", lambda connection: subject.inspection.garbage(connection, subject.table))
             self._add(session, "partitions", lambda connection: coming_partitions(connection, subject))
@@ -66,7 +67,8 @@ class Explainer:
             connection = pooled.execution_options(isolation_level=dialect.isolation)
             connection.detach()
             with connection.begin():
-                self._may_limit = self._subject.inspection.limits_transaction or dialect.sessions.are_ours(connection)
+                ours = dialect.sessions.is_as_greeted(connection)
+                self._may_limit = self._subject.inspection.limits_transaction or ours
             yield connection
 
     def _add(self, connection: sa.Connection, check: str, find: Callable[[sa.Connection], Iterable[Finding]]) -> None:

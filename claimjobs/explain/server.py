@@ -1,4 +1,4 @@
-"""The server: isolation, and who keeps old versions of rows."""
+"""The server: isolation, other primaries, and who keeps old versions of rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Finding
+from claimjobs.table.primaries import check_primaries
 
 LONG: Final = 60.0
 """Seconds. Who holds a snapshot for longer is a warning."""
@@ -24,6 +25,19 @@ def isolation(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("isolation", "warning", f"{says}: their plain reads lock the rows that they read, for claims too")
     else:
         yield Finding("isolation", "ok", says)
+
+
+def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """What other primaries mean for claims, if there are any. Raises SeveralPrimaries if these are not safe there."""
+    check_primaries(connection, subject.backend)
+    if not subject.backend.dialect.sessions.is_one_of_several_primaries(connection):
+        return
+    says = "this server is one of several primaries: when consumers on two of them claim one job, one claim is refused"
+    if subject.plan.selection.in_regions:
+        yield Finding("primaries", "ok", f"{says}, which is rare, because each begins in regions of its own")
+    else:
+        hint = "which is frequent in one order: add order_by=() if any order will do, or let all write to one member"
+        yield Finding("primaries", "warning", f"{says}, {hint}")
 
 
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:

@@ -146,12 +146,12 @@ class Heartbeat:
     def _reclaim_dead(self) -> None:
         if self._led_through != self._connector.lost:
             self._leads = False
-        if not self._leads and not self._connector.pooled:
+        if not self._leads and self._connector.locks_are_seen:
             self._leads = bool(self._connector.scalar(self._try_to_lead, patience=0))
             self._led_through = self._connector.lost
         jobs = sum(self._reaper.reclaim(owner) for owner in self._reaper.dead())
         # Without session locks there is no leader, and every owner searches.
-        if (self._leads or self._connector.pooled) and time.monotonic() >= self._next_sweep:
+        if (self._leads or not self._connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP
             jobs += self._reaper.reclaim_unknown()
         if jobs:

@@ -66,7 +66,9 @@ class LeaseHold(Hold):
         failures: Failures,
     ) -> None:
         super().__init__(backend, settler, report, control)
-        self._connector = OwnerConnector(engine, backend.dialect, liveness, report, tables=backend.tables_in_use)
+        self._connector = OwnerConnector(
+            engine, backend.dialect, liveness, report, tables=backend.tables_in_use, control=control
+        )
         self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
         """By the id under which they were claimed."""
         self._following = FollowingClaims()

@@ -19,6 +19,7 @@ from claimjobs.options import Liveness
 from claimjobs.statements import batches, idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
+from claimjobs.table.primaries import check_primaries
 
 END_OF_SESSION: Final = 2.0
 """Seconds to wait for the end of a session."""
@@ -33,6 +34,7 @@ class OwnerConnector(Connector):
 
     def _on_open(self, connection: sa.Connection) -> None:
         self._require_writable(connection)
+        self.owner.require_primary(connection)
         self.owner.register(connection)
 
 
@@ -45,6 +47,7 @@ class Owner:
 
     def __init__(self, connector: OwnerConnector, backend: Backend, liveness: Liveness) -> None:
         self._connector = connector
+        self._backend = backend
         self._dialect = backend.dialect
         self._table = table = backend.owners
         host, pid = socket.gethostname()[:255], os.getpid()
@@ -97,6 +100,10 @@ class Owner:
         """From now on, do not register on a new connection."""
         self._has_left = True
 
+    def require_primary(self, connection: sa.Connection) -> None:
+        """Raises SeveralPrimaries if claims of this owner are not safe on the server of a new connection."""
+        check_primaries(connection, self._backend)
+
     def register(self, connection: sa.Connection) -> None:
         """On a new connection: keep the id, unless it was declared dead, and take the session lock."""
         if self._has_left:
@@ -126,7 +133,7 @@ class Owner:
     def _lock_session(self, connection: sa.Connection) -> None:
         """Take the session lock, and write the start of the server that gave it; NULL where only the lease counts."""
         self.locked = False
-        self.locked = not self._connector.pooled and self._got_lock(connection) and self._shows_lock(connection)
+        self.locked = self._connector.locks_are_seen and self._got_lock(connection) and self._shows_lock(connection)
         since = self._dialect.sessions.server_since(connection) if self.locked else None
         connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
 

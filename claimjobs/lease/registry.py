@@ -23,12 +23,15 @@ class ServerRun:
     since: datetime
     is_exact: bool
     """Whether each reading of the start is the same."""
+    shows_locks: bool = True
+    """Whether it shows the locks of all sessions. One of several primaries shows only its own."""
 
     @classmethod
     def of(cls, connection: sa.Connection, backend: Backend) -> ServerRun:
         """The run of the server of this connection."""
         sessions = backend.dialect.sessions
-        return cls(sessions.server_since(connection), sessions.knows_start_exactly)
+        since, shows_locks = sessions.server_since(connection), sessions.locks_are_seen(connection)
+        return cls(since, sessions.knows_start_exactly, shows_locks)
 
     def is_same(self, since: datetime) -> bool:
         """Whether a run with this start is this one."""
@@ -73,7 +76,7 @@ class OwnerState:
             return True
         if self.server_since is None or self.session is not None or not locks_tell:
             return False
-        return run.is_same(self.server_since)
+        return run.shows_locks and run.is_same(self.server_since)
 
     def is_from_before_failover(self, run: ServerRun) -> bool:
         """Whether it has not come back since another server took over.

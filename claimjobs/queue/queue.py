@@ -43,6 +43,7 @@ from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.predicates import OrderBy, Where
+from claimjobs.table.primaries import check_primaries
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -392,6 +393,7 @@ class Queue:
         self._parts.check_replica()
         with connected(self.engine) as connection:
             require_writes(connection, self._parts.backend)
+            check_primaries(connection, self._parts.backend)
             ClaimsCheck(self._parts.backend).run(connection)
         explaining.require_capabilities(self.engine, self._parts, self._chosen)
 

@@ -6,6 +6,7 @@ A primary that is demoted keeps its sessions, and answers what is read as it was
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -17,27 +18,35 @@ from claimjobs.dialects.mysql.errors import NO_WRITES, UNREACHABLE, MySQLErrors
 _READ_ONLY: Final = "SELECT @@global.read_only, @@global.innodb_read_only"
 """`super_read_only` switches `read_only` on, too. A later MariaDB has words for these values."""
 _NO: Final = (0, "0", "OFF")
+_MEMBERS: Final = "SELECT member_state FROM performance_schema.replication_group_members"
+_UNREACHABLE_MEMBER: Final = "UNREACHABLE"
 FRESH: Final = 1.0
 """Seconds for which a pooled connection is not asked again whether its server takes writes."""
 _ASKED: Final = "claimjobs_asked_for_writes"
 """The key of a connection's `info` with the time when it was asked."""
+BALANCE: Final = "load_balance_hosts"
+"""The option of a URL, with libpq's name and values: `random` or `disable`."""
 
 
 class Hosts:
-    """The hosts of a URL, as HOST or HOST:PORT. Each attempt to connect tries them in their order."""
+    """The hosts of a URL, as HOST or HOST:PORT. Each attempt to connect tries them in turn."""
 
-    def __init__(self, hosts: tuple[str, ...]) -> None:
-        """Raises ValueError."""
+    def __init__(self, hosts: tuple[str, ...], balance: str = "disable") -> None:
+        """`balance`: `random` or `disable`. Raises ValueError."""
         parts = [urlsplit(f"//{host}") for host in hosts]
         if not all(part.hostname for part in parts):
             raise ValueError("one of its hosts is empty")
+        if balance not in {"random", "disable"}:
+            raise ValueError(f"{BALANCE} is {balance!r}: choose random or disable")
         self._addresses = [{"host": part.hostname, "port": part.port or 3306} for part in parts]
+        self._balances = balance == "random"
 
     @classmethod
     def of(cls, url: sa.URL) -> Hosts | None:
         """The hosts in the query of a URL (`?host=a:3306&host=b:3306`); None: it has none there."""
         named = url.query.get("host", ())
-        return cls((named,) if isinstance(named, str) else named) if named else None
+        balance = str(url.query.get(BALANCE, "disable"))
+        return cls((named,) if isinstance(named, str) else named, balance) if named else None
 
     def listen(self, engine: sa.Engine) -> None:
         """Choose a host for each connection of an engine, and again when that host takes writes no more."""
@@ -47,19 +56,24 @@ class Hosts:
     def connect(self, dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:
         """A connection of the driver to the first host that takes writes. Raises the driver's error if none does."""
         driver, failures = dialect.loaded_dbapi, []
-        for address in self._addresses:
+        given = {name: value for name, value in options.items() if name != BALANCE}
+        for address in self._in_turn():
             try:
-                connection = dialect.connect(*arguments, **{**options, **address})
+                connection = dialect.connect(*arguments, **{**given, **address})
             except driver.Error as error:
                 if MySQLErrors().broken_kind(error) is None:
                     raise  # a wrong password is wrong on every host
                 failures.append(str(error.args[-1]))
                 continue
-            if _takes_writes(connection):
+            if _takes_writes(connection) and not _is_cut_off(connection):
                 return connection
             connection.close()
             failures.append(f"{address['host']}:{address['port']} {NO_WRITES}")
         raise driver.OperationalError(UNREACHABLE, "; ".join(failures))
+
+    def _in_turn(self) -> list[dict[str, Any]]:
+        """The addresses, in the order in which they are tried."""
+        return random.sample(self._addresses, len(self._addresses)) if self._balances else self._addresses
 
     def leave_if_demoted(self, driver_connection: Any, record: Any, _proxy: Any) -> None:
         """Let the pool replace all connections to a server that takes writes no more, before one is used."""
@@ -73,6 +87,30 @@ class Hosts:
 
 def _takes_writes(driver_connection: Any) -> bool:
     """Whether it is a primary, for every account: also for one that may write on a read-only server."""
+    try:
+        [values] = _rows(driver_connection, _READ_ONLY)
+    except Exception as error:
+        if MySQLErrors().broken_kind(error) is None:
+            raise
+        return False  # a member of a Galera cluster that is cut off from the majority answers nothing
+    return all(value in _NO for value in values)
+
+
+def _is_cut_off(driver_connection: Any) -> bool:
+    """Whether it is a member of a group that sees no majority: it takes writes, and no commit ends.
+
+    False if the account may not ask, or the server knows no groups.
+    """
+    try:
+        states = [state for (state,) in _rows(driver_connection, _MEMBERS)]
+    except Exception as error:
+        if MySQLErrors().code(error) is None:
+            raise
+        return False
+    return 2 * states.count(_UNREACHABLE_MEMBER) >= len(states) > 0
+
+
+def _rows(driver_connection: Any, query: str) -> Any:
     with contextlib.closing(driver_connection.cursor()) as cursor:
-        cursor.execute(_READ_ONLY)
-        return all(value in _NO for value in cursor.fetchone())
+        cursor.execute(query)
+        return cursor.fetchall()

@@ -15,6 +15,8 @@ from claimjobs.dialects.types import database_now
 
 _NO_LIMIT: Final = 2**64 - 1
 """`sql_select_limit` if there is no limit."""
+CATCH_UP: Final = 5
+"""Seconds that a primary may need to apply what others have committed. Then it is one that cannot be used."""
 
 
 class MySQLSessions(Sessions):
@@ -23,6 +25,12 @@ class MySQLSessions(Sessions):
 
     read_only_transactions = "transaction_read_only"
     """The variable of SET TRANSACTION READ ONLY."""
+
+    waiting = f"group_replication_consistency = 'BEFORE', wait_timeout = {CATCH_UP}"
+    """With these settings the beginning of a transaction waits for what the group has committed, not for ever."""
+    as_before = (
+        "group_replication_consistency = @@global.group_replication_consistency, wait_timeout = @@global.wait_timeout"
+    )
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
         # PyMySQL's connect_timeout covers the TCP connection only; waiting for the greeting is a read.
@@ -86,8 +94,19 @@ class MySQLSessions(Sessions):
     def greeted_by(self, driver_connection: Any) -> int:
         return int(driver_connection.thread_id())
 
-    def locks_are_seen(self, connection: sa.Connection) -> bool:
-        return not _several_primaries(connection)
+    def is_one_of_several_primaries(self, connection: sa.Connection) -> bool:
+        # Every account may read these. A member that has left its group counts as well: it may join it again.
+        variables = sa.text(
+            "SHOW GLOBAL VARIABLES WHERE (variable_name = 'wsrep_on' AND value = 'ON') "
+            "OR (variable_name = 'group_replication_single_primary_mode' AND value = 'OFF')"
+        )
+        return connection.execute(variables).first() is not None
+
+    def catch_up(self, connection: sa.Connection) -> None:
+        # The beginning of a transaction waits.
+        wait = (f"SET SESSION {self.waiting}", "START TRANSACTION", "COMMIT", f"SET SESSION {self.as_before}")
+        for statement in wait:
+            connection.exec_driver_sql(statement).close()
 
     def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         return sa.func.get_lock(_lock_name(lock), 0, type_=sa.Boolean)
@@ -112,17 +131,9 @@ class MariaDBSessions(MySQLSessions):
     refuses_joined_deletes = True
     # It has MySQL's name since 11.1, and keeps its own beside that.
     read_only_transactions = "tx_read_only"
+    waiting, as_before = "wsrep_sync_wait = 1", "wsrep_sync_wait = @@global.wsrep_sync_wait"
 
 
 def _lock_name(lock: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
     """The database is part of the name, because locks belong to the server. A name has at most 64 characters."""
     return sa.func.concat("claimjobs.", sa.func.crc32(sa.func.database()), ".", lock)
-
-
-def _several_primaries(connection: sa.Connection) -> bool:
-    """Whether this is a group or a Galera cluster in which each member knows only its own locks."""
-    variables = sa.text(
-        "SHOW GLOBAL VARIABLES WHERE (variable_name = 'wsrep_on' AND value = 'ON') "
-        "OR (variable_name = 'group_replication_single_primary_mode' AND value = 'OFF')"
-    )
-    return connection.execute(variables).first() is not None

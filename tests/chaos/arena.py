@@ -25,7 +25,7 @@ from tests.chaos.namespace import Namespace
 from tests.chaos.proxy import Proxy
 
 BACKLOG: Final = 150
-"""Jobs that wait at any time while a phase lasts: everyone is busy."""
+"""Everyone is busy."""
 CHUNK: Final = 50
 WORK_SECONDS: Final = 0.05
 """What a handler spends on a batch."""
@@ -62,6 +62,10 @@ class Arena:
     prefix: list[str] = field(default_factory=list)
     """What a command of road `namespace` begins with."""
     hang_seconds: float = 5.0
+    backlog: int = BACKLOG
+    """Jobs that wait at any time while a phase lasts."""
+    chunk: int = CHUNK
+    """Jobs that are enqueued at once."""
     pooler: PgBouncer | None = None
     """That of road `pooler`, which the load takes, too."""
 
@@ -355,8 +359,8 @@ class Load(threading.Thread):
 
     def _top_up(self) -> None:
         waiting = self._arena.ask("SELECT count(*) FROM jobs WHERE status = 'unclaimed'")
-        if waiting and waiting[0][0] < BACKLOG:
-            self.enqueue([work.PLAIN] * CHUNK)
+        if waiting and waiting[0][0] < self._arena.backlog:
+            self.enqueue([work.PLAIN] * self._arena.chunk)
 
     def enqueue(self, kinds: Sequence[str]) -> None:
         """Enqueue jobs of these kinds now. Raises what the queue raises."""

@@ -14,22 +14,29 @@ from tests.chaos.work import Poison, handle
 
 TRANSIENTS = "transients "
 """What the line begins with that counts them by their kinds."""
+CLAIMS = "claims "
+"""What the line begins with that says how many claims were made."""
 PATIENCE = 180.0
 """Seconds. A MySQL that met a full disk looks once a minute whether there is space again."""
 
 
 def main(url: str, settings: dict[str, Any]) -> None:
-    """Consume until SIGTERM, then print the errors after which it tried again. Settings: those of `fleet.BARE`."""
+    """Consume until SIGTERM, then print how many claims were made, and the errors after which it tried again.
+
+    Settings: those of `fleet.BARE`.
+    """
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
     shown = {name: settings[name] for name in ("lease", "max_batch_time", "session_lock")}
     liveness = Liveness(patience=PATIENCE, **shown)
     retry = Retry(settings["attempts"])
     where = {name: settings[name] for name in ("claims", "candidates")}
+    where["order_by"] = () if settings["any_order"] else None
     with Queue(url, liveness=liveness, retry=retry, **where) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         for batch in queue.batches(settings["size"]):
             _handle(batch)
     print(f"{TRANSIENTS}{json.dumps(queue.report.transients)}", flush=True)
+    print(f"{CLAIMS}{queue.report.claims}", flush=True)
     queue.engine.dispose()
 
 

@@ -20,7 +20,10 @@ from claimjobs.options import ClaimsKind
 
 ROOT: Final = Path(__file__).parents[2]
 HANDLER: Final = "tests.chaos.work:handle"
-BARE: Final = ("size", "lease", "max_batch_time", "attempts", "claims", "session_lock", "candidates")
+BARE: Final = (
+    *("size", "lease", "max_batch_time", "attempts"),
+    *("claims", "session_lock", "candidates", "any_order"),
+)
 """The settings of a consumer without a supervisor."""
 PATIENCE: Final = 60.0
 """Seconds until something that must happen is given up."""
@@ -59,6 +62,8 @@ class Settings:
     """The URL of a replica where its claims find their candidates."""
     session_lock: bool | None = None
     """See `Liveness`."""
+    any_order: bool = False
+    """Whether consumers without a supervisor claim with `order_by=()`."""
     stop_timeout: float | None = None
     """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 

@@ -53,7 +53,8 @@ def cells(row: Row) -> list[str]:
     if row.said:
         return [row.setting, row.said, *["-"] * (len(HEADINGS) - 2)]
     counts = [f"{row.jobs:,}", str(row.lost), str(row.settled_twice)]
-    return [row.setting, *counts, f"{row.longest_gap:.2f}", str(row.refusals), f"{row.per_second:,.0f}"]
+    refusals = f"{row.refusals:,} ({row.share:.1%})" if row.refusals and row.claims else f"{row.refusals:,}"
+    return [row.setting, *counts, f"{row.longest_gap:.2f}", refusals, f"{row.per_second:,.0f}"]
 
 
 def markdown(rows: Sequence[Row]) -> str:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
 from tests.chaos import audit
 from tests.chaos.arena import Arena
-from tests.chaos.bare import TRANSIENTS
+from tests.chaos.bare import CLAIMS, TRANSIENTS
 from tests.chaos.faults.fault import Fault
 from tests.chaos.fleet import HANDLER, ROOT
 from tests.chaos.verdict import run as strike_and_judge
@@ -44,6 +45,13 @@ class Row:
     """Why it was left out, or how it was refused."""
     broken: list[str] = field(default_factory=list)
     """Promises that were not kept."""
+    claims: int = 0
+    """How many claims those consumers made who told it at their end."""
+
+    @property
+    def share(self) -> float:
+        """The part of claims that was refused. A settle and the claim after it are one transaction."""
+        return self.refusals / max(1, self.refusals + self.claims)
 
 
 def run(setting: Setting, folder: Path, seconds: float) -> Row:
@@ -60,16 +68,20 @@ def _worked(setting: Setting, arena: Arena, seconds: float) -> Row:
     fault = Fault(setting.name, strike, setting.formation, 1, LONGEST, pause=(0.0, 0.0))
     verdict = strike_and_judge(arena, fault, 1)
     story = audit.read(arena.engine, arena.claims)
-    return Row(
+    row = Row(
         setting.name,
         jobs=verdict.jobs,
         lost=verdict.lost,
         settled_twice=verdict.settled_twice,
         longest_gap=story.longest_gap,
         refusals=_refusals(arena),
+        claims=sum(map(int, _told(arena, CLAIMS))),
         per_second=story.per_second,
         broken=verdict.broken,
     )
+    if row.share > setting.most_refusals:
+        row.broken.append(f"{row.share:.1%} of the claims were refused, more than {setting.most_refusals:.0%}")
+    return row
 
 
 def _in_turn(arena: Arena, setting: Setting, seconds: float) -> None:
@@ -84,11 +96,17 @@ def _refusals(arena: Arena) -> int:
     """What consumers say at their end: those that were killed do not."""
     passing = set(DIALECTS[arena.engine.dialect.name]().errors.transient.values())
     kinds: Counter[str] = Counter()
+    for told in _told(arena, TRANSIENTS):
+        kinds.update(json.loads(told))
+    return sum(count for kind, count in kinds.items() if kind in passing)
+
+
+def _told(arena: Arena, begins: str) -> Iterator[str]:
+    """The rest of each line that begins so, in what consumers said."""
     for group in arena.groups:
         for line in group.log.read_text().splitlines():
-            if line.startswith(TRANSIENTS):
-                kinds.update(json.loads(line.removeprefix(TRANSIENTS)))
-    return sum(count for kind, count in kinds.items() if kind in passing)
+            if line.startswith(begins):
+                yield line.removeprefix(begins)
 
 
 def _refused(setting: Setting, arena: Arena) -> Row:

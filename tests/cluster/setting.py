@@ -23,5 +23,7 @@ class Setting:
     formation: Formation
     strikes: tuple[Strike, ...] = ()
     """One after the other, each in the middle of work."""
+    most_refusals: float = 1.0
+    """The part of claims whose statement or commit the database may refuse."""
     refused: str | None = None
     """It cannot work: words of the error with which `start-processing` says so at its start. None: it works."""

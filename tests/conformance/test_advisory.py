@@ -449,7 +449,7 @@ def test_where_sessions_are_not_ours_a_claim_says_so(backend: Backend, hold: Any
 
 def not_ours(dialect: Dialect) -> Dialect:
     class Shared(type(dialect.sessions)):  # type: ignore[misc]
-        def are_ours(self, connection: sa.Connection) -> bool:
+        def is_as_greeted(self, connection: sa.Connection) -> bool:
             return False
 
     class Pooled(type(dialect)):  # type: ignore[misc]

@@ -389,6 +389,22 @@ def test_patience_runs_out_while_nobody_answers(backend: Backend, caplog: pytest
     backend.may_leave_owners = True
 
 
+def test_after_stop_a_settle_is_tried_again_for_a_lease_only(backend: Backend) -> None:
+    """Then others may have its jobs. With all its patience a consumer that is told to end would not end."""
+    patient = Liveness(lease=2.0, patience=3600.0)
+    backend.queue(liveness=patient)
+    with Proxy(backend.url) as proxy:
+        engine = backend.new_engine_to(proxy.url)
+        queue = still(backend.queue(bind=engine, liveness=patient))
+        queue.enqueue(jobs(1))
+        batch = queue.claim(1)
+    queue.stop()
+    with pytest.raises(ServerUnreachable):
+        batch.settle()
+    assert not batch.settled
+    backend.may_leave_owners = True
+
+
 # --- a server of the test's own ----------------------------------------------------------------------------
 
 

@@ -166,6 +166,7 @@ def test_an_account_that_read_only_does_not_bind_may_start(own: Backend) -> None
         (1290, "The MariaDB server is running with the --read-only option", "read only"),
         (1290, "The MySQL server is running with the --secure-file-priv option", None),
         (1836, "Running in read-only mode", "read only"),
+        (1047, "WSREP has not yet prepared node for application use", "server unavailable"),
         (3100, "Error on observer while running replication hook 'before_commit'.", "server unavailable"),
     ],
 )

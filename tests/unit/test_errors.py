@@ -58,6 +58,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "OtherIndex": ("workers", "workers_name", "duplicate entry 'a'"),
     "NotExclusive": ("workers", ["task"]),
     "SessionsNotOurs": (),
+    "SeveralPrimaries": ("emails", "claims='batches'", "--claims rows (claims='rows')"),
     "SessionsShared": ("a session lock", "another client gets session 7"),
     "ReadOnly": ("emails", "cannot execute UPDATE in a read-only transaction"),
     "SessionReadOnly": ("emails", "transaction_read_only = on", "SET SESSION TRANSACTION READ WRITE"),

@@ -1,0 +1,204 @@
+"""A real group and a real Galera cluster, in short. `make cluster` has all settings."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, make, tables_for
+from claimjobs.cli import exits
+from claimjobs.dialects import DIALECTS, Dialect
+from claimjobs.errors import SessionsNotOurs, SessionsShared, SeveralPrimaries
+from claimjobs.options import Liveness
+from servers.errors import Unavailable
+from servers.galera import galera
+from servers.group import group
+from servers.replication import run
+from servers.server import Server
+from tests.backends import wait_for
+from tests.cli.command import claimjobs
+from tests.cluster.settings.primaries import Primaries
+from tests.conformance.jobs import jobs, names
+
+STARTS: dict[str, Callable[[], contextlib.AbstractContextManager[Primaries]]] = {
+    "mysql": lambda: group(single=False),
+    "mariadb": galera,
+}
+ROUNDS = 40
+UNSAFE: dict[str, dict[str, Any]] = {
+    "claims='batches'": {"claims": "batches"},
+    "hold='transaction'": {"hold": "transaction"},
+}
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture(scope="module", params=STARTS)
+def primaries(request: pytest.FixtureRequest) -> Iterator[Primaries]:
+    """Three servers that all take writes, with the tables of a queue."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(STARTS[request.param]())
+        except Unavailable as error:
+            pytest.skip(f"no several primaries of {request.param}: {error}")
+        engine = sa.create_engine(found.members[0].url)
+        make(engine, tables_for("jobs"))
+        engine.dispose()
+        yield found
+
+
+@pytest.fixture
+def queue_to(primaries: Primaries) -> Iterator[Callable[..., Queue]]:
+    """Makes Queues on members. They are closed at the end, and the jobs are deleted."""
+    made: list[Queue] = []
+
+    def new(member: Server, **options: Any) -> Queue:
+        made.append(Queue(member.url, **options))
+        return made[-1]
+
+    yield new
+    for queue in made:
+        queue.close()
+        queue.engine.dispose()
+    run(primaries.members[0], "DELETE FROM jobs")
+
+
+@pytest.mark.parametrize("way", UNSAFE)
+def test_claims_that_only_lock_are_refused_on_every_member(
+    primaries: Primaries, queue_to: Callable[..., Queue], way: str
+) -> None:
+    for member in primaries.members:
+        queue = queue_to(member, **UNSAFE[way])
+        for begin in (queue.check, queue.claim):
+            with pytest.raises(SeveralPrimaries, match=f"^{way} cannot work"):
+                begin()
+    options = [word for name, value in UNSAFE[way].items() for word in (f"--{name}", value)]
+    ended = claimjobs("start-processing", "tests.process.work:fine", *options, "--url", primaries.together.url)
+    assert ended.code == exits.CONNECTION
+    assert "or let the group have a single primary" in ended.err
+
+
+def test_so_are_session_locks(primaries: Primaries, queue_to: Callable[..., Queue]) -> None:
+    with pytest.raises(SessionsShared, match="primaries do not see each other's locks"):
+        queue_to(primaries.members[0], liveness=Liveness(session_lock=True)).check()
+    with pytest.raises(SessionsNotOurs):
+        queue_to(primaries.members[0], lock="advisory").claim()
+
+
+def test_of_two_claims_of_one_job_one_is_refused_and_finds_others(
+    primaries: Primaries, queue_to: Callable[..., Queue]
+) -> None:
+    """In one order, on every member at the same moment."""
+    queues = [queue_to(member) for member in primaries.members]
+    queues[0].enqueue(jobs(ROUNDS * 6))
+    start, claimed = threading.Barrier(len(queues), timeout=60), list[str]()
+
+    def claim(queue: Queue) -> None:
+        for _ in range(ROUNDS):
+            start.wait()
+            with queue.claim(2) as batch:
+                claimed.extend(names(batch))
+                batch.done()
+            assert not batch.lost
+
+    with ThreadPoolExecutor(len(queues)) as pool:
+        list(pool.map(claim, queues))
+    assert len(claimed) == len(set(claimed))
+    assert sum(sum(queue.report.transients.values()) for queue in queues) > 0
+
+
+def test_what_locks_alone_would_give_twice(primaries: Primaries, queue_to: Callable[..., Queue]) -> None:
+    """Why they are refused: two members record the same jobs in two batches, and no commit is refused."""
+    make(sa.create_engine(primaries.members[0].url, poolclass=sa.NullPool), tables_for("emails"))
+    queues = [
+        queue_to(member, table="emails", claims="batches", dialect=blind(DIALECTS[member.backend]()))
+        for member in primaries.members[:2]
+    ]
+    queues[0].enqueue(jobs(ROUNDS))
+    start, claimed = threading.Barrier(len(queues), timeout=60), list[str]()
+
+    def claim(queue: Queue) -> None:
+        for _ in range(ROUNDS // 4):
+            start.wait()
+            claimed.extend(names(queue.claim(2)))
+
+    with ThreadPoolExecutor(len(queues)) as pool:
+        list(pool.map(claim, queues))
+    assert len(set(claimed)) < len(claimed)
+
+
+def blind(dialect: Dialect) -> Dialect:
+    """A dialect that takes each server for the only one."""
+    only = {"is_one_of_several_primaries": lambda *_: False}
+    sessions = type("Only", (type(dialect.sessions),), only)()
+    changed: Dialect = type("Blind", (type(dialect),), {"sessions": sessions})()
+    return changed
+
+
+def test_nobody_is_dead_because_another_member_does_not_see_its_lock(
+    primaries: Primaries, queue_to: Callable[..., Queue]
+) -> None:
+    first, second = (queue_to(member, liveness=Liveness(lease=60)) for member in primaries.members[:2])
+    first.enqueue(jobs(1))
+    batch = first.claim()
+    wait_for(lambda: len(second.stats().owners) == 1, "the other member knows the owner")
+    assert second.reclaim() == 0
+    batch.done()
+    batch.settle()
+    assert not batch.lost
+
+
+def test_explain_says_what_several_primaries_mean(primaries: Primaries, queue_to: Callable[..., Queue]) -> None:
+    found = {finding.check: finding for finding in queue_to(primaries.members[0]).explain().findings}
+    assert found["primaries"].verdict == "warning"
+    assert found["wake"].verdict == "warning"
+
+
+def test_a_key_that_two_members_enqueue_is_there_once(primaries: Primaries, queue_to: Callable[..., Queue]) -> None:
+    run(primaries.members[0], "ALTER TABLE jobs ADD UNIQUE INDEX once (d)")
+    try:
+        queues = [queue_to(member) for member in primaries.members]
+        start = threading.Barrier(len(queues), timeout=60)
+
+        def enqueue(queue: Queue) -> int:
+            count = 0
+            for job in jobs(ROUNDS):
+                start.wait()
+                count += queue.enqueue([job], unique="d")
+            return count
+
+        with ThreadPoolExecutor(len(queues)) as pool:
+            assert sum(pool.map(enqueue, queues)) == ROUNDS
+    finally:
+        run(primaries.members[0], "ALTER TABLE jobs DROP INDEX once")
+
+
+def test_a_consumer_moves_from_a_member_that_is_killed(primaries: Primaries) -> None:
+    """It goes on with its batch, whose claim the other member has before the consumer looks. Last: it ends a member."""
+    second, *others = primaries.members[1], primaries.members[0], primaries.members[2]
+    hosts = [sa.make_url(member.url) for member in (second, *others)]
+    url = hosts[0]._replace(host=None, port=None)
+    url = url.update_query_dict({"host": tuple(f"{host.host}:{host.port}" for host in hosts)})
+    with Queue(url, liveness=Liveness(lease=10)) as queue:
+        queue.enqueue(jobs(4))
+        batch = queue.claim(2)
+        id_ = queue.owner_id
+        second.kill()
+        began = time.monotonic()
+        batch.done()
+        batch.settle()
+        assert not batch.lost
+        assert queue.owner_id == id_
+        with queue.claim() as rest:
+            rest.done()
+        assert len(rest) == 2
+        assert time.monotonic() - began < 60
+    queue.engine.dispose()
+    primaries.bring_back(second)

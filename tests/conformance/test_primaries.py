@@ -1,0 +1,121 @@
+"""On one of several primaries, as the server is asked: which claims are refused, and which sign of death counts.
+
+Real groups are in tests/cluster/test_primaries.py. Here a dialect says of any server that it is one of several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.dialects import Dialect
+from claimjobs.errors import SessionsNotOurs, SessionsShared, SeveralPrimaries
+from claimjobs.options import Liveness
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import age, end_session, owner_row, still
+from tests.conformance.test_explain import of
+
+UNSAFE: Mapping[str, dict[str, Any]] = {
+    "claims='batches'": {"claims": "batches"},
+    "hold='transaction'": {"hold": "transaction"},
+}
+LEASE = Liveness(lease=60)
+
+
+class Primaries:
+    """What a dialect says of the server. It can be changed."""
+
+    several = True
+
+    def dialect(self, base: Dialect) -> Dialect:
+        """The dialect of a backend, which says this."""
+        primaries = self
+
+        class Sessions(type(base.sessions)):  # type: ignore[misc]
+            def is_one_of_several_primaries(self, connection: sa.Connection) -> bool:
+                return primaries.several
+
+            def catch_up(self, connection: sa.Connection) -> None:
+                """The server knows no others."""
+
+        class OneOfSeveral(type(base)):  # type: ignore[misc]
+            sessions = Sessions()
+
+        return OneOfSeveral()
+
+
+def queue_on_one_of_several(backend: Backend, **options: Any) -> Queue:
+    return backend.queue(dialect=Primaries().dialect(backend.dialect), liveness=LEASE, **options)
+
+
+@pytest.mark.parametrize("way", UNSAFE)
+def test_claims_that_write_no_job_are_refused_before_the_first_claim(backend: Backend, way: str) -> None:
+    queue = queue_on_one_of_several(backend, **UNSAFE[way])
+    queue.enqueue(jobs(1))
+    for begin in (queue.check, queue.claim):
+        with pytest.raises(SeveralPrimaries, match="would work on the same jobs") as told:
+            begin()
+        assert str(told.value).startswith(f"{way} cannot work for table 'jobs' here")
+    assert of(queue.explain(), "primaries").verdict == "will not work"
+    assert backend.rows()[0]["status"] == "unclaimed"
+
+
+@pytest.mark.parametrize("way", UNSAFE)
+def test_they_are_refused_on_a_new_connection_when_the_group_has_changed(backend: Backend, way: str) -> None:
+    """A consumer may move to a member that takes writes now, too."""
+    primaries = Primaries()
+    primaries.several = False
+    queue = backend.queue(dialect=primaries.dialect(backend.dialect), liveness=LEASE, **UNSAFE[way])
+    queue.enqueue(jobs(2))
+    with queue.claim(1) as batch:
+        batch.done()
+    primaries.several = True
+    queue.close()
+    with pytest.raises(SeveralPrimaries):
+        queue.claim(1)
+
+
+def test_advisory_locks_are_refused_also_where_a_session_lock_is_declared(backend: Backend) -> None:
+    with pytest.raises(SessionsNotOurs):
+        queue_on_one_of_several(backend, lock="advisory").claim()
+    dialect = Primaries().dialect(backend.dialect)
+    with pytest.raises(SessionsShared, match="primaries do not see each other's locks"):
+        backend.queue(dialect=dialect, liveness=Liveness(session_lock=True), lock="advisory").claim()
+
+
+def test_only_the_lease_tells_who_is_dead(backend: Backend) -> None:
+    dialect = Primaries().dialect(backend.dialect)
+    queue = still(backend.queue(dialect=dialect))
+    queue.enqueue(jobs(3))
+    batch = queue.claim(2)
+    assert owner_row(backend, queue.owner_id)["server_since"] is None
+    assert [owner.lock for owner in queue.stats().owners] == ["none"]
+    other = still(backend.queue(dialect=dialect))
+    assert other.reclaim() == 0
+    age(backend, queue.owner_id)
+    assert other.reclaim() == 2
+    batch.settle()
+    assert names(batch.lost) == names(batch)
+
+
+def test_a_free_lock_of_an_owner_from_before_is_no_sign_of_death(backend: Backend) -> None:
+    """It took the lock when there was one primary. Another one that was started in the same second shows it as free."""
+    owner = still(backend.queue(liveness=LEASE))
+    owner.enqueue(jobs(1))
+    owner.claim()
+    end_session(backend, owner.owner_id)
+    assert still(queue_on_one_of_several(backend)).reclaim() == 0
+    assert still(backend.queue(liveness=LEASE)).reclaim() == 1
+
+
+def test_explain_says_that_claims_in_order_meet(backend: Backend) -> None:
+    found = of(queue_on_one_of_several(backend).explain(), "primaries")
+    assert found.verdict == "warning"
+    assert "add order_by=() if any order will do" in found.says
+    assert of(queue_on_one_of_several(backend, order_by=()).explain(), "primaries").verdict == "ok"
+    assert not [finding for finding in backend.queue().explain().findings if finding.check == "primaries"]
