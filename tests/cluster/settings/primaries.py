@@ -100,12 +100,9 @@ def _primaries(arena: Arena) -> Primaries:
 STRIKES: Final = (kill_bare, freeze_member, kill_member)
 GROUP: Final = partial(members, start=partial(group, single=False))
 GALERA: Final = partial(members, start=galera)
-MOST: Final = 0.02
-"""The part of claims that may be refused where any order will do."""
-
 SETTINGS: Final = (
     Setting("MySQL group, three primaries, in order", GROUP, FLEET, STRIKES),
-    Setting("MySQL group, three primaries, any order", GROUP, FLEET.but(any_order=True), STRIKES, MOST),
+    Setting("MySQL group, three primaries, any order", GROUP, FLEET.but(any_order=True), STRIKES),
     Setting("Galera, in order", GALERA, FLEET, STRIKES),
-    Setting("Galera, any order", GALERA, FLEET.but(any_order=True), STRIKES, MOST),
+    Setting("Galera, any order", GALERA, FLEET.but(any_order=True), STRIKES),
 )
