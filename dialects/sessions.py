@@ -16,12 +16,23 @@ import sqlalchemy as sa
 ISOLATION: Final = "READ COMMITTED"
 """The isolation level of every claim and settle: each statement sees what was committed before it."""
 
+_TCP_OPTIONS: Final = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+
+
+def keepalive(seconds: float) -> tuple[int, int, int]:
+    """Whole seconds until the first probe and between two of them, and how many: about so many seconds in all."""
+    first, between = max(1, round(seconds / 2)), max(1, round(seconds / 5))
+    return first, between, max(1, round((seconds - first) / between))
+
 
 class Sessions:
     """Databases have different functions for this, and drivers different attributes."""
 
     forget_plans: ClassVar[sa.TextClause | None] = None
     """SQL that makes the server plan the prepared statements of this session anew; None: it plans each time."""
+
+    ends_idle_clients: ClassVar[bool] = False
+    """Whether `silence_settings` also end the session of a client that is there, and sends nothing."""
 
     knows_start_exactly: ClassVar[bool] = False
     """Whether `server_since` is the same each time."""
@@ -52,11 +63,24 @@ class Sessions:
 
     def break_connection(self, driver_connection: Any) -> None:
         """Break a connection, so that a thread that waits for an answer on it stops waiting."""
-        with (
-            contextlib.suppress(OSError, AttributeError),
-            socket.socket(fileno=os.dup(self.descriptor(driver_connection))) as line,
-        ):
+        with contextlib.suppress(OSError, AttributeError), self._socket(driver_connection) as line:
             line.shutdown(socket.SHUT_RDWR)
+
+    def limit_silence(self, driver_connection: Any, seconds: float) -> None:
+        """Let the operating system break a connection whose server has not answered for so many seconds.
+
+        Without it a statement waits a quarter of an hour for a server that has vanished, or two hours.
+        """
+        values = dict(zip(_TCP_OPTIONS, (*keepalive(seconds), round(seconds * 1000)), strict=True))
+        with contextlib.suppress(OSError, AttributeError), self._socket(driver_connection) as line:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in values.items():
+                if hasattr(socket, name):  # each operating system has some of them
+                    line.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+    def _socket(self, driver_connection: Any) -> socket.socket:
+        """Another socket object for the same connection; to close it does not close the connection."""
+        return socket.socket(fileno=os.dup(self.descriptor(driver_connection)))
 
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
         """A block in which the driver sends statements without a wait for their answers. None: it cannot."""
@@ -77,6 +101,13 @@ class Sessions:
         """The statements that set up an owner's new connection. `lock_timeout` is in seconds.
 
         Without it a settle could wait for another program's row lock until the owner's lease is over.
+        """
+        raise NotImplementedError
+
+    def silence_settings(self, seconds: float) -> Sequence[str]:
+        """The statements after which the server ends this session if its client has not answered for so many seconds.
+
+        A machine that vanishes says no goodbye: without them its row locks stay for hours.
         """
         raise NotImplementedError
 

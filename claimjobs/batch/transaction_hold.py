@@ -146,9 +146,10 @@ class OpenTransaction(Connector):
         super().close()
 
     def _set_up(self, connection: sa.Connection) -> None:
-        """Change no setting of the session, and register no owner."""
+        """Change no setting that the handler's statements depend on, and register no owner."""
         with connection.begin():
             self._require_fit(connection)
+            self._limit_silence(connection)
             self._require_writable(connection)
             check_primaries(connection, self._backend)
             if self._gone == READ_ONLY and self._dialect.sessions.is_read_only(connection):

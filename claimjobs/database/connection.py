@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 import sqlalchemy as sa
 
@@ -55,6 +55,9 @@ class Connector:
     The isolation is the dialect's, whatever the engine's default is. At REPEATABLE READ a claim would see the table as
     it was at the transaction's start, and lock gaps on InnoDB.
     """
+
+    is_never_idle: ClassVar[bool] = False
+    """Whether a statement is sent several times in a lease, whatever happens."""
 
     def __init__(
         self,
@@ -309,8 +312,22 @@ class Connector:
                     sessions.catch_up(connection)
             else:
                 self._require_fit(connection)
+            self._limit_silence(connection)
         with connection.begin():
             self._on_open(connection)
+
+    def _limit_silence(self, connection: sa.Connection) -> None:
+        """Let both ends give up a connection on which the other has been silent for a lease: its machine may be gone.
+
+        If only the client did, the server would keep the locks of a transaction that nobody can end any more.
+        """
+        sessions = self._dialect.sessions
+        if sessions.ends_idle_clients and not self.is_never_idle:
+            return
+        if sessions.is_as_greeted(connection):  # behind a pooler the server's client is the pooler
+            for setting in sessions.silence_settings(self._liveness.lease):
+                connection.execute(sa.text(setting))
+        sessions.limit_silence(connection.connection.driver_connection, self._liveness.lease)
 
     def _on_open(self, connection: sa.Connection) -> None:
         """Called in a transaction of its own on every new connection. An owner's connection registers the owner."""

@@ -30,6 +30,7 @@ log = logging.getLogger("claimjobs.owner")
 class OwnerConnector(Connector):
     """The connection of an owner. The owner registers on each new one, because its session lock ends with a session."""
 
+    is_never_idle = True  # of its heartbeats
     owner: Owner
 
     def _on_open(self, connection: sa.Connection) -> None:

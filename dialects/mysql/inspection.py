@@ -15,6 +15,12 @@ LAG: Final = 100_000
 """So many transactions that wait for purge are a warning. A busy server has some thousands."""
 LONG_WAIT: Final = 50
 """Seconds, the default of the server."""
+LONG_SILENCE: Final = 60
+"""Seconds until the first probe of TCP keepalive; a later one is a warning for open transactions."""
+_VANISHED: Final = (
+    "until it notices that a client's machine has vanished, the jobs of that open transaction stay locked, "
+    "with the defaults of Linux for two hours"
+)
 
 # Our own session has another innodb_lock_wait_timeout.
 _VARIABLES: Final = sa.text(
@@ -69,6 +75,15 @@ class MySQLInspection(Inspection):
         found = connection.execute(_VARIABLES).one()
         yield _binlog(found.binlog_format if found.log_bin else None)
         yield _lock_wait(int(found.lock_wait), by_lease=by_lease)
+        if not by_lease:
+            yield self.vanished_clients(connection)
+
+    def vanished_clients(self, connection: sa.Connection) -> Finding:
+        """When the server ends the transaction of a client whose machine has vanished."""
+        del connection  # this server has no variable for it
+        says = f"not known, because this server does not show it: {_VANISHED}"
+        step = "see net.ipv4.tcp_keepalive_time and tcp_retries2 on its machine"
+        return Finding("vanished clients", "not known", f"{says}; {step}")
 
     def garbage(self, connection: sa.Connection, table: sa.Table) -> Iterator[Finding]:
         lag = self.history_length(connection)
@@ -107,6 +122,15 @@ class MariaDBInspection(MySQLInspection):
             )
         )
         return int(count or 0)
+
+    def vanished_clients(self, connection: sa.Connection) -> Finding:
+        seconds = int(connection.scalar(sa.text("SELECT @@global.tcp_keepalive_time")) or 0)
+        if 0 < seconds <= LONG_SILENCE:
+            return Finding("vanished clients", "ok", f"tcp_keepalive_time is {seconds} s on this server")
+        says = f"tcp_keepalive_time is {seconds or 'not set'} on this server: {_VANISHED}"
+        values = {"time": LONG_SILENCE, "interval": 10, "probes": 6}
+        fix = f"SET {', '.join(f'GLOBAL tcp_keepalive_{name} = {value}' for name, value in values.items())};"
+        return Finding("vanished clients", "warning", says, (fix,))
 
     def history_length(self, connection: sa.Connection) -> int:
         return int(connection.execute(sa.text("SHOW GLOBAL STATUS LIKE 'Innodb_history_list_length'")).one()[1])

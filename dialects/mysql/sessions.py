@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -20,6 +21,8 @@ CATCH_UP: Final = 5
 
 
 class MySQLSessions(Sessions):
+    ends_idle_clients = True
+
     refuses_joined_deletes = False
     """With `sql_safe_updates` a session refuses a DELETE of joined rows, unless it uses an index of each table."""
 
@@ -67,6 +70,11 @@ class MySQLSessions(Sessions):
             f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00', "
             f"sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = {_NO_LIMIT}",
         )
+
+    def silence_settings(self, seconds: float) -> Sequence[str]:
+        # A session has no variable for TCP keepalive. For `wait_timeout` the server waits for the next statement of a
+        # client that has vanished, also in an open transaction.
+        return (f"SET SESSION wait_timeout = {math.ceil(seconds) + 1}",)
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         # SQLAlchemy has no name for a variable of the session; one that is switched on is 1.

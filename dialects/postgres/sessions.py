@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.sessions import ISOLATION, Sessions
+from claimjobs.dialects.sessions import ISOLATION, Sessions, keepalive
 
 _OWNERS: Final = 0x636A6F
 _NAMES: Final = 0x636A6E
@@ -52,6 +52,16 @@ class PostgresSessions(Sessions):
         isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}"
         # psycopg reads instants of this style only; the order of day and month stays the user's.
         return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation, "SET DateStyle = ISO")
+
+    def silence_settings(self, seconds: float) -> Sequence[str]:
+        # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed.
+        first, between, count = keepalive(seconds)
+        return (
+            f"SET tcp_keepalives_idle = {first}",
+            f"SET tcp_keepalives_interval = {between}",
+            f"SET tcp_keepalives_count = {count}",
+            f"SET tcp_user_timeout = {round(seconds * 1000)}",
+        )
 
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
         from psycopg import Pipeline  # noqa: PLC0415 - psycopg is slow to import

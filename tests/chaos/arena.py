@@ -152,8 +152,8 @@ class Arena:
         if formation.supervised and not alive:
             self.supervisors.append(self.supervisor(formation.settings, formation.supervised))
         while sum(group.alive for group in self.bares) < formation.bare:
-            clock = formation.settings.clock * (-1) ** len(self.bares)
-            self.bares.append(self.bare(replace(formation.settings, clock=clock)))
+            hours = formation.settings.clock * (-1) ** len(self.bares)
+            self.bares.append(self.bare(replace(formation.settings, clock=hours)))
         while sum(group.alive for group in self.witnesses) < formation.witnesses:
             self.witnesses.append(self.bare(healthy))
         until(lambda: self._registered(any), "a consumer of every group is registered")
@@ -174,7 +174,7 @@ class Arena:
         inside = settings.road == "namespace"
         group = Group(
             [*self.prefix, *command] if inside else command,
-            {**self._environment(inside), **_clock(settings.clock)},
+            {**self._environment(inside), **clock(settings.clock)},
             self.folder / f"{self.server.backend}-{sa.make_url(self.server.url).port}-{self._logs}.log",
             consumers,
         )
@@ -313,7 +313,8 @@ def own_server(backend: servers.Backend) -> servers.Server:
     return (containers.find(backend) or programs.find(backend)).start()
 
 
-def _clock(hours: float) -> dict[str, str]:
+def clock(hours: float) -> dict[str, str]:
+    """The environment of a process whose clock is off by so many hours."""
     if not hours:
         return {}
     skewed = Path(__file__).with_name("skewed")

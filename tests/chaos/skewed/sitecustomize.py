@@ -1,7 +1,8 @@
 """Put the clock of this process off by CHAOS_CLOCK_OFF seconds, as on a machine that nobody set.
 
 The monotonic clock is left alone: setting a machine's clock does not move that. A folder of this file alone goes into
-PYTHONPATH; it needs no program that another machine may lack, as libfaketime would be.
+PYTHONPATH. libfaketime 0.9.10 cannot do it: `time.sleep` of Python 3.11 sleeps until a monotonic time, and fails under
+it with EINVAL, or hangs where it moves that clock as well.
 """
 
 from __future__ import annotations
