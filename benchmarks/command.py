@@ -143,5 +143,5 @@ def _add(parser: argparse.ArgumentParser, size: str, default: Any) -> None:
         parser.add_argument(option, type=type(one), metavar="N", help=f"{default}")
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
+def _numbers(text: str) -> list[float]:
+    return [float(number) if "." in number else int(number) for number in text.split(",")]

@@ -29,6 +29,7 @@ NAMES = (
     "idle",
     "enqueue",
     "round_trip",
+    "latency",
     "slow_handlers",
     "with_handlers",
     "client",

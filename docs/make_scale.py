@@ -14,10 +14,11 @@ from typing import Final
 
 from benchmarks import chart
 from benchmarks.chart import Chart, Line
+from benchmarks.report import Figure
 from benchmarks.scale import held, sizes
-from benchmarks.scale.costs import NAMES, Results, read
+from benchmarks.scale.costs import LATENCY, NAMES, Results, read
 from benchmarks.scale.sizes import Primary, size
-from docs.make_benchmarks import IMAGES, markdown
+from docs.make_benchmarks import IMAGES, NOTHING, markdown
 
 PAGE: Final = Path(__file__).with_name("scaling.md")
 BACKENDS: Final = ("postgres", "mysql")
@@ -36,7 +37,7 @@ CONNECTIONS: Final = {"postgres": 97, "mysql": 151}
 def page(text: str) -> str:
     """The page with everything between its marks made anew."""
     servers = [read(backend) for backend in BACKENDS]
-    parts = {"steps": _steps(servers), "sizes": _sizes(servers), "held": _held(servers)}
+    parts = {"steps": _steps(servers), "sizes": _sizes(servers), "held": _held(servers), "latency": _latency(servers)}
 
     def made(match: re.Match[str]) -> str:
         return f"{match['begin']}\n\n{parts[match['name']]}\n\n{match['end']}"
@@ -103,6 +104,22 @@ def _held(servers: Sequence[Results]) -> str:
     names = [name for name, _ in held.groups(servers[0])]
     lines = [(name, *(cell for of_server in rows for cell in of_server[at])) for at, name in enumerate(names)]
     return markdown([("error of the prediction", *headings), *lines])
+
+
+def _latency(servers: Sequence[Results]) -> str:
+    figures = {results.title: results.records[LATENCY].figures for results in servers if LATENCY in results.records}
+    if not figures:
+        return NOTHING
+    delays = sorted({figure.at for some in figures.values() for figure in some})
+    headings = [f"{title}, {delay:g} ms" for title in figures for delay in delays]
+    names = list(dict.fromkeys(figure.contestant for some in figures.values() for figure in some))
+    rows = [(name, *(_rate(some, name, at) for some in figures.values() for at in delays)) for name in names]
+    return markdown([("jobs/s", *headings), *rows])
+
+
+def _rate(figures: Sequence[Figure], name: str, at: float) -> str:
+    found = [figure.value for figure in figures if (figure.contestant, figure.at) == (name, at)]
+    return f"{found[0]:,.0f}" if found else "-"
 
 
 def _growth(results: Results) -> Chart:

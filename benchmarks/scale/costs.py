@@ -22,8 +22,8 @@ RESULTS = Path(__file__).parents[1] / "results"
 NAMES = {"rows": OURS, "batches": OURS_BATCHES}
 """By the kind of claims the name of the contestant."""
 NEEDED = ("drain", "batch_size", "round_trip", "slow_handlers")
-WITH_HANDLERS = "with_handlers"
-"""The runs that a prediction is held against, if they are there."""
+WITH_HANDLERS, LATENCY = "with_handlers", "latency"
+"""More runs that a prediction is held against, if they are there."""
 TWO = 2
 """Consumers of `batch_size`."""
 OF_1000_IN_MS = 1e-6
@@ -116,7 +116,7 @@ class Results:
 
 def read(backend: str, folder: Path = RESULTS) -> Results:
     """What the files of a folder say of a kind of server. Raises NotMeasured."""
-    paths = {name: folder / f"{name}-{backend}.json" for name in (*NEEDED, WITH_HANDLERS)}
+    paths = {name: folder / f"{name}-{backend}.json" for name in (*NEEDED, WITH_HANDLERS, LATENCY)}
     if missing := [name for name in NEEDED if not paths[name].exists()]:
         run = f"python -m benchmarks --only {' '.join(missing)} --backend {backend} --json {folder}"
         raise NotMeasured(f"{folder} has no costs on {backend}: run `{run}` first")

@@ -2,7 +2,7 @@
 
 From CPU costs, on the cores that consumers and server shared: `drain`, `batch_size`, and one consumer behind a delay
 (`round_trip`) or with a slow handler (`slow_handlers`). From runs without a handler, which stand for the whole machine
-with its neighbours: `with_handlers`.
+with its neighbours: `with_handlers`. Of other batches and more consumers behind a delay: `latency`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from benchmarks import latency
 from benchmarks.article import BATCH
 from benchmarks.contestants import OURS
 from benchmarks.report import Figure
-from benchmarks.scale.costs import NAMES, TWO, WITH_HANDLERS, Results
+from benchmarks.scale.costs import LATENCY, NAMES, TWO, WITH_HANDLERS, Results
 from benchmarks.scale.model import Cores, Curve, Measured, throughput
 from benchmarks.with_handlers import BATCH as SIZE
 from benchmarks.with_handlers import HANDLER
@@ -104,6 +105,19 @@ def with_handlers(results: Results) -> Iterator[Held]:
                 yield Held("rows", batch, handler_ms, 0, int(figure.at), figure.value, predicted)
 
 
+def far_away(results: Results) -> Iterator[Held]:
+    """One consumer and several behind a delay, of batches and kinds of claims whose costs are known."""
+    if LATENCY not in results.records:
+        return
+    for figure in results.records[LATENCY].figures:
+        claims, batch = str(figure.also[latency.RECORDED]), int(_number(figure, latency.BATCH))
+        consumers, added = int(_number(figure, latency.CONSUMERS)), _number(figure, latency.ADDED)
+        costs = results.costs(claims, batch)
+        away = costs.commit + costs.trips * added / 1000
+        predicted = throughput(consumers, away, Cores(results.cores, costs.both)) * batch
+        yield Held(claims, batch, 0, added, consumers, figure.value, predicted)
+
+
 def _number(figure: Figure, heading: str) -> float:
     value = figure.also[heading]
     assert isinstance(value, float | int)
@@ -119,6 +133,12 @@ def groups(results: Results) -> Iterator[tuple[str, Sequence[Held]]]:
     yield "drain, eight and ten, from the costs of one", _of_many(drains(results, competing=False))
     yield "drain, two, batches of 10 to 1,000", list(by_batch(results))
     yield "one consumer, 1 to 10 ms away", [run for run in one if run.delay_ms]
+    far = list(far_away(results))
+    for consumers in sorted({run.consumers for run in far}):
+        yield (
+            f"{consumers} at 0.1 to 10 ms, batches of 10 to 1,000",
+            [run for run in far if run.consumers == consumers],
+        )
     yield "one consumer, a slow handler", [run for run in one if run.handler_ms]
     yield "one to eight consumers, handlers of 10 and 50 ms a batch", list(with_handlers(results))
 

@@ -29,13 +29,14 @@ TINY: dict[str, dict[str, Any]] = {
     "idle": {"consumers": [2], "settle": 0, "seconds": 2, "looks": True},
     "enqueue": {"rows": [1_500], "memory": 2_000},
     "round_trip": {"jobs": 800, "delays_ms": [1]},
+    "latency": {"delays_ms": [1.0], "batch": [10], "consumers": [1], "jobs": 100},
     "slow_handlers": {"milliseconds": [1], "batch": [100], "batches": [3]},
     "with_handlers": {"consumers": [2], "handler_ms": [10], "batch": [10], "seconds": 1},
     "client": {"jobs": 300, "repeat": 1},
     "candidates": {"rows": 600, "one_of": [3]},
 }
 ON_EACH = {"order", "held_snapshot", "backlog", "idle", "enqueue"}  # which have SQL of their own
-WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client", "with_handlers", "candidates"}
+WITHOUT_THE_LOOP = {"pickup", "idle", "enqueue", "client", "latency", "with_handlers", "candidates"}
 
 
 def test_each_scenario_has_a_size_for_the_tests() -> None:
@@ -103,7 +104,16 @@ def _no_faster_than_its_handlers(samples: list[Sample]) -> None:
     assert samples[0].value < 2 * 10 / 0.010
 
 
+def _far_away(samples: list[Sample]) -> None:
+    """Claims in rows and per batch; each turn waits for a round trip at least, which is as long as it says."""
+    assert [sample.also["claims"] for sample in samples] == ["rows", "batches"]
+    assert all(
+        cast("float", sample.also["ms a turn"]) > cast("float", sample.also["added ms"]) > 1 for sample in samples
+    )
+
+
 CHECKS = {
+    "latency": _far_away,
     "pickup": _by_percentile,
     "idle": _cost_of_nothing,
     "order": _strict_order,
