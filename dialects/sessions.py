@@ -32,7 +32,7 @@ class Sessions:
     """SQL that makes the server plan the prepared statements of this session anew; None: it plans each time."""
 
     ends_idle_clients: ClassVar[bool] = False
-    """Whether `silence_settings` also end the session of a client that is there, and sends nothing."""
+    """Whether `silence_setting` also ends the session of a client that is there, and sends nothing."""
 
     knows_start_exactly: ClassVar[bool] = False
     """Whether `server_since` is the same each time."""
@@ -104,10 +104,10 @@ class Sessions:
         """
         raise NotImplementedError
 
-    def silence_settings(self, seconds: float) -> Sequence[str]:
-        """The statements after which the server ends this session if its client has not answered for so many seconds.
+    def silence_setting(self, seconds: float) -> str:
+        """The statement after which the server ends this session if its client has not answered for so many seconds.
 
-        A machine that vanishes says no goodbye: without them its row locks stay for hours.
+        A machine that vanishes says no goodbye: without it its row locks stay for hours.
         """
         raise NotImplementedError
 

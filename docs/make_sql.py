@@ -97,6 +97,7 @@ ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 UNPLANNED: Final = (
     "isolation",
     "dates",
+    "silence",
     "listen",
     "wait",
     "interrupt",
@@ -222,6 +223,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     settings = dict(zip(names, map(sa.text, dialect.sessions.settings(Liveness().lock_timeout)), strict=False))
     return {
         **settings,
+        "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
         "register": owners.register(ours).values(row),
         "hold": sa.select(dialect.sessions.try_session_lock(ME)),
         "locked": owners.locked(ours),

@@ -103,6 +103,11 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "An owner's new connection: how the server writes instants",
         "The client reads instants of this form.",
     ),
+    "silence": (
+        "An owner's new connection: when the server gives up its client",
+        "A machine that vanishes says nothing, and its locks would stay. "
+        'With `hold="transaction"` it is sent on Postgres, too.',
+    ),
     "register": (
         "An owner registers",
         "A consumer inserts its row when it first claims. The id is never used again.",

@@ -325,8 +325,7 @@ class Connector:
         if sessions.ends_idle_clients and not self.is_never_idle:
             return
         if sessions.is_as_greeted(connection):  # behind a pooler the server's client is the pooler
-            for setting in sessions.silence_settings(self._liveness.lease):
-                connection.execute(sa.text(setting))
+            connection.execute(sa.text(sessions.silence_setting(self._liveness.lease))).close()
         sessions.limit_silence(connection.connection.driver_connection, self._liveness.lease)
 
     def _on_open(self, connection: sa.Connection) -> None:

@@ -71,10 +71,10 @@ class MySQLSessions(Sessions):
             f"sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = {_NO_LIMIT}",
         )
 
-    def silence_settings(self, seconds: float) -> Sequence[str]:
+    def silence_setting(self, seconds: float) -> str:
         # A session has no variable for TCP keepalive. For `wait_timeout` the server waits for the next statement of a
         # client that has vanished, also in an open transaction.
-        return (f"SET SESSION wait_timeout = {math.ceil(seconds) + 1}",)
+        return f"SET SESSION wait_timeout = {math.ceil(seconds) + 1}"
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         # SQLAlchemy has no name for a variable of the session; one that is switched on is 1.

@@ -53,15 +53,16 @@ class PostgresSessions(Sessions):
         # psycopg reads instants of this style only; the order of day and month stays the user's.
         return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation, "SET DateStyle = ISO")
 
-    def silence_settings(self, seconds: float) -> Sequence[str]:
+    def silence_setting(self, seconds: float) -> str:
         # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed.
         first, between, count = keepalive(seconds)
-        return (
-            f"SET tcp_keepalives_idle = {first}",
-            f"SET tcp_keepalives_interval = {between}",
-            f"SET tcp_keepalives_count = {count}",
-            f"SET tcp_user_timeout = {round(seconds * 1000)}",
-        )
+        values = {
+            "tcp_keepalives_idle": first,
+            "tcp_keepalives_interval": between,
+            "tcp_keepalives_count": count,
+            "tcp_user_timeout": round(seconds * 1000),
+        }
+        return "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in values.items())
 
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
         from psycopg import Pipeline  # noqa: PLC0415 - psycopg is slow to import
