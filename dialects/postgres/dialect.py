@@ -23,6 +23,7 @@ from claimjobs.dialects.postgres.sessions import PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
 from claimjobs.dialects.postgres.wake_trigger import PostgresWakeTrigger
 from claimjobs.dialects.postgres.waking import PostgresWaking
+from claimjobs.dialects.types import Instant
 
 _HERE: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
 
@@ -71,10 +72,11 @@ class Postgres(Dialect):
     def among(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[bool]:
         """The values are one array: one parameter, and one prepared statement, for any number of values.
 
-        An IN list of 100 costs more in the client than the statement costs in the server.
+        An IN list of 100 costs more in the client than the statement costs in the server. Keys of several columns are
+        one JSON document: for a list of pairs the server would plan each statement anew, with all its partitions.
         """
         if len(key) > 1:
-            return super().among(key, parameter)
+            return _is_listed(key, *json_keys(self.json_of_keys(key, parameter), key))
         return key[0] == sa.any_(_array(parameter, key[0].type))
 
     def as_filter(self, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
@@ -108,7 +110,7 @@ class Postgres(Dialect):
 
     # --- keys as JSON ------------------------------------------------------------------------------------
 
-    def json_of_keys(self, key: Sequence[sa.Column[Any]], parameter: str) -> sa.ColumnElement[Any]:
+    def json_of_keys(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[Any]:
         return sa.cast(sa.bindparam(parameter, type_=_JsonKeys()), postgresql.JSONB)
 
     def json_of_rows(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[Any]:
@@ -118,9 +120,7 @@ class Postgres(Dialect):
     def keys_in_json(
         self, document: sa.Column[Any], key: Sequence[sa.Column[Any]]
     ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
-        elements = sa.func.jsonb_array_elements if len(key) > 1 else sa.func.jsonb_array_elements_text
-        listed = elements(document).table_valued("value", name="claimjobs_listed")
-        return listed, _values_of(listed.c.value, key)
+        return json_keys(document, key)
 
     def keys_listed(
         self, rows: sa.Table, document: sa.Column[Any], key: Sequence[sa.Column[Any]], predicate: sa.ColumnElement[bool]
@@ -183,6 +183,38 @@ class PortablePostgres(Postgres):
     among = Dialect.among
 
 
+def json_keys(
+    document: sa.ColumnElement[Any], key: Sequence[sa.ColumnElement[Any]]
+) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:
+    """The keys of a JSON document: a table with a row for each, and its expressions for `key`."""
+    elements = sa.func.jsonb_array_elements if len(key) > 1 else sa.func.jsonb_array_elements_text
+    listed = elements(document).table_valued("value", name="claimjobs_listed")
+    return listed, _values_of(listed.c.value, key)
+
+
+def _is_listed(
+    key: Sequence[sa.ColumnElement[Any]], listed: sa.FromClause, values: Sequence[sa.ColumnElement[Any]]
+) -> sa.ColumnElement[bool]:
+    """Whether a key of several columns is one of the listed ones.
+
+    Its first column alone leads to the rows: for an array the planner expects ten values, and uses the index, where it
+    would read all rows for a join. Between the first and the last instant there are few partitions by time: the server
+    leaves out the others when it runs the statement.
+    """
+    first = sa.func.array(sa.select(values[0]).select_from(listed).scalar_subquery(), type_=sa.ARRAY(key[0].type))
+    bounds = [
+        column.between(_only(sa.func.min(value), listed), _only(sa.func.max(value), listed))
+        for column, value in zip(key, values, strict=True)
+        if isinstance(column.type, sa.DateTime | Instant)
+    ]
+    pair = sa.tuple_(*key).in_(sa.select(*values).select_from(listed))
+    return sa.and_(key[0] == sa.any_(first), *bounds, pair)
+
+
+def _only(value: sa.ColumnElement[Any], listed: sa.FromClause) -> sa.ColumnElement[Any]:
+    return sa.select(value).select_from(listed).scalar_subquery()
+
+
 class _WholeNumbers(sa.types.UserDefinedType[Sequence[int]]):
     """Whole numbers as the text of an array. For a list psycopg would examine each number for characters to quote.
 
@@ -213,14 +245,14 @@ class _JsonKeys(sa.TypeDecorator[Sequence[Any]]):
         return json.dumps(value, default=lambda part: part.hex() if isinstance(part, bytes) else str(part))
 
 
-def _values_of(listed: sa.ColumnElement[Any], key: Sequence[sa.Column[Any]]) -> Sequence[sa.ColumnElement[Any]]:
+def _values_of(listed: sa.ColumnElement[Any], key: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
     """The values of a key: an element of a JSON array, as text if the key has one column."""
     if len(key) == 1:
         return [_of_text(listed, key[0])]
     return [_of_text(listed.op("->>")(i), column) for i, column in enumerate(key)]
 
 
-def _of_text(text: sa.ColumnElement[Any], column: sa.Column[Any]) -> sa.ColumnElement[Any]:
+def _of_text(text: sa.ColumnElement[Any], column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """The value of a key, from a text in JSON."""
     if isinstance(column.type, sa.LargeBinary):
         return sa.func.decode(text, "hex", type_=column.type)
