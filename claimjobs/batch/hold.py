@@ -67,7 +67,7 @@ class Hold(ABC):
     def _claim_until_over(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimResult:
         while True:
             request = self._next_request(connector, size, plan)
-            claimed = self._claim_once(connector, request, plan)
+            request, claimed = self._claim_once(connector, request, plan)
             self._range.learn(request, claimed)
             if self._range.is_over(request, claimed):
                 return claimed
@@ -80,12 +80,15 @@ class Hold(ABC):
         sweep = self._range.sweep(plan.strategy)
         if sweep is not None:
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                sweep.divide(connector.rows(ends(self._backend.source, plan.selection), patience=0), size)
+                found = connector.rows(ends(self._backend.source, plan.selection), patience=0)
+                sweep.divide(found, size, connector.share)
         return self._range.next_request(size, plan.strategy)
 
     @abstractmethod
-    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
-        """Claim in a transaction of this connector."""
+    def _claim_once(
+        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
+    ) -> tuple[ClaimRequest, ClaimResult]:
+        """Claim in a transaction of this connector. Returns the request of the try that succeeded, too."""
 
     @property
     def pause_is_stale(self) -> bool:

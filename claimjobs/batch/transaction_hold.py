@@ -329,12 +329,14 @@ class TransactionHold(Hold):
         finally:
             self._end(transaction)
 
-    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
+    def _claim_once(
+        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
+    ) -> tuple[ClaimRequest, ClaimResult]:
         connector.close()  # the last try claimed nothing
         for attempt in connector.attempts(unless=self._control):
             with attempt as connection:
                 claimed = plan.strategy.claim(connection, NOBODY, request)
-        return claimed
+        return request, claimed
 
     # --- settling --------------------------------------------------------------------------------------
 

@@ -52,6 +52,15 @@ class CandidateRange:
         limit = self._overfetch.most(size) if strategy.is_lazy else self._overfetch.limit(size)
         return ClaimRequest(size, limit, self._cursor.begin())
 
+    def elsewhere(self, request: ClaimRequest) -> ClaimRequest:
+        """The request for another try. If regions are visited, it is made in another one: the transaction may have been
+        refused because a consumer on another primary claims in this one, too.
+        """
+        if not isinstance(self._cursor, Regions):
+            return request
+        self._cursor.postpone()
+        return request._replace(after=self._cursor.begin())
+
     def learn(self, request: ClaimRequest, result: ClaimResult) -> None:
         """Learn from the result of the last request, and count it in the report."""
         self._overfetch.learn(result, request.size, request.limit)

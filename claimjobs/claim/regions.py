@@ -46,6 +46,8 @@ class Regions:
         self._rest: list[Region] = []
         """The regions that this sweep has yet to visit, the next one last."""
         self._place: After = None
+        self._values: Values | None = None
+        """The values of that place."""
         self._end: Values | None = None
         """The end of the region in which the claims are now. None: they are in no region."""
         self.begins_sweep = True
@@ -56,12 +58,21 @@ class Regions:
         """The place after which the next claim begins. None: at the head."""
         return self._place
 
-    def divide(self, ends: Sequence[Sequence[Any]], size: int) -> None:
-        """Begin a sweep of claims of `size` jobs. `ends`: the rows of `statements.find.ends`."""
+    def divide(self, ends: Sequence[Sequence[Any]], size: int, share: tuple[int, int] = (0, 1)) -> None:
+        """Begin a sweep of claims of `size` jobs. `ends`: the rows of `statements.find.ends`.
+
+        `share`: as (2, 3), begin with the regions in the last third of the order.
+        """
         self.begins_sweep = False
         if len(ends) == 2:
             (*first, _), (*last, is_due) = sorted(map(tuple, ends))
-            self._rest = divided(tuple(first), tuple(last), size if is_due else math.inf)
+            self._rest = shuffled(divided(tuple(first), tuple(last), size if is_due else math.inf), share)
+            self._enter_next()
+
+    def postpone(self) -> None:
+        """Go to the next region, and visit the rest of this one last."""
+        if self._rest and self._end is not None:
+            self._rest.insert(0, Region(self._values, self._end))
             self._enter_next()
 
     def restart_from_head(self) -> None:
@@ -83,7 +94,7 @@ class Regions:
 
     def _go_on_after(self, place: Sequence[int]) -> None:
         if self._end is not None and tuple(place) < self._end:
-            self._place = self._parameters(place)
+            self._go_to(tuple(place))
         else:
             self._enter_next()
 
@@ -93,20 +104,32 @@ class Regions:
             self._place, self._end, self.begins_sweep = None, None, True
             return
         begin, self._end = self._rest.pop()
-        self._place = None if begin is None else self._parameters(begin)
+        self._go_to(begin)
+
+    def _go_to(self, values: Values | None) -> None:
+        self._values = values
+        self._place = None if values is None else self._parameters(values)
 
     def _parameters(self, place: Sequence[int]) -> After:
         return self._keyset_order.place(dict(zip(self._names, place, strict=True)))
 
 
 def divided(first: Values, last: Values, size: float) -> list[Region]:
-    """Regions from the head to `last`, in random order, with borders at random places between the first and the last
+    """Regions from the head to `last`, with borders at random places between the first and the last
     job. Keys may be missing, so a region can have fewer jobs than there is room for.
     """
     spans = [sorted(both) for both in zip(first, last, strict=True)]
     most = min(MOST, math.prod(high - low + 1 for low, high in spans) // (BATCHES * size))
     drawn = {tuple(random.randint(low, high) for low, high in spans) for _ in range(int(most) - 1)}  # noqa: S311
     borders = sorted(place for place in drawn if first <= place < last)
-    regions = list(map(Region, [None, *borders], [*borders, last]))
-    random.shuffle(regions)
-    return regions
+    return list(map(Region, [None, *borders], [*borders, last]))
+
+
+def shuffled(regions: Sequence[Region], share: tuple[int, int] = (0, 1)) -> list[Region]:
+    """Regions in random order, those of a share of the order last: the last one is visited first."""
+    number, shares = share
+    begin, end = (len(regions) * border // shares for border in (number, number + 1))
+    own, others = list(regions[begin:end]), [*regions[:begin], *regions[end:]]
+    random.shuffle(own)
+    random.shuffle(others)
+    return [*others, *own]

@@ -42,6 +42,8 @@ class Attempts:
         self._autocommit = autocommit
         self._succeeded = False
         self._failed_since: float | None = None
+        self.failures = 0
+        """How many attempts have failed."""
         self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0)
 
     def __iter__(self) -> Iterator[Attempts]:
@@ -80,6 +82,7 @@ class Attempts:
         if not self._connector.is_passing(error):
             return False
         self._connector.note(error)
+        self.failures += 1
         now = time.monotonic()
         if self._failed_since is None:
             self._failed_since = now

@@ -79,6 +79,8 @@ class Connector:
         """Whether a pooler shares the session with other clients. Then claimjobs must not change its settings."""
         self.locks_are_seen = True
         """Whether a lock of the session is kept, and seen by all others. Otherwise only the lease tells who is dead."""
+        self.share = (0, 1)
+        """The number of its server among several primaries, and how many there are."""
         self._engine = engine
         self._dialect = dialect
         self._tables = tables
@@ -310,6 +312,7 @@ class Connector:
                     connection.execute(sa.text(setting))
                 if not self.locks_are_seen:
                     sessions.catch_up(connection)
+                    self.share = sessions.share(connection)
             else:
                 self._require_fit(connection)
             self._limit_silence(connection)

@@ -111,7 +111,9 @@ class LeaseHold(Hold):
         self._held_keys[claimed.owner].update(keys_of(claimed))
         self._release_unconfirmed()
 
-    def _claim_once(self, connector: Connector, request: ClaimRequest, plan: ClaimPlan) -> ClaimResult:
+    def _claim_once(
+        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
+    ) -> tuple[ClaimRequest, ClaimResult]:
         strategy = plan.strategy
         for _ in range(OWNER_IDS):
             tried = self.owner.id
@@ -119,6 +121,8 @@ class LeaseHold(Hold):
                 for attempt in connector.attempts(unless=self._control, autocommit=strategy.needs_no_transaction):
                     with attempt as connection:
                         tried = self.owner.id  # a new connection may have registered under a new id
+                        if attempt.failures:
+                            request = self._range.elsewhere(request)
                         claimed = strategy.claim(connection, tried, request)
             except OwnerDead as dead:
                 self.owner.beat()
@@ -128,7 +132,7 @@ class LeaseHold(Hold):
                 self._raise_if_refused(error)
                 raise
             else:
-                return claimed
+                return request, claimed
         raise OwnerDeclaredDead(self._backend.roles.name, OWNER_IDS)
 
     def _raise_if_refused(self, error: sa.exc.DBAPIError) -> None:
@@ -193,6 +197,8 @@ class LeaseHold(Hold):
                 for attempt in self._connector.attempts(autocommit=autocommit):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
+                        if attempt.failures:
+                            request = self._range.elsewhere(request)
                         unwritten, following = way.settle_and_claim(
                             connection, me, request, owner=owner, outcomes=outcomes
                         )

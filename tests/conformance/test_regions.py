@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.claim.regions import MOST, Region, divided
+from claimjobs.claim.regions import MOST, Region, divided, shuffled
 from claimjobs.claim.strategy import After
 from claimjobs.statements.find import ends
 from tests.backends import Backend
@@ -103,7 +103,7 @@ def test_claims_go_on_within_a_region_and_a_small_one_is_followed_by_one_from_th
     backend: Backend, monkeypatch: Any
 ) -> None:
     regions = [Region(None, (0, 3)), Region((0, 3), (0, 6)), Region((0, 6), (0, 10))]
-    monkeypatch.setattr("claimjobs.claim.regions.divided", lambda *_: [*regions])
+    monkeypatch.setattr("claimjobs.claim.regions.shuffled", lambda *_: [*regions])
     queue = still(backend.queue(JOBS, **FREE))
     queue.enqueue(jobs(10))
     assert [taken(queue, 3) for _ in range(4)] == [
@@ -260,4 +260,46 @@ def test_regions_follow_one_another_from_the_head_to_the_last_job(first: Any, la
     assert len(regions) <= MOST
     if size == 100 and last == (1_000_000,):
         assert len(regions) == MOST
-        assert regions != ordered
+        assert shuffled(regions) != ordered
+
+
+def test_a_consumer_on_one_of_several_primaries_begins_with_the_regions_of_its_share() -> None:
+    regions = divided((1,), (1_000_000,), 100)
+    first = [shuffled(regions, (number, 3))[-20:] for number in range(3)]
+    assert not set(first[0]) & set(first[1]) | set(first[1]) & set(first[2])
+    assert all(set(shuffled(regions, (number, 3))) == set(regions) for number in range(3))
+    assert set(shuffled(regions[:2], (2, 3))) == set(regions[:2])
+
+
+def test_after_a_refusal_a_claim_is_tried_in_another_region(backend: Backend, monkeypatch: Any) -> None:
+    """A consumer on another primary may claim in this one, too. The rest of the region is visited last."""
+    regions = [Region(None, (0, 3)), Region((0, 3), (0, 6)), Region((0, 6), (0, 10))]
+    monkeypatch.setattr("claimjobs.claim.regions.shuffled", lambda *_: [*regions])
+    queue = still(backend.queue(JOBS, **FREE))
+    queue.enqueue(jobs(10))
+    strategy = queue._parts.plan(None).strategy
+    refuse_once(monkeypatch, backend, strategy)
+    assert [taken(queue, 3) for _ in range(2)] == [["0003", "0004", "0005"], ["0000", "0001", "0002"]]
+    assert sorted(taken(queue, 3) + taken(queue, 3)) == ["0006", "0007", "0008", "0009"]
+
+
+def refuse_once(monkeypatch: Any, backend: Backend, strategy: Any) -> None:
+    """Let the database refuse the next claim, as if its commit met another one."""
+    claim = strategy.claim
+
+    def refused(connection: sa.Connection, *given: Any) -> Any:
+        monkeypatch.setattr(strategy, "claim", claim)
+        code = next(iter(backend.dialect.errors.transient))
+        raise sa.exc.OperationalError("", None, Refused(code))
+
+    monkeypatch.setattr(strategy, "claim", refused)
+
+
+class Refused(Exception):
+    """An error of a driver of either family."""
+
+    @property
+    def sqlstate(self) -> Any:
+        return self.args[0]
+
+    pgcode = sqlstate

@@ -23,7 +23,7 @@ from tests.chaos.faults.processes import kill_bare
 from tests.chaos.fleet import Formation, Road
 from tests.cluster.setting import Setting
 
-FLEET: Final = Formation(bare=6, witnesses=0).but(size=100, lease=5.0)
+FLEET: Final = Formation(bare=6, witnesses=0).but(size=50, lease=5.0)
 BACKLOG: Final = 10_000
 """Regions need jobs: at most one for four batches."""
 
