@@ -21,10 +21,10 @@ def count_rows(part: sa.TableClause, roles: ColumnRoles, until: datetime) -> sa.
 
 
 def one_not_done(part: sa.TableClause, roles: ColumnRoles) -> sa.Select[Any]:
-    """A row for a partition that has a job that is not done. The claim index finds it."""
+    """A row for a partition that has a job that is not done. In the order of the status the claim index finds it."""
     status = _column(roles.need("status", "knowing what is done"))
     is_other = status.in_([value for state, value in roles.state.values.items() if state != DONE])
-    return sa.select(sa.literal(1)).select_from(part).where(is_other).limit(1)
+    return sa.select(sa.literal(1)).select_from(part).where(is_other).order_by(status).limit(1)
 
 
 def last_key(part: sa.TableClause, key: Sequence[sa.Column[Any]]) -> sa.Select[Any]:

@@ -208,9 +208,13 @@ def test_partitions_in_which_all_is_done_are_dropped_and_no_others(
     kept = [period.name for period in coming("day", clock.now - LATER)][1:3]
     assert later.purge(DAY, dry_run=True) == 5
     assert len(partitions(backend)) == 9
-    assert later.purge(DAY) == 5
+    with later.claim() as batch:
+        assert later.purge(DAY) == 5
+        batch.fail(batch.jobs[0], "again", retry_in=0)
     assert set(partitions(backend)) == expected(backend, clock.now) | {*kept}
-    assert [row["d"] for row in backend.rows(JOBS)] == ["1 unclaimed", "2 dead"]
+    assert [(row["d"], row["status"]) for row in backend.rows(JOBS)] == [
+        *(("1 unclaimed", "unclaimed"), ("2 dead", "dead"))
+    ]
 
 
 def test_a_partition_with_jobs_that_are_done_since_a_short_time_stays(
