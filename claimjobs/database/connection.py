@@ -79,8 +79,6 @@ class Connector:
         """Whether a pooler shares the session with other clients. Then claimjobs must not change its settings."""
         self.locks_are_seen = True
         """Whether a lock of the session is kept, and seen by all others. Otherwise only the lease tells who is dead."""
-        self.share = (0, 1)
-        """The number of its server among several primaries, and how many there are."""
         self._engine = engine
         self._dialect = dialect
         self._tables = tables
@@ -149,6 +147,12 @@ class Connector:
         """
         patience = self._liveness.patience if patience is None else patience
         return Attempts(self, patience, unless, autocommit=autocommit)
+
+    def share(self) -> tuple[int, int]:
+        """The number of its server among several primaries, from 0, and how many there are now. One attempt is made."""
+        if self.pooled or self.locks_are_seen:
+            return 0, 1
+        return self.transaction(self._dialect.sessions.share, patience=0)
 
     def deadline(self, failed_since: float, patience: float) -> float:
         """Until when a transaction is tried again that failed first at this time, by this machine's clock.
@@ -312,7 +316,6 @@ class Connector:
                     connection.execute(sa.text(setting))
                 if not self.locks_are_seen:
                     sessions.catch_up(connection)
-                    self.share = sessions.share(connection)
             else:
                 self._require_fit(connection)
             self._limit_silence(connection)
