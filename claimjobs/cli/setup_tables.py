@@ -114,7 +114,7 @@ def setup_tables(
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
       claimjobs setup-tables --wake-trigger
-      claimjobs setup-tables --partition-by-time day
+      claimjobs setup-tables --table events --partition-by-time day
       claimjobs setup-tables --grants --account producer=shop > grants.sql
     """
     wanted = _requested(add)

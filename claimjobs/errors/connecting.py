@@ -150,9 +150,9 @@ class SeveralPrimaries(ConnectionFailed):
     def __init__(self, table: str, way: str, instead: str) -> None:
         """`way`: the setting that does not work; `instead`: the options that do."""
         super().__init__(
-            f"{way} cannot work for table {table!r} here: this server is one of several primaries (a MySQL group in "
-            "multi-primary mode, or Galera), which do not see each other's locks, so two consumers would work on the "
-            f"same jobs: add {instead}, or let the group have a single primary"
+            f"{way} cannot work for table {table!r} here: this server is one of several primaries, which do not see "
+            "each other's locks, so two consumers would work on the same jobs: "
+            f"add {instead}, or let the cluster have a single primary"
         )
 
 

@@ -57,7 +57,7 @@ class Hosts:
         """A connection of the driver to the first host that takes writes. Raises the driver's error if none does."""
         driver, failures = dialect.loaded_dbapi, []
         given = {name: value for name, value in options.items() if name != BALANCE}
-        for address in self._in_turn():
+        for address in self._in_order():
             try:
                 connection = dialect.connect(*arguments, **{**given, **address})
             except driver.Error as error:
@@ -71,7 +71,7 @@ class Hosts:
             failures.append(f"{address['host']}:{address['port']} {NO_WRITES}")
         raise driver.OperationalError(UNREACHABLE, "; ".join(failures))
 
-    def _in_turn(self) -> list[dict[str, Any]]:
+    def _in_order(self) -> list[dict[str, Any]]:
         """The addresses, in the order in which they are tried."""
         return random.sample(self._addresses, len(self._addresses)) if self._balances else self._addresses
 

@@ -83,7 +83,7 @@ def test_claims_that_only_lock_are_refused_on_every_member(
     options = [word for name, value in UNSAFE[way].items() for word in (f"--{name}", value)]
     ended = claimjobs("start-processing", "tests.process.work:fine", *options, "--url", primaries.together.url)
     assert ended.code == exits.CONNECTION
-    assert "or let the group have a single primary" in ended.err
+    assert "or let the cluster have a single primary" in ended.err
 
 
 def test_so_are_session_locks(primaries: Primaries, queue_to: Callable[..., Queue]) -> None:
