@@ -148,7 +148,7 @@ class Sessions:
         del connection
         return False
 
-    def share(self, connection: sa.Connection) -> tuple[int, int]:
+    def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
         """On one of several primaries: its number among them, from 0, and how many there are, as far as it shows that.
 
         It need not be exact: it says where consumers begin, so that those on two primaries seldom meet.

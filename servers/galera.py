@@ -20,7 +20,7 @@ from servers import cache, packages
 from servers.binaries import mariadb
 from servers.process import Command, Process
 from servers.programs import INITIALISE_SECONDS, START_SECONDS, ProgramServer, free_port
-from servers.replication import ask, url_of, wait_until
+from servers.replication import as_one, ask, wait_until
 from servers.server import Server
 
 MEMBERS: Final = 3
@@ -123,10 +123,7 @@ class Cluster:
     @property
     def together(self) -> Server:
         """All as one server, which is not ours to kill: each of them is."""
-        first = self.members[0]
-        all_of_them = Server("mariadb", url_of(self.members), first.how)
-        all_of_them.version = first.version
-        return all_of_them
+        return as_one(self.members)
 
     @property
     def size(self) -> int:

@@ -14,7 +14,7 @@ from servers.backends import NAME
 from servers.binaries import mysql
 from servers.process import Process
 from servers.programs import ProgramServer, free_port
-from servers.replication import ask, run, url_of, wait_until
+from servers.replication import as_one, ask, run, wait_until
 from servers.server import Server
 
 MEMBERS = 3
@@ -31,10 +31,7 @@ class Group:
     @property
     def together(self) -> Server:
         """All as one server, which is not ours to kill: each of them is."""
-        first = self.members[0]
-        all_of_them = Server("mysql", url_of(self.members), first.how)
-        all_of_them.version = first.version
-        return all_of_them
+        return as_one(self.members)
 
     @property
     def primary(self) -> Server:

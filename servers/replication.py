@@ -42,9 +42,7 @@ class Pair:
     @property
     def members(self) -> Server:
         """Both as one server, which is not ours to kill: each of the two is."""
-        both = Server(self.primary.backend, self.url, self.primary.how)
-        both.version = self.primary.version
-        return both
+        return as_one([self.primary, self.replica], **self.options)
 
     @property
     def url(self) -> str:
@@ -271,6 +269,14 @@ def _others(backend: Backend, first: Process, second: Process) -> Pair:
 def _member(backend: Backend, process: Process, number: int, password: str) -> ProgramServer:
     options = [f"--server-id={number}", "--log-bin=binlog", *(MYSQL_OPTIONS if backend == "mysql" else [])]
     return ProgramServer(backend, RECIPES[backend], process, password=password, options=options)
+
+
+def as_one(members: Sequence[Server], **options: str) -> Server:
+    """All as one server with all hosts in its URL. It is not ours to kill: each of them is."""
+    first = members[0]
+    together = Server(first.backend, url_of(members, **options), first.how)
+    together.version = first.version
+    return together
 
 
 def url_of(members: Sequence[Server], **options: str) -> str:

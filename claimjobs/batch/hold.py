@@ -81,7 +81,7 @@ class Hold(ABC):
         if sweep is not None:
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 found = connector.rows(ends(self._backend.source, plan.selection), patience=0)
-                sweep.divide(found, size, connector.share())
+                sweep.divide(found, size, connector.place_among_primaries())
         return self._range.next_request(size, plan.strategy)
 
     @abstractmethod

@@ -111,7 +111,7 @@ class MySQLSessions(Sessions):
         )
         return connection.execute(variables).first() is not None
 
-    def share(self, connection: sa.Connection) -> tuple[int, int]:
+    def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
         # An account needs the right to read this table.
         members = (
             "SELECT count(*), coalesce(sum(member_id < @@server_uuid), 0) "
@@ -155,7 +155,7 @@ class MariaDBSessions(MySQLSessions):
     # It has MySQL's name since 11.1, and keeps its own beside that.
     read_only_transactions = "tx_read_only"
 
-    def share(self, connection: sa.Connection) -> tuple[int, int]:
+    def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
         status = "SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_cluster_size', 'wsrep_local_index')"
         shown = {str(name).lower(): int(value) for name, value in connection.exec_driver_sql(status)}
         return shown.get("wsrep_local_index", 0), max(1, shown.get("wsrep_cluster_size", 1))

@@ -45,3 +45,14 @@ def way_of_a_claim(backend: Backend) -> list[str]:
     if backend.has("one statement"):
         return ["WITH", "COMMIT"]
     return ["SELECT", *([] if backend.has("lock of what is found") else ["SELECT"]), "UPDATE", "COMMIT"]
+
+
+@contextmanager
+def by_hand(backend: Backend) -> Iterator[sa.Connection]:
+    """A transaction as the queue's own are, held open; then undone, unless it was committed."""
+    with backend.engine.connect() as connection:
+        connection.execution_options(isolation_level=backend.dialect.isolation)
+        with connection.begin() as transaction:
+            yield connection
+            if transaction.is_active:
+                transaction.rollback()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -92,17 +90,6 @@ def do_all(queue: Queue) -> list[Any]:
         with batch:
             done += [job.key for job in batch]
     return done
-
-
-@contextmanager
-def by_hand(backend: Backend) -> Iterator[sa.Connection]:
-    """A transaction as the queue's own are, held open; then undone, unless it was committed."""
-    with backend.engine.connect() as connection:
-        connection.execution_options(isolation_level=backend.dialect.isolation)
-        with connection.begin() as transaction:
-            yield connection
-            if transaction.is_active:
-                transaction.rollback()
 
 
 def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int) -> list[Any]:

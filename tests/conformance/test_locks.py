@@ -22,7 +22,7 @@ from claimjobs.table.claim_index import claim_index
 from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
 from claimjobs.table.roles import ColumnRoles, roles_of
 from tests.backends import FLAVOURS, Backend, Plan, Servers
-from tests.conformance.jobs import jobs
+from tests.conformance.jobs import by_hand, jobs
 
 JOBS = article_table()
 WAITING = 20_000
@@ -49,16 +49,6 @@ def queue(backend: Backend) -> Queue:
         connection.execute(sa.insert(JOBS), [{**job, **others} for job in jobs(500)])
     backend.analyze()
     return queue
-
-
-@contextmanager
-def by_hand(backend: Backend) -> Iterator[sa.Connection]:
-    """A transaction as the queue's own are, held open to be looked at; then undone."""
-    with backend.engine.connect() as connection:
-        connection.execution_options(isolation_level=backend.dialect.isolation)
-        with connection.begin() as transaction:
-            yield connection
-            transaction.rollback()
 
 
 def claimed_by_hand(backend: Backend, connection: sa.Connection, queue: Queue) -> list[Any]:

@@ -13,14 +13,13 @@ import sqlalchemy as sa
 from claimjobs import Job, Queue, Retry, SideCar, make, side_car_tables
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend, Clock
-from tests.conformance.jobs import counted
+from tests.conformance.jobs import by_hand, counted
 from tests.conformance.orders import (
     BY_LEASE,
     BY_LOCKS,
     GIVEN,
     LATER,
     ORDERS,
-    by_hand,
     claim_by_hand,
     claims,
     do_all,

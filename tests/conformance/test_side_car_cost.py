@@ -14,9 +14,9 @@ from claimjobs.statements import side_car as statements
 from claimjobs.statements.find import Selection
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
+from tests.conformance.jobs import by_hand
 from tests.conformance.orders import (
     BY_LOCKS,
-    by_hand,
     claim_by_hand,
     keys,
     orders,
