@@ -35,7 +35,7 @@ VARIES = "snapshots held"
 UNIT = "jobs/s in the end"
 PLOT: Plot = "course"
 SIZES = {"seconds": 60, "raw_seconds": 30, "without": 12, "begins": 10, "last": 10, "consumers": 2, "waiting": 20_000}
-SMALL = {"seconds": 4, "raw_seconds": 4, "without": 3, "begins": 1, "last": 2, "waiting": 5_000}
+SMALL = {"seconds": 8, "raw_seconds": 8, "without": 6, "begins": 1, "last": 5, "waiting": 5_000}
 FULL = {"raw_seconds": 60, "without": 60}
 
 CHUNK = 1_000

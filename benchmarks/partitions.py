@@ -27,7 +27,8 @@ from benchmarks.report import Sample, Value
 from benchmarks.scenario import Plot
 from claimjobs import Queue, make, tables_for
 from claimjobs.database.connect import dialect_for, engine_of
-from claimjobs.table.time_partitions import first_partitions, run
+from claimjobs.dialects.partitions import period_at
+from claimjobs.table.time_partitions import run
 
 if TYPE_CHECKING:
     from servers import Server
@@ -74,7 +75,9 @@ def _table(server: str, name: str) -> Iterator[str]:
         if name == BY_DAY:
             [jobs, *_] = tables_for("jobs", partition_by_time="day")
             jobs.create(engine)
-            past = first_partitions(dialect_for(engine), jobs, datetime.now(UTC) - timedelta(days=DAYS))
+            parts, today = dialect_for(engine).partitions, datetime.now(UTC).date()
+            days = [period_at("day", today - timedelta(days=n)) for n in range(DAYS, -1, -1)]
+            past = parts.additions(jobs, days, has_rest=parts.moves_rows)
             with engine.begin() as connection:
                 connection.execute(sa.schema.SetTableComment(jobs))
                 for statement in past:
@@ -141,8 +144,10 @@ def _pages(url: str) -> int:
 def _purged(url: str) -> tuple[int, float]:
     """Purge the oldest day: how many jobs it had, and in how many seconds."""
     with Queue(url, on_done="keep") as queue:
+        now = datetime.now(UTC)
+        until = datetime.combine(now.date() - timedelta(days=DAYS - 1), datetime.min.time(), UTC)
         began = time.perf_counter()
-        jobs = queue.purge(timedelta(days=DAYS - 1))
+        jobs = queue.purge(now - until)
         took = time.perf_counter() - began
     queue.engine.dispose()
     return jobs, took

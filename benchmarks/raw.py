@@ -143,18 +143,22 @@ def _is_over(over: Over | None) -> bool:
 
 @contextmanager
 def opened(
-    url: str, number: int, *, size: int = BATCH, hold: Hold = "lease", any_order: bool = False
+    url: str, number: int, *, size: int = BATCH, hold: Hold = "lease", any_order: bool = False, partitions: int = 0
 ) -> Iterator[Loop | Held]:
-    """A consumer of this number, with its connection open."""
+    """A consumer of this number, with its connection open. `partitions`: how many by a hash of the key there are."""
     postgres = is_postgres(url)
     with connected(url, read_committed=True) as db:
-        turn = _postgres_turn if postgres else _mysql_turn
+        turn: SettleAndClaim = _postgres_turn if postgres else _mysql_turn
         if hold == "transaction":
             yield Held(db, size, *(POSTGRES_HOLD if postgres else MYSQL_HOLD))
         else:
             if postgres:
                 db.autocommit = True
-            yield Loop(db, number, size, RandomPlace(db, turn).turn if any_order else turn)
+            if any_order:
+                turn = RandomPlace(db, turn).turn
+            elif partitions:
+                turn = PreferredPartition(number, partitions, turn).turn
+            yield Loop(db, number, size, turn)
 
 
 def _must_be_all(reached: int, done: Keys) -> None:
@@ -189,9 +193,17 @@ order by claimed.priority, claimed.id
 
 
 def _postgres_turn(
-    db: psycopg.Connection[Any], me: int, done: Keys, size: int, *, place: int | None = None
+    db: psycopg.Connection[Any],
+    me: int,
+    done: Keys,
+    size: int,
+    *,
+    place: int | None = None,
+    partition: int | None = None,
 ) -> list[Row]:
     statement = SETTLE_AND_CLAIM if place is None else SETTLE_AND_CLAIM.replace(ORDER, AFTER.replace("%s", "%(place)s"))
+    if partition is not None:
+        statement = statement.replace("jobs", f"jobs_{partition}")
     rows = db.execute(statement, {"done": done, "me": me, "size": size, "place": place}).fetchall()
     _must_be_all(rows[0][0], done)
     return [row[1:] for row in rows if row[1] is not None]
@@ -215,8 +227,12 @@ where id in %s
 """
 
 
-def _mysql_turn(db: Connection, me: int, done: Keys, size: int, *, place: int | None = None) -> list[Row]:
+def _mysql_turn(
+    db: Connection, me: int, done: Keys, size: int, *, place: int | None = None, partition: int | None = None
+) -> list[Row]:
     lock, values = (LOCK, (size,)) if place is None else (LOCK.replace(ORDER, AFTER), (place, size))
+    if partition is not None:
+        lock = lock.replace("from jobs", f"from jobs partition (p{partition})")
     jobs: list[Row] = []
     with db.cursor() as cursor:
         if done:
@@ -254,6 +270,26 @@ class RandomPlace:
             cursor.execute("select min(id), max(id) from jobs")
             [ends] = cursor.fetchall()
         return random.randint(*ends)
+
+
+# --- in partitions by a hash of the key ----------------------------------------------------------------------
+
+
+class PreferredPartition:
+    """A loop that empties a partition of its own, and goes on to the next one where it finds fewer than it wanted."""
+
+    def __init__(self, number: int, partitions: int, turn: Callable[..., list[Row]]) -> None:
+        self._turn, self._partitions = turn, partitions
+        self._partition = number % partitions
+
+    def turn(self, db: Connection, me: int, done: Keys, size: int) -> list[Row]:
+        jobs = self._turn(db, me, done, size, partition=self._partition)
+        others = self._partitions if size else 0
+        while not jobs and others:
+            self._partition = (self._partition + 1) % self._partitions
+            others -= 1
+            jobs = self._turn(db, me, [], size, partition=self._partition)
+        return jobs
 
 
 # --- by an open transaction: how jobs are locked, how they are deleted ---------------------------------------

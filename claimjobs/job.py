@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from claimjobs.errors import Unreadable
+from claimjobs.key_text import key_in_message
 
 Convert = Callable[[Any], Any] | None
 Places = Mapping[str, tuple[int, Convert]]
@@ -59,7 +60,7 @@ class Job(Mapping[str, Any]):
         try:
             return self[column]
         except KeyError:
-            raise AttributeError(f"job {self.key!r} has no column {column!r}") from None
+            raise AttributeError(f"job {key_in_message(self.key)} has no column {column!r}") from None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Job, (self.key, dict(self), None if self._claim is None else dict(self._claim))

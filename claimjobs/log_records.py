@@ -7,8 +7,12 @@ import logging
 import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+from claimjobs.key_text import plain
+
+LogFormat = Literal["text", "json"]
+"""How records are written on standard error: as lines of text, or as one JSON object a line."""
 STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """The attributes that `logging` gives to a record. All others were given as `extra`."""
 SENT: Final = ("name", "levelno", "levelname", "created", "msecs", "process", "processName", "thread", "threadName")
@@ -45,7 +49,7 @@ def _plain(value: Any) -> Any:
         return [_plain(part) for part in value]
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
-    return str(value)
+    return plain(value)
 
 
 class JsonFormatter(logging.Formatter):
@@ -63,3 +67,10 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         return json.dumps({**fields, **found, **({"traceback": traceback} if traceback else {})})
+
+
+def stderr_handler(log_format: LogFormat) -> logging.Handler:
+    """A handler that writes on standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter("%(levelname)s: %(message)s"))
+    return handler

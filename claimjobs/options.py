@@ -93,6 +93,10 @@ def bounded(seconds: float) -> float:
     return min(max(float(seconds), 0.0), LONGEST)
 
 
+SIDE_CAR: Final = "_claims"
+"""What the name of a side-car ends in, after that of its table."""
+
+
 @dataclass(frozen=True)
 class SideCar:
     """Keeps what claimjobs writes about the rows of a table in a second table, `<table>_claims` unless `table` names
@@ -113,7 +117,7 @@ class SideCar:
 
     def name_for(self, source: str) -> str:
         """The name of the side-car of this table. Both names include the schema, if there is one."""
-        return self.table or f"{source}_claims"
+        return self.table or f"{source}{SIDE_CAR}"
 
 
 def is_per_batch(claims: ClaimsKind | None, hold: HoldKind, side_car: SideCar | None) -> bool:

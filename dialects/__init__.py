@@ -33,6 +33,11 @@ def dialect_named_by(bind: sa.Engine | sa.Connection) -> Dialect:
     return DIALECTS[bind.dialect.name]()
 
 
+def are_one_family(one: Dialect, other: Dialect) -> bool:
+    """Whether one of them can replicate the other, as far as their kinds say."""
+    return isinstance(one, type(other)) or isinstance(other, type(one))
+
+
 __all__ = [
     "DIALECTS",
     "Dialect",
@@ -41,6 +46,7 @@ __all__ = [
     "Listener",
     "Lock",
     "PortablePostgres",
+    "are_one_family",
     "dialect_named_by",
     "dialect_of",
 ]

@@ -81,6 +81,10 @@ class ErrorCodes:
         """The kind to count for a failure to connect."""
         return self.broken.get(self.code(error), "server unavailable")
 
+    def is_other_protocol(self, error: BaseException) -> bool:
+        """Whether a connection failed because what answered there is another kind of server."""
+        return False
+
     def is_about_tls(self, error: BaseException) -> bool:
         """Whether a connection failed because of its encryption: a certificate, or none where the server wants one."""
         said = str(getattr(error, "orig", None) or error)

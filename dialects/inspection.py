@@ -26,9 +26,11 @@ class TableRead:
     index: str | None
     """The index through which rows are found; None: the table itself is read."""
     is_scan: bool
-    """Whether the whole table is read."""
+    """Whether the whole table is read, or all of some partitions. Not those that are so small that it costs little."""
     rows: int | None
     """How many rows the planner expects."""
+    partitions: tuple[str, ...] = ()
+    """Those that are read; none: the table has none, or the server does not say."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ AHEAD: Final[Mapping[Unit, int]] = {"day": 7, "week": 4, "month": 3}
 
 _NAME: Final = re.compile(r"p(\d{8})")
 
+NAMES_AS_TABLES: Final = re.compile(r".+_(p\d{8}|default)")
+"""The names of our partitions on a database where each is a table of its own."""
+
 
 @dataclass(frozen=True)
 class Period:
@@ -75,8 +78,15 @@ class Partitions:
     moves_rows: ClassVar[bool]
     """Whether new partitions get their rows from `rest`. Otherwise there must be none of their time."""
 
+    needs: ClassVar[str]
+    """What an account needs to make and to drop partitions."""
+
     def names(self, connection: sa.Connection, table: sa.Table) -> Sequence[str]:
         """The names of the table's partitions."""
+        raise NotImplementedError
+
+    def shown(self, table: sa.Table, name: str) -> str:
+        """A partition as it is called in the database."""
         raise NotImplementedError
 
     def part(self, table: sa.Table, name: str) -> sa.TableClause:

@@ -24,13 +24,29 @@ class TableRules:
         """Whether a value that was read from a column of this reflected type finds its row."""
         return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
 
+    longest: ClassVar[int] = 63
+    """The longest name of a table, an index or a type."""
+    counted_in: ClassVar[str] = "bytes"
+
+    def length(self, name: str) -> int:
+        """How long a name is."""
+        return len(name.encode())
+
     def unnameable(self, name: str) -> str | None:
         """Why no table, index or type can have this name; None if it can."""
-        return "it has more than 63 bytes" if len(name.encode()) > 63 else None
+        return f"it has more than {self.longest} {self.counted_in}" if self.length(name) > self.longest else None
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         """Why rows of this table cannot be locked and changed, and the next step; None if they can."""
         raise NotImplementedError
+
+    def unreadable_column(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
+        """The column for which SQLAlchemy cannot read this table, and its type; None: it is not known."""
+        return None
+
+    def emptied_by_crash(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        """The parts of this table, or itself, that the server empties after a crash, each with the next step: SQL."""
+        return ()
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A table with keys of its own whose rows are read together with those of this one; None if there is none."""

@@ -30,6 +30,8 @@ DRAWN_MS: Final = 1
 """The handler of the picture, for a job."""
 HANDLER_MS: Final = 10
 """The handler of the steps, for a job."""
+RATES: Final = (1_000, 5_000, 20_000, 50_000, 100_000)
+"""Jobs a second that are wanted."""
 CONNECTIONS: Final = {"postgres": 97, "mysql": 151}
 """That a server allows to ordinary users by default."""
 
@@ -37,7 +39,13 @@ CONNECTIONS: Final = {"postgres": 97, "mysql": 151}
 def page(text: str) -> str:
     """The page with everything between its marks made anew."""
     servers = [read(backend) for backend in BACKENDS]
-    parts = {"steps": _steps(servers), "sizes": _sizes(servers), "held": _held(servers), "latency": _latency(servers)}
+    parts = {
+        "rates": _rates(servers),
+        "steps": _steps(servers),
+        "sizes": _sizes(servers),
+        "held": _held(servers),
+        "latency": _latency(servers),
+    }
 
     def made(match: re.Match[str]) -> str:
         return f"{match['begin']}\n\n{parts[match['name']]}\n\n{match['end']}"
@@ -56,6 +64,20 @@ def pictures() -> dict[str, str]:
 
 
 # --- which step, from which size on --------------------------------------------------------------------------
+
+
+def _rates(servers: Sequence[Results]) -> str:
+    heading = ("jobs/s, 10 ms a job", *(results.title for results in servers))
+    return markdown([heading, *((f"{rate:,}", *(_step(results, rate) for results in servers)) for rate in RATES)])
+
+
+def _step(results: Results, rate: int) -> str:
+    found = sizes.step_for(results, rate, PRIMARY.round_trip, HANDLER_MS / 1000)
+    if found is None:
+        return f"more than {sizes.CORES[-1]} cores: several queues"
+    claims = ", claims per batch" if found.claims == "batches" else ""
+    what = f"{found.cores} cores, batches of {found.batch:,}{claims}"
+    return f"{what}: {_round(found.consumers)} consumers, log {_round(found.log_megabytes)} MB/s"
 
 
 def _steps(servers: Sequence[Results]) -> str:

@@ -323,4 +323,4 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "It deletes the batches of the owner, also the one with the number 0, before its row among the owners.",
     ),
 }
-"""By the names of `docs.make_sql.statements`: a heading, and a sentence that stands before the statement."""
+"""By the names of `docs.sql_statements.statements`: a heading, and a sentence that stands before the statement."""

@@ -18,13 +18,14 @@ import sqlalchemy as sa
 
 from servers import cache, packages
 from servers.binaries import mariadb
+from servers.machine import THIS_MACHINE, HostServer, Machine
 from servers.process import Command, Process
-from servers.programs import INITIALISE_SECONDS, START_SECONDS, ProgramServer, free_port
+from servers.programs import INITIALISE_SECONDS, START_SECONDS, free_port
 from servers.replication import as_one, ask, wait_until
 from servers.server import Server
 
-MEMBERS: Final = 3
-"""The fewest of which a majority is left when one is killed."""
+THREE: Final = (THIS_MACHINE, THIS_MACHINE, THIS_MACHINE)
+"""The fewest members of which a majority is left when one is killed."""
 LIBRARY: Final = "usr/lib/galera/libgalera_smm.so"
 STATE: Final = "version: 2.1\nuuid: {history}\nseqno: {place}\nsafe_to_bootstrap: 1\n"
 """What a member says in `grastate.dat`."""
@@ -54,14 +55,21 @@ def _unpack(into: Path) -> None:
     packages.unpack_data("galera-4", into)
 
 
-class Member(ProgramServer):
+class Member(HostServer):
     """A member of the cluster. When it starts it says how far it has come, and gets the rest from another member."""
 
     def __init__(
-        self, process: Process, password: str, options: Sequence[str], *, name: str, founder: Member | None = None
+        self,
+        machine: Machine,
+        process: Process,
+        *,
+        password: str,
+        options: Sequence[str],
+        name: str,
+        founder: Member | None = None,
     ) -> None:
         """`name`: of the cluster's history. `founder`: whose data it begins with. None: it founds the cluster."""
-        super().__init__("mariadb", mariadb, process, password=password, options=options)
+        super().__init__(machine, "mariadb", process, password=password, options=options)
         self._founder, self._position = founder, f"{name}:0"
         self._founds = founder is None
 
@@ -128,28 +136,30 @@ class Cluster:
     @property
     def size(self) -> int:
         """How many members the cluster has, as the first one sees it."""
-        return int(_status(self.members[0], "wsrep_cluster_size"))
+        return _size(self.members[0])
 
     def bring_back(self, member: Server) -> None:
-        """Let a member that was killed join again; return when it, or one that was cut off, takes writes."""
-        if not member.answers:
-            member.restart()
-        wait_until(lambda: self.size == len(self.members) and _is_ready(member), "the member is back")
+        """Let a member that was killed join again."""
+        member.restart()
+        wait_until(lambda: self.is_back(member), "the member is back")
+
+    def is_back(self, member: Server) -> bool:
+        """Whether a member that was killed or cut off takes part again."""
+        return _is_ready(member) and self.size == _size(member)
 
 
 @contextmanager
-def galera() -> Iterator[Cluster]:
-    """A cluster whose members all take writes. Raises Unavailable."""
+def galera(machines: Sequence[Machine] = THREE) -> Iterator[Cluster]:
+    """A cluster with a member on each machine, all of which take writes. Raises Unavailable."""
     library, password, name = provider(), secrets.token_hex(8), str(uuid.uuid4())
     mariadb.fetch()
-    doors = [f"127.0.0.1:{free_port()}" for _ in range(MEMBERS)]
+    doors = [f"{machine.address}:{free_port()}" for machine in machines]
     with contextlib.ExitStack() as stack:
         members: list[Member] = []
-        for door in doors:
-            process = Process("mariadb", mariadb.STOP)
-            stack.callback(process.close)
-            founder = members[0] if members else None
-            members.append(Member(process, password, _options(library, door, doors), name=name, founder=founder))
+        for machine, door in zip(machines, doors, strict=True):
+            process = stack.enter_context(machine.process("mariadb"))
+            options, founder = _options(library, machine, door, doors), members[0] if members else None
+            members.append(Member(machine, process, password=password, options=options, name=name, founder=founder))
         members[0].found()
         for member in members[1:]:
             member.begin()
@@ -157,16 +167,16 @@ def galera() -> Iterator[Cluster]:
         yield Cluster(members)
 
 
-def _options(library: Path, door: str, doors: list[str]) -> list[str]:
+def _options(library: Path, machine: Machine, door: str, doors: list[str]) -> list[str]:
     provider_options = {
-        "base_host": "127.0.0.1",
+        "base_host": machine.address,
         "gmcast.listen_addr": f"tcp://{door}",
-        "ist.recv_addr": f"127.0.0.1:{free_port()}",
+        "ist.recv_addr": f"{machine.address}:{free_port()}",
         "gcache.size": "128M",
     }
     return [
         *("--wsrep-on=ON", f"--wsrep-provider={library}", f"--wsrep-cluster-address=gcomm://{','.join(doors)}"),
-        *("--wsrep-node-address=127.0.0.1", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2"),
+        *(f"--wsrep-node-address={machine.address}", "--binlog-format=ROW", "--innodb-autoinc-lock-mode=2"),
         f"--wsrep-sst-method={METHOD}",
         f"--wsrep-provider-options={';'.join(f'{key}={value}' for key, value in provider_options.items())}",
     ]
@@ -177,6 +187,10 @@ def _is_ready(member: Server) -> bool:
         return _status(member, "wsrep_ready") == "ON"
     except sa.exc.DBAPIError:
         return False
+
+
+def _size(member: Server) -> int:
+    return int(_status(member, "wsrep_cluster_size"))
 
 
 def _status(member: Server, name: str) -> str:

@@ -5,20 +5,19 @@ from __future__ import annotations
 import contextlib
 import secrets
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import sqlalchemy as sa
 
 from servers.backends import NAME
-from servers.binaries import mysql
-from servers.process import Process
-from servers.programs import ProgramServer, free_port
+from servers.machine import THIS_MACHINE, Machine
+from servers.programs import free_port
 from servers.replication import as_one, ask, run, wait_until
 from servers.server import Server
 
-MEMBERS = 3
-"""The fewest of which a majority is left when one is killed."""
+THREE = (THIS_MACHINE, THIS_MACHINE, THIS_MACHINE)
+"""The fewest members of which a majority is left when one is killed."""
 
 
 class Group:
@@ -49,43 +48,46 @@ class Group:
         return int(count)
 
     def bring_back(self, member: Server) -> None:
-        """Let a member that was killed join again; return when it, or one that was cut off, is back."""
-        if not member.answers:
-            member.restart()
-            run(member, _start(self._password))
-        wait_until(lambda: _online(self.members[0]) == _online(member) == len(self.members), "the member is back")
+        """Let a member that was killed join again, when the others have expelled it: before, they refuse it."""
+        wait_until(lambda: self.size < len(self.members), "the others have expelled it")
+        member.restart()
+        run(member, _start(self._password))
+        wait_until(lambda: self.is_back(member), "the member is back")
+
+    def is_back(self, member: Server) -> bool:
+        """Whether a member that was killed or cut off takes part again."""
+        return self.size == _online(self.members[0]) == _online(member)
 
 
 @contextmanager
-def group(*, single: bool = True) -> Iterator[Group]:
-    """A group whose members are all online. `single`: one of them is the primary. Raises Unavailable."""
+def group(machines: Sequence[Machine] = THREE, *, single: bool = True) -> Iterator[Group]:
+    """A group with a member on each machine, all online. `single`: one of them is the primary. Raises Unavailable."""
     password, name = secrets.token_hex(8), str(uuid.uuid4())
-    doors = [f"127.0.0.1:{free_port()}" for _ in range(MEMBERS)]
+    doors = [f"{machine.address}:{free_port()}" for machine in machines]
     with contextlib.ExitStack() as stack:
         members: list[Server] = []
-        for number, door in enumerate(doors, 1):
-            process = Process("mysql", mysql.STOP)
-            stack.callback(process.close)
-            options = _options(number, name, door, doors, single=single)
-            members.append(ProgramServer("mysql", mysql, process, password=password, options=options).begin())
+        for number, machine in enumerate(machines):
+            options = _options(number, name, doors, single=single)
+            members.append(stack.enter_context(machine.serve("mysql", password=password, options=options)))
             _join(members, password)
         yield Group(members, password)
 
 
-def _options(number: int, name: str, door: str, doors: list[str], *, single: bool) -> list[str]:
+def _options(number: int, name: str, doors: list[str], *, single: bool) -> list[str]:
+    addresses = [door.partition(":")[0] for door in doors]
     settings = {
         "group-name": name,
-        "local-address": door,
+        "local-address": doors[number],
         "group-seeds": ",".join(doors),
-        "ip-allowlist": "127.0.0.1",
+        "ip-allowlist": ",".join(addresses),
         "recovery-get-public-key": "ON",
         "single-primary-mode": "ON" if single else "OFF",
         "start-on-boot": "OFF",
         "member-expel-timeout": "0",
     }
     return [
-        *(f"--server-id={number}", "--log-bin=binlog", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"),
-        *("--report-host=127.0.0.1", "--plugin-load-add=group_replication.so"),
+        *(f"--server-id={number + 1}", "--log-bin=binlog", "--gtid-mode=ON", "--enforce-gtid-consistency=ON"),
+        *(f"--report-host={addresses[number]}", "--plugin-load-add=group_replication.so"),
         *(f"--loose-group-replication-{setting}={value}" for setting, value in settings.items()),
     ]
 

@@ -17,7 +17,8 @@ class Proxy:
     """Forwards connections to the server of a URL, each in a thread, until it is left.
 
     What a client says arrives `delay` seconds later, what the server answers at once. All that a client says before
-    the server answers is one round trip, however many packets it is.
+    the server answers is one round trip, however many packets it is. What a client says after the last answer, and
+    waits for no other, is none: a driver may ask the server to send what it has just sent by itself.
 
     A line that is `stall()`ed stays open on both sides and carries nothing more, as when a cable is pulled;
     connections that are made afterwards work.
@@ -38,7 +39,7 @@ class Proxy:
 
     @property
     def round_trips(self) -> int:
-        """How often a client has said something and then waited for its server's answer, on all lines."""
+        """How often a client has said something and its server has answered, on all lines."""
         return sum(len(line.trips) for line in self._lines)
 
     def round_trips_between(self, began: float, ended: float) -> int:
@@ -103,7 +104,8 @@ class _Line:
         with selectors.DefaultSelector() as ready, contextlib.suppress(OSError):
             ready.register(self._client, selectors.EVENT_READ, self._server)
             ready.register(self._server, selectors.EVENT_READ, self._client)
-            spoke: object = self._server
+            began: float | None = None
+            """When the client began to say what the server has not answered yet."""
             while not self.stalled.is_set() and ready.get_map():
                 for key, _ in ready.select():
                     source: socket.socket = key.fileobj  # type: ignore[assignment]  # as it was registered
@@ -114,11 +116,10 @@ class _Line:
                         key.data.shutdown(socket.SHUT_WR)
                         ready.unregister(source)
                         continue
-                    if source is self._client and spoke is not self._client:
-                        self._begin_trip()
-                    spoke = source
+                    if source is self._client and began is None:
+                        began = time.monotonic()
+                        time.sleep(self._delay)
+                    elif source is self._server and began is not None:
+                        self.trips.append(began)  # before the client has the answer, and counts
+                        began = None
                     key.data.sendall(said)
-
-    def _begin_trip(self) -> None:
-        self.trips.append(time.monotonic())
-        time.sleep(self._delay)

@@ -281,7 +281,7 @@ def as_one(members: Sequence[Server], **options: str) -> Server:
 
 def url_of(members: Sequence[Server], **options: str) -> str:
     """A URL with all hosts. SQLAlchemy writes each colon as %3A, which it also reads."""
-    urls = [sa.make_url(member.url) for member in members]
+    urls = [sa.make_url(member.network_url) for member in members]
     hosts = tuple(f"{url.host}:{url.port}" for url in urls)
     together = urls[0]._replace(host=None, port=None).update_query_dict({"host": hosts, **options})
     return together.render_as_string(hide_password=False)

@@ -19,6 +19,8 @@ class Server:
     def __init__(self, backend: Backend, url: str, how: str) -> None:
         self.backend = backend
         self.url = url
+        self.network_url = url
+        """For programs on other hosts, if `url` is for this machine only."""
         self.how = how
         self.version = ""
         self.pid: int | None = None

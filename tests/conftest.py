@@ -34,7 +34,8 @@ import pytest
 
 from benchmarks import crew
 from tests import authorities
-from tests.backends import FAMILIES, FLAVOURS, Backend, Clock, Servers, poll
+from tests.backends import Backend, Clock, Servers, poll
+from tests.flavours import FAMILIES, FLAVOURS
 
 RUN = pytest.StashKey[Servers]()
 USED = pytest.StashKey[list[str]]()

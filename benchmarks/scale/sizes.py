@@ -30,9 +30,9 @@ class Primary:
         """Jobs a second at which its cores are busy, with the competition of many consumers."""
         return BUSY * Cores(self.cores, costs.server).most * costs.batch
 
-    def consumers(self, costs: Costs, handler: float) -> int:
-        """So many make its cores busy."""
-        turns = self.most(costs) / costs.batch
+    def consumers(self, costs: Costs, handler: float, jobs: float | None = None) -> int:
+        """So many do so many jobs a second; None: so many make its cores busy."""
+        turns = (self.most(costs) if jobs is None else jobs) / costs.batch
         return consumers_for(turns, self._away(costs, handler), Cores(self.cores, costs.server))
 
     def _away(self, costs: Costs, handler: float) -> float:
@@ -86,3 +86,37 @@ def lines(sizes: Sequence[Size]) -> Iterator[tuple[str, ...]]:
             f"{found.client_cores:.1f}",
             *(f"{consumers:,}" for consumers in found.consumers),
         )
+
+
+# --- from the jobs a second that are wanted ------------------------------------------------------------------
+
+STEPS = (("rows", 100), ("rows", 1_000), ("batches", 1_000))
+"""The kind of claims and the size of a batch, the simplest first."""
+CORES = (2, 4, 8)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What does so many jobs a second, and is not busy with it."""
+
+    claims: str
+    batch: int
+    cores: int
+    consumers: int
+    log_megabytes: float
+    """A second."""
+
+
+def step_for(results: Results, jobs: float, round_trip: float, handler: float) -> Step | None:
+    """The fewest cores, and of these the simplest step, that do so many jobs a second; None: those of `CORES` do not.
+
+    Raises NotMeasured.
+    """
+    for cores in CORES:
+        primary = Primary(cores, round_trip)
+        for claims, batch in STEPS:
+            costs = results.costs(claims, batch)
+            if primary.most(costs) >= jobs:
+                consumers = primary.consumers(costs, handler, jobs)
+                return Step(claims, batch, cores, consumers, jobs / batch * costs.log_bytes / 1e6)
+    return None

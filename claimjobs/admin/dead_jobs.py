@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import islice
 from math import inf
@@ -17,7 +17,7 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
-from claimjobs.errors import RowsRefused
+from claimjobs.errors import NotAKey, RowsRefused
 from claimjobs.job import Job
 from claimjobs.statements import dead_jobs as statements
 from claimjobs.statements.lock import lock_those
@@ -65,11 +65,12 @@ class DeadJobs:
                 yield from jobs
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
-        """The dead jobs among those of these keys, in the order of their keys."""
+        """The dead jobs among those of these keys, in the order of their keys. Raises NotAKey."""
         statement = statements.chosen(self._roles, self._backend.dialect, self._rows.columns, self._narrower(None))
         with self._connect() as connector:
             found = [
-                self._jobs(connector, self._rows, statement, claimjobs_keys=chunk) for chunk in _chunks(keys, None)
+                self._jobs(connector, self._rows, statement, claimjobs_keys=chunk)
+                for chunk in _chunks(self._checked(keys), None)
             ]
         return tuple(job for jobs in found for job in jobs)
 
@@ -85,7 +86,7 @@ class DeadJobs:
         """Make dead jobs due now, with all their attempts; return how many. Without keys: all that match `where`.
 
         Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
-        RowsRefused for those that the database refuses, when all others are written; so does `drop`.
+        RowsRefused for those that the database refuses, when all others are written, and NotAKey; so does `drop`.
         """
         retry = statements.retry_dead(self._roles, self._backend.dialect, self._now)
         return self._write(retry, keys, where, limit, what="retrying a dead job")
@@ -119,7 +120,8 @@ class DeadJobs:
         refused: dict[Key, str] = {}
         done = 0
         with self._connect() as connector:
-            for chunk in self._found(connector, where, limit) if keys is None else _chunks(keys, limit):
+            chunks = self._found(connector, where, limit) if keys is None else _chunks(self._checked(keys), limit)
+            for chunk in chunks:
                 parts = WriteInHalves(chunk, self._backend.dialect, refused)
                 for some in parts:
                     try:
@@ -129,6 +131,16 @@ class DeadJobs:
         if refused:
             raise RowsRefused(self._roles.name, what, refused, done)
         return done
+
+    def _checked(self, keys: Iterable[Key]) -> Sequence[Key]:
+        """All of these keys, once each. Raises NotAKey before anything is written."""
+        columns = [column.name for column in self._roles.key]
+        found = list(keys)
+        for key in found:
+            values = len(key) if isinstance(key, tuple) else 1
+            if values != len(columns) or isinstance(key, Mapping | list):
+                raise NotAKey(self._roles.name, columns, key)
+        return list(dict.fromkeys(found))
 
     def _found(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:
         for jobs in self._pages(connector, self._keys, where, limit):
@@ -170,7 +182,7 @@ class DeadJobs:
             return connector.rows(statement, values)
 
 
-def _chunks(keys: Iterable[Key], limit: int | None) -> Iterator[Sequence[Key]]:
-    each = islice(dict.fromkeys(keys), limit)
+def _chunks(keys: Sequence[Key], limit: int | None) -> Iterator[Sequence[Key]]:
+    each = islice(keys, limit)
     while chunk := list(islice(each, AT_ONCE)):
         yield chunk

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, time
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.online_ddl import LOCK_TIMEOUT
-from claimjobs.dialects.partitions import Unit, period_named
-from claimjobs.errors import PartitionsNotMade
-from claimjobs.log_events import PARTITION_KEPT, PARTITIONS_MISSING
+from claimjobs.dialects.partitions import Unit, period_at, period_named
+from claimjobs.dialects.types import Instant
+from claimjobs.log_events import PARTITION_KEPT, PARTITION_STAYS, PARTITIONS_DROPPED
 from claimjobs.statements import partitions as statements
+from claimjobs.statements.purge import Predicates
 from claimjobs.table.backend import Backend
+from claimjobs.table.definitions import CREATED
 from claimjobs.table.time_partitions import make_coming, run, unit_in_database
 
 log = logging.getLogger("claimjobs.purge")
+
+
+class _Old(NamedTuple):
+    """A partition in which all jobs have been done for long enough."""
+
+    name: str
+    part: sa.TableClause
+    rows: int
+    last: sa.Row[Any] | None
 
 
 class OldPartitions:
@@ -38,48 +49,87 @@ class OldPartitions:
         self._table = backend.roles.table
 
     def make_coming(self, now: sa.ColumnElement[Any]) -> None:
-        """Make the missing partitions of the coming time. A failure is logged: jobs have a place without them."""
-        try:
-            make_coming(self._engine, self._backend.dialect, self._table, now)
-        except PartitionsNotMade as error:
-            fields = {"queue": self._table.fullname, "error": str(error)}
-            log.warning("%s", error, extra={"event": PARTITIONS_MISSING, **fields})
+        """Make the missing partitions of the coming time."""
+        make_coming(self._engine, self._backend.dialect, self._table, now)
+
+    def inserted(self, until: datetime, *, dropped: bool) -> Predicates:
+        """The predicate of a job that was inserted before this instant; none for a table without partitions.
+
+        A later one cannot have been done or dead by then. So no partition of a later time is read. `dropped`: jobs in
+        the partition whose time was not over then are left to the purge that drops it.
+        """
+        with connected(self._engine) as connection:
+            unit = unit_in_database(connection, self._table)
+        if unit is None:
+            return ()
+        if dropped:
+            until = datetime.combine(period_at(unit, until.date()).first, time(), UTC)
+        return (sa.type_coerce(self._table.c[CREATED], Instant) < until,)
 
     def drop(self, until: datetime) -> int:
         """Drop the partitions in which all jobs have been done since `until` or longer; how many jobs they had.
 
-        If one cannot be locked soon, or must not be dropped, this is logged, and the others stay as well.
+        The log says which. If one cannot be locked soon, or must not be dropped, this is logged, and the others stay as
+        well.
         """
-        jobs = 0
+        dropped: dict[str, int] = {}
         with connected(self._engine) as connection:
             connection.detach()  # the settings of its session change
-            for name in self._old(connection, until):
+            for old in self._all_done(connection, until):
                 try:
-                    jobs += self._drop(connection, name, until)
+                    if self._drop(connection, old):
+                        dropped[old.name] = old.rows
                 except sa.exc.DBAPIError as error:
-                    self._say_why_not(name, error)
+                    self._say_why_not(old.name, error)
                     break
-        return jobs
+        self._say_which("dropped", list(dropped))
+        return sum(dropped.values())
+
+    def say_what_would_be_dropped(self, until: datetime) -> None:
+        """Log the names of the partitions that `drop` would drop."""
+        with connected(self._engine) as connection:
+            self._say_which("would drop", [old.name for old in self._all_done(connection, until)])
+
+    def _all_done(self, connection: sa.Connection, until: datetime) -> Iterator[_Old]:
+        """The partitions that may be dropped. Why another one of that time stays is logged."""
+        roles = self._backend.roles
+        for name in self._old(connection, until):
+            part = self._parts.part(self._table, name)
+            try:
+                last = connection.execute(statements.last_key(part, roles.key)).first()
+                rows, done, old = connection.execute(statements.count_rows(part, roles, until)).one()
+            except sa.exc.DBAPIError as error:
+                self._say_why_not(name, error)
+                return
+            finally:
+                connection.rollback()
+            if rows == old:
+                yield _Old(name, part, rows, last)
+            elif rows != done:
+                self._say_it_stays(name, _jobs(rows - done, "not done"))
+            else:
+                self._say_it_stays(name, _jobs(done - old, "not done for long enough"))
 
     def _old(self, connection: sa.Connection, until: datetime) -> Sequence[str]:
-        """The names of the partitions whose time had passed at this instant."""
+        """The names of the partitions whose time had passed at this instant, and that a lock protects."""
         unit = unit_in_database(connection, self._table)
         if unit is None:
             return ()
-        return [name for name in self._parts.names(connection, self._table) if _is_over(unit, name, until)]
+        names = [name for name in self._parts.names(connection, self._table) if _is_over(unit, name, until)]
+        if names and self._backend.dialect.sessions.is_one_of_several_primaries(connection):
+            for name in names:
+                self._say_it_stays(name, "a lock of one primary keeps no other one from it; its jobs are deleted")
+            return ()
+        return names
 
-    def _drop(self, connection: sa.Connection, name: str, until: datetime) -> int:
-        roles, part = self._backend.roles, self._parts.part(self._table, name)
-        rows, old = connection.execute(statements.count_rows(part, roles, until)).one()
-        last = connection.execute(statements.last_key(part, roles.key)).first()
-        connection.rollback()
-        if rows != old:
-            return 0
-        with self._parts.locked(connection, self._table, LOCK_TIMEOUT, name):
-            if not self._is_as_seen(connection, part, last):
-                return 0
-            run(connection, self._parts.removal(self._table, name))
-        return int(rows)
+    def _drop(self, connection: sa.Connection, old: _Old) -> bool:
+        with self._parts.locked(connection, self._table, LOCK_TIMEOUT, old.name):
+            as_seen = self._is_as_seen(connection, old.part, old.last)
+            if as_seen:
+                run(connection, self._parts.removal(self._table, old.name))
+        if not as_seen:
+            self._say_it_stays(old.name, "a job came, or was changed, in this moment")
+        return as_seen
 
     def _is_as_seen(self, connection: sa.Connection, part: sa.TableClause, last: sa.Row[Any] | None) -> bool:
         """Whether all jobs of a partition are done, and none came after the last one."""
@@ -88,13 +138,34 @@ class OldPartitions:
             return False
         return connection.execute(statements.last_key(part, roles.key)).first() == last
 
-    def _say_why_not(self, name: str, error: sa.exc.DBAPIError) -> None:
-        said = reason(error)
-        log.warning(
-            "partition %r of table %r was not dropped (%s): jobs are deleted one by one",
-            *(name, self._table.fullname, said),
-            extra={"event": PARTITION_KEPT, "queue": self._table.fullname, "partition": name, "error": said},
+    def _say_which(self, done: str, names: list[str]) -> None:
+        if not names:
+            return
+        table, parts = self._table.fullname, [self._parts.shown(self._table, name) for name in names]
+        log.info(
+            "%s %d partition%s of %s: %s",
+            *(done, len(parts), "" if len(parts) == 1 else "s", table, ", ".join(parts)),
+            extra={"event": PARTITIONS_DROPPED, "queue": table, "partitions": parts, "done": done},
         )
+
+    def _say_it_stays(self, name: str, why: str) -> None:
+        part = self._parts.shown(self._table, name)
+        fields = {"queue": self._table.fullname, "partition": part, "reason": why}
+        log.info("partition %s stays: %s", part, why, extra={"event": PARTITION_STAYS, **fields})
+
+    def _say_why_not(self, name: str, error: sa.exc.DBAPIError) -> None:
+        said, part = reason(error), self._parts.shown(self._table, name)
+        refused = self._backend.dialect.errors.refuses_account(error)
+        needs = f"; to drop partitions an account needs {self._parts.needs}" if refused else ""
+        log.warning(
+            "partition %r of table %r was not dropped (%s): jobs are deleted one by one%s",
+            *(part, self._table.fullname, said, needs),
+            extra={"event": PARTITION_KEPT, "queue": self._table.fullname, "partition": part, "error": said},
+        )
+
+
+def _jobs(count: int, what: str) -> str:
+    return f"{count:,} {'job is' if count == 1 else 'jobs are'} {what}"
 
 
 def _is_over(unit: Unit, name: str, until: datetime) -> bool:

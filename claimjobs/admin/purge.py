@@ -43,10 +43,13 @@ class Purge:
         until = self._connector.transaction(lambda connection: _instant(connection, now)) - age
         roles, dialect = self._backend.roles, self._backend.dialect
         old, narrower = statements.old(roles, self._status, until), predicates_of(where, roles, dialect.lexis)
+        inserted = self._partitions.inserted(until, dropped=self._is_whole(narrower))
         with predicate_errors(dialect):
             if dry_run:
-                return self._count((*old, *narrower))
-            return self._drop(now, until, narrower) + self._delete(old, narrower)
+                if self._is_whole(narrower):
+                    self._partitions.say_what_would_be_dropped(until)
+                return self._count((*old, *inserted, *narrower))
+            return self._drop(now, until, narrower) + self._delete((*old, *inserted), narrower)
 
     def _count(self, chosen: statements.Predicates) -> int:
         statement = statements.count_chosen(self._backend.roles, chosen)
@@ -55,7 +58,11 @@ class Purge:
     def _drop(self, now: sa.ColumnElement[Any], until: datetime, narrower: statements.Predicates) -> int:
         """Make the partitions of the coming time, and drop old ones if all done jobs are meant."""
         self._partitions.make_coming(now)
-        return 0 if narrower or self._status != "done" else self._partitions.drop(until)
+        return self._partitions.drop(until) if self._is_whole(narrower) else 0
+
+    def _is_whole(self, narrower: statements.Predicates) -> bool:
+        """Whether all done jobs are meant."""
+        return not narrower and self._status == "done"
 
     def _delete(self, old: statements.Predicates, narrower: statements.Predicates) -> int:
         roles, dialect = self._backend.roles, self._backend.dialect

@@ -140,7 +140,7 @@ def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | Non
         if backend.by_lease:
             raise
         return None, None
-    return (None, None) if row is None else ((_aware(row.now) - _aware(row.paused)).total_seconds(), row.reason)
+    return (None, None) if row is None else (_since(row.paused, row.now), row.reason)
 
 
 def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:
@@ -187,20 +187,24 @@ def _ownerless(connection: sa.Connection, backend: Backend) -> int:
 
 
 def _owner(seen: OwnerState, jobs: int, *, dead: bool) -> OwnerStats:
-    age = (seen.now - seen.started).total_seconds()
     lock = "none" if seen.server_since is None else "free" if seen.session is None else "held"
     return OwnerStats(
         id=seen.id,
         host=seen.host,
         pid=seen.pid,
-        age=age,
-        silence=seen.silence,
+        age=_since(seen.started, seen.now),
+        silence=_since(seen.beat, seen.now),
         lease=seen.lease,
         lock=lock,
         dead=dead,
-        asleep=None if seen.asleep is None else max(0.0, (seen.now - seen.asleep).total_seconds()),
+        asleep=None if seen.asleep is None else _since(seen.asleep, seen.now),
         jobs=jobs,
     )
+
+
+def _since(instant: datetime, now: datetime) -> float:
+    """Seconds; 0 for what was written after the transaction that reads it had begun: on Postgres that is its `now`."""
+    return max(0.0, (_aware(now) - _aware(instant)).total_seconds())
 
 
 def _aware(instant: datetime) -> datetime:

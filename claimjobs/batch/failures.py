@@ -12,6 +12,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import UnfinishedHandler
 from claimjobs.job import Job, claim_of
+from claimjobs.key_text import key_in_message
 from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
 from claimjobs.table.roles import ColumnRoles
 
@@ -54,10 +55,12 @@ class Failures:
         for key, wait in outcomes.retried.items():
             fields = {**self._fields(JOB_RETRY, key, outcomes), "retry_in": round(wait, 3)}
             raised = outcomes.raised.get(key) if log.isEnabledFor(logging.DEBUG) else None
-            log.warning("job %r failed: %s", key, fields["error"], extra=fields, exc_info=raised)
+            words = "job %s failed: %s; it runs again in %s s"
+            log.warning(words, key_in_message(key), fields["error"], _seconds(wait), extra=fields, exc_info=raised)
         for key in outcomes.dead:
             fields, raised = self._fields(JOB_DEAD, key, outcomes), outcomes.raised.get(key)
-            log.error("job %r is dead: it failed: %s", key, fields["error"], extra=fields, exc_info=raised)
+            words = "job %s is dead: it failed: %s"
+            log.error(words, key_in_message(key), fields["error"], extra=fields, exc_info=raised)
         self._call("on_retry", self._hooks.on_retry, outcomes.retried, outcomes)
         self._call("on_dead", self._hooks.on_dead, outcomes.dead, outcomes)
 
@@ -76,10 +79,14 @@ class Failures:
     def _log_hook(self, name: str, key: Key, error: BaseException) -> None:
         cause = f"{type(error).__name__}: {reason(error)}"
         fields = {"event": HOOK_FAILED, "queue": self._name, "key": key, "hook": name, "error": cause}
-        log.error("%s failed for job %r: %s", name, key, cause, extra=fields, exc_info=error)
+        log.error("%s failed for job %s: %s", name, key_in_message(key), cause, extra=fields, exc_info=error)
 
     def _fields(self, event: str, key: Key, outcomes: Outcomes) -> dict[str, object]:
         job, raised = outcomes.jobs.get(key), outcomes.raised.get(key)
         before = 0 if job is None else self._roles.value_of("attempts", claim_of(job), 0)
         error = outcomes.errors[key] if raised is None else f"{type(raised).__name__}: {reason(raised)}"
         return {"event": event, "queue": self._name, "key": key, "attempts": before + 1, "error": error}
+
+
+def _seconds(wait: float) -> str:
+    return f"{wait:.1f}".removesuffix(".0")

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
 from claimjobs.job import Job
+from claimjobs.key_text import key_in_message
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -26,7 +27,7 @@ def instances(session: Session, entity: type[Any], roles: ColumnRoles, jobs: Seq
     found = {_key(instance, names): instance for instance in session.scalars(statement).unique()}
     gone = [key for key in keys if key not in found]
     if gone:
-        raise LookupError(f"the row of job {gone[0]!r} is gone: it was deleted while the job was claimed")
+        raise LookupError(f"the row of job {key_in_message(gone[0])} is gone: it was deleted while the job was claimed")
     return tuple(found[key] for key in keys)
 
 

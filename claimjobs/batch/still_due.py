@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import StillDue
+from claimjobs.key_text import key_in_message
 from claimjobs.log_events import JOBS_LEFT
 from claimjobs.report import Report
 from claimjobs.table.roles import ColumnRoles
@@ -56,7 +57,7 @@ class StillDueRows:
 
     def _tell(self, keys: list[Key]) -> None:
         more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-        shown = ", ".join(map(repr, keys[:SHOWN]))
+        shown = ", ".join(map(key_in_message, keys[:SHOWN]))
         log.warning(
             "table %s: the handler returned, and these rows are still due: %s%s; they are not claimed again by this "
             "consumer: let the handler make the predicate false",

@@ -32,11 +32,10 @@ class CandidateRange:
         self._in_vain = 0
         """How many claims from the head have failed since the last one that was final."""
 
-    def sweep(self, strategy: ClaimStrategy) -> Regions | None:
-        """The sweep that the next claim begins, which is to be divided into regions before. None: it begins none."""
+    def regions(self, strategy: ClaimStrategy) -> Regions | None:
+        """The regions that claims visit. None: they have a cursor."""
         self._use(strategy)
-        cursor = self._cursor
-        return cursor if isinstance(cursor, Regions) and cursor.begins_sweep else None
+        return self._cursor if isinstance(self._cursor, Regions) else None
 
     def _use(self, strategy: ClaimStrategy) -> None:
         """The cursor and the regions belong to one strategy: another one begins anew."""
@@ -66,6 +65,7 @@ class CandidateRange:
         self._overfetch.learn(result, request.size, request.limit)
         self._cursor.learn(result, request, time.monotonic() - self.since)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
+        self._report.replica_claims += result.from_replica
 
     def is_over(self, request: ClaimRequest, result: ClaimResult) -> bool:
         """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult
+from claimjobs.job import Job
 from claimjobs.statements.find import KeysetOrder
 
 MOST: Final = 64
@@ -26,6 +28,8 @@ class Region(NamedTuple):
     """The place after which it begins. None: at the head."""
     end: Values
     """Its last place."""
+    share: int = 0
+    """The number of the share that it is in, from 0."""
 
 
 class Regions:
@@ -35,9 +39,14 @@ class Regions:
     consumers seldom read the same rows, no two begin at the same head, and the regions of a dead consumer are visited
     by the others. Within a region a claim begins after the last job of the claim before.
 
+    A claim that begins in an empty region returns jobs of a later one. The regions between are empty, too, and are not
+    visited. So a sweep over jobs that others have done is soon over. Otherwise all consumers would claim the first job
+    that is left, each from another empty region.
+
     A sweep ends at the last job that was there when it began. So each job that is due when a sweep begins is reached in
     this sweep, however many jobs are added meanwhile. A job that becomes due later is reached in the next sweep, or
-    sooner. A claim that finds too few jobs is followed by a claim from the head, which finds every job that is due.
+    sooner. If a claim finds too few jobs, there are none after its place. When no region is left, it is followed by a
+    claim from the head, which finds every job that is due.
     """
 
     def __init__(self, keyset_order: KeysetOrder) -> None:
@@ -50,6 +59,9 @@ class Regions:
         """The values of that place."""
         self._end: Values | None = None
         """The end of the region in which the claims are now. None: they are in no region."""
+        self._shares = 1
+        self._is_seen = False
+        """Whether there is a job of the region after the place."""
         self.begins_sweep = True
         """Whether the next claim begins a sweep. After a claim has found less than it wanted in the whole table, the
         next one begins at the head: there is no backlog to divide."""
@@ -66,7 +78,23 @@ class Regions:
         self.begins_sweep = False
         if len(ends) == 2:
             (*first, _), (*last, is_due) = sorted(map(tuple, ends))
-            self._rest = shuffled(divided(tuple(first), tuple(last), size if is_due else math.inf), share)
+            number, self._shares = share
+            regions = divided(tuple(first), tuple(last), size if is_due else math.inf, self._shares)
+            self._rest = shuffled(regions, number)
+            self._enter_next()
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether `note_first` is to be called before the next claim: on several primaries, in each region."""
+        return self._shares > 1 and self._end is not None and not self._is_seen
+
+    def note_first(self, first: Values | None) -> None:
+        """Note the place of the first job after that of the next claim; None: there is none. If it is in another
+        region, go to the next one: a consumer on another primary may be about to claim it.
+        """
+        self._is_seen = True
+        self._forget_empty(first)
+        if first is None or (self._end is not None and first > self._end):
             self._enter_next()
 
     def postpone(self) -> None:
@@ -81,32 +109,50 @@ class Regions:
     def learn(self, claimed: ClaimResult, request: ClaimRequest, _took: float) -> None:
         """Learn from a claim, as `Cursor.learn`."""
         if len(claimed.jobs) == request.size:
-            self._go_on_after([claimed.jobs[-1][name] for name in self._names])
+            self._forget_empty(self._values_of(claimed.jobs[0]))
+            self._go_on_after(self._values_of(claimed.jobs[-1]))
         elif claimed.jobs and claimed.found >= request.limit:
             return  # others had locked what it read: the next claim reads more, from the same place
-        elif request.after is not None:  # the next claim begins at the head, and the one after it in a region
-            self._place = self._end = None
-        elif claimed.found >= request.limit:  # others have locked the head
-            self._enter_next()
-        else:  # this was all that there is
+        elif request.after is None and claimed.found < request.limit:  # this was all that there is
             self._rest.clear()
             self._end = None
+        else:
+            if claimed.found < request.limit:
+                self._forget_empty(None)
+            self._enter_next(or_head=request.after is not None)
 
-    def _go_on_after(self, place: Sequence[int]) -> None:
-        if self._end is not None and tuple(place) < self._end:
-            self._go_to(tuple(place))
+    def _values_of(self, job: Job) -> Values:
+        return tuple(job[name] for name in self._names)
+
+    def _forget_empty(self, first: Values | None) -> None:
+        """Visit no region between the place of a claim and its first job. None: none after that place."""
+        place = self._values or ()
+        self._rest = [
+            region
+            for region in self._rest
+            if (region.begin or ()) < place or (first is not None and region.end >= first)
+        ]
+
+    def _go_on_after(self, place: Values) -> None:
+        if self._end is not None and place < self._end:
+            self._go_to(place)
         else:
             self._enter_next()
 
-    def _enter_next(self) -> None:
-        """Go to the beginning of the next region. After the last one the next claim begins a sweep."""
-        if not self._rest:
-            self._place, self._end, self.begins_sweep = None, None, True
-            return
-        begin, self._end = self._rest.pop()
-        self._go_to(begin)
+    def _enter_next(self, *, or_head: bool = False) -> None:
+        """Go to the beginning of the next region. After the last one the next claim begins a sweep.
+
+        `or_head`: it begins at the head instead.
+        """
+        if self._rest:
+            begin, self._end, _ = self._rest.pop()
+            self._go_to(begin)
+        else:
+            self._go_to(None)
+            self._end, self.begins_sweep = None, not or_head
 
     def _go_to(self, values: Values | None) -> None:
+        self._is_seen = False
         self._values = values
         self._place = None if values is None else self._parameters(values)
 
@@ -114,22 +160,33 @@ class Regions:
         return self._keyset_order.place(dict(zip(self._names, place, strict=True)))
 
 
-def divided(first: Values, last: Values, size: float) -> list[Region]:
-    """Regions from the head to `last`, with borders at random places between the first and the last
-    job. Keys may be missing, so a region can have fewer jobs than there is room for.
+def divided(first: Values, last: Values, size: float, shares: int = 1) -> list[Region]:
+    """Regions from the head to `last`, with borders at random places between the first and the last job, and between
+    shares of one size. Keys may be missing, so a region can have fewer jobs than there is room for.
     """
     spans = [sorted(both) for both in zip(first, last, strict=True)]
-    most = min(MOST, math.prod(high - low + 1 for low, high in spans) // (BATCHES * size))
+    places = math.prod(high - low + 1 for low, high in spans)
+    most = min(MOST, places // (BATCHES * size))
     drawn = {tuple(random.randint(low, high) for low, high in spans) for _ in range(int(most) - 1)}  # noqa: S311
-    borders = sorted(place for place in drawn if first <= place < last)
-    return list(map(Region, [None, *borders], [*borders, last]))
+    limits = [_place(places * number // shares - 1, spans) for number in range(1, shares)]
+    borders = sorted(place for place in drawn.union(limits) if first <= place < last)
+    ends = [*borders, last]
+    return [Region(begin, end, bisect_left(limits, end)) for begin, end in zip([None, *borders], ends, strict=True)]
 
 
-def shuffled(regions: Sequence[Region], share: tuple[int, int] = (0, 1)) -> list[Region]:
-    """Regions in random order, those of a share of the order last: the last one is visited first."""
-    number, shares = share
-    begin, end = (len(regions) * border // shares for border in (number, number + 1))
-    own, others = list(regions[begin:end]), [*regions[:begin], *regions[end:]]
+def _place(number: int, spans: Sequence[Sequence[int]]) -> Values:
+    """The place of this number, of all whose values are in these spans."""
+    values: list[int] = []
+    for low, high in reversed(spans):
+        number, above = divmod(number, high - low + 1)
+        values.insert(0, low + above)
+    return tuple(values)
+
+
+def shuffled(regions: Sequence[Region], share: int = 0) -> list[Region]:
+    """Regions in random order, those of a share last: the last one is visited first."""
+    own = [region for region in regions if region.share == share]
+    others = [region for region in regions if region.share != share]
     random.shuffle(own)
     random.shuffle(others)
     return [*others, *own]

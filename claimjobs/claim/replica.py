@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
 from claimjobs.claim.find_and_lock import FindThenLock
+from claimjobs.claim.replica_url import said_of_the_replica
 from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
 from claimjobs.database.connect import open_connection
 from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects.types import database_now
-from claimjobs.errors import ConnectionFailed, ReplicaUnfit
-from claimjobs.log_events import REPLICA_LEFT, REPLICA_USED
+from claimjobs.errors import ClaimjobsError, ReplicaUnfit, ServerUnreachable
+from claimjobs.log_events import REPLICA_LEFT, REPLICA_TAKES_WRITES, REPLICA_USED
 from claimjobs.report import Report
+from claimjobs.statements import owners
 from claimjobs.statements.find import Selection
-from claimjobs.statements.owners import newest_beat
 from claimjobs.table.backend import Backend
 
 MOST_LAG: Final = 10.0
@@ -46,27 +46,34 @@ LONGEST_PAUSE: Final = 60.0
 """Seconds for which a replica is left that failed or lags. They double, because an attempt to connect to a host that
 does not answer takes seconds, in which nothing is claimed."""
 
+TAKES_WRITES: Final = (
+    "candidates come from a server that takes writes: if it is the primary, they save nothing: "
+    "give the URL of a replica, or let the replica be read-only"
+)
+
 log = logging.getLogger("claimjobs.replica")
 
 
 class Replica:
     """A replica of the database, and whether candidates can be read there at the moment.
 
-    Owners write heartbeats, which are replicated. So the age of the newest one that the replica has, less the time
-    between two of them, is how far it is behind at least. Both times are the primary's.
+    An owner of this process writes heartbeats, which are replicated. So the age of the one that the replica has, less
+    the time between two of them, is how far it is behind at least. If the replica lacks the owner, it is behind since
+    the owner registered, or replicates another database. All times are the primary's.
     """
 
     def __init__(self, engine: sa.Engine, backend: Backend, *, beat: float, report: Report) -> None:
         """`beat`: seconds between two heartbeats of an owner."""
         self._engine, self._report = engine, report
         self._name, self._sessions = backend.source.name, backend.dialect.sessions
-        self._newest_beat = newest_beat(backend.owners, backend.source.name)
+        self._owner, self._shown = owners.oldest_here(backend.owners, self._name), owners.beat_of(backend.owners)
         self._beat = beat
         self._connection: sa.Connection | None = None
+        self._process = os.getpid()
         self._one_at_a_time = threading.Lock()
         self._pauses = Backoff(FIRST_PAUSE, LONGEST_PAUSE)
         self._measure_at = self._back_at = 0.0
-        self._is_left = False
+        self._is_left = self._was_checked = False
         self._in_vain = 0
         """Claims in a row that got no job by candidates from here."""
 
@@ -75,15 +82,18 @@ class Replica:
     ) -> Sequence[sa.Row[Any]]:
         """The rows of a search. None of them if the replica cannot be used at the moment."""
         with self._one_at_a_time:
-            if time.monotonic() < self._back_at:
+            now = time.monotonic()
+            if now < self._back_at:
                 return ()
+            measures = now >= self._measure_at
+            # An error of the primary is the claim's: it must not be taken for one of the replica.
+            owner = primary.execute(self._owner, owners.this_process()).one_or_none() if measures else None
             try:
-                lag = self._lag(primary)
-                if lag > MOST_LAG:
-                    self._leave(f"it is {lag:.0f} s behind")
+                if measures and (behind := self._behind(owner)):
+                    self._leave(behind)
                     return ()
                 found = self._read(search, parameters)
-            except (sa.exc.DBAPIError, ConnectionFailed) as error:
+            except (sa.exc.DBAPIError, ClaimjobsError) as error:
                 self._drop()
                 self._leave(reason(error))
                 return ()
@@ -100,33 +110,48 @@ class Replica:
     def require(self, search: sa.Select[Any], parameters: Mapping[str, Any]) -> None:
         """Read candidates. Raises ReplicaUnfit, or ConnectionFailed."""
         try:
-            self._read(search, parameters)
-            self._read(self._newest_beat, {})
+            with said_of_the_replica():
+                self._read(search, parameters)
+            self._read(self._shown, {"claimjobs_me": 0, "claimjobs_started": None})
         except sa.exc.DBAPIError as error:
             self._drop()
             raise ReplicaUnfit(self._name, reason(error)) from error
 
     def close(self) -> None:
         """Close the connection; a later search opens another one."""
+        if self._process != os.getpid():  # the parent of a forked process still uses it
+            return
         with self._one_at_a_time:
             self._drop()
 
-    def _lag(self, primary: sa.Connection) -> float:
-        """Seconds, at least. 0 between two measurements, and as long as no heartbeat is known."""
-        if time.monotonic() < self._measure_at:
-            return 0.0
-        now: datetime = primary.execute(sa.select(database_now())).scalar_one()
-        [[newest]] = self._read(self._newest_beat, {})
+    def _behind(self, owner: sa.Row[Any] | None) -> str | None:
+        """Why it must not be used, if it is too far behind. `owner`: as it is on the primary."""
+        if owner is None:
+            return "how far it is behind is not known, because this consumer writes no heartbeats"
+        shown = self._read(self._shown, {"claimjobs_me": owner.id, "claimjobs_started": owner.started})
         self._measure_at = time.monotonic() + MEASURE_EVERY
-        return 0.0 if newest is None else (now - newest).total_seconds() - self._beat
+        return why_left(lag_of(owner, shown, self._beat), is_shown=bool(shown))
 
     def _read(self, query: sa.Select[Any], parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
         if self._connection is None:
             self._connection = open_connection(self._engine)
-            self._connection.execution_options(isolation_level="AUTOCOMMIT")
+            with not_longer_than(LONGEST_READ, self._sessions.break_connection, self._connection):
+                self._connection.execution_options(isolation_level="AUTOCOMMIT")
+                self._check_server(self._connection)
         connection = self._connection
-        with _not_longer_than(LONGEST_READ, self._sessions.break_connection, connection), connection.begin():
+        with not_longer_than(LONGEST_READ, self._sessions.break_connection, connection), connection.begin():
             return connection.execute(query, parameters).all()
+
+    def _check_server(self, connection: sa.Connection) -> None:
+        """Warn once if the server takes writes. That is no error: a replica need not be read-only."""
+        if self._was_checked:
+            return
+        with connection.begin():
+            is_read_only = self._sessions.is_read_only(connection)
+        self._was_checked = True
+        if not is_read_only:
+            fields = {"event": REPLICA_TAKES_WRITES, "queue": self._name}
+            log.warning("table %s: %s", self._name, TAKES_WRITES, extra=fields)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -141,6 +166,7 @@ class Replica:
         self._measure_at = 0.0
         if not self._is_left:
             self._is_left = True
+            self._report.replica_left += 1
             fields = {"event": REPLICA_LEFT, "queue": self._name, "error": why}
             says = "table %s: candidates come from the primary, not from the replica: %s"
             log.warning(says, self._name, why, extra=fields)
@@ -169,7 +195,7 @@ class FindOnReplica(FindThenLock):
             claimed = self.lock_candidates(connection, rows, request, marked)
             self._replica.note_claim(len(claimed.jobs))
             if claimed.jobs:
-                return claimed
+                return claimed._replace(from_replica=True)
         return super().lock(connection, request, marked)
 
     def require_replica(self) -> None:
@@ -178,14 +204,46 @@ class FindOnReplica(FindThenLock):
         self._replica.require(self._finder.of(request), request.find_parameters)
 
 
+def lag_of(owner: sa.Row[Any], shown: Sequence[sa.Row[Any]], beat: float) -> float:
+    """For how many seconds the replica is behind at least.
+
+    `owner`: its row on the primary, and the time there. `shown`: its heartbeat on the replica, if it has its row.
+    `beat`: seconds between two heartbeats.
+    """
+    if not shown:
+        return float((owner.now - owner.started).total_seconds())
+    [[newest]] = shown
+    if newest >= owner.beat:  # an owner that sleeps writes fewer heartbeats
+        return 0.0
+    behind: float = (owner.now - newest).total_seconds() - beat
+    return max(0.0, behind)
+
+
+def why_left(lag: float, *, is_shown: bool) -> str | None:
+    """Why a consumer leaves a replica that is so far behind; None: it does not. `is_shown`: it has the owner's row."""
+    if lag <= MOST_LAG:
+        return None
+    if is_shown:
+        return f"it is {lag:.0f} s behind"
+    return f"it does not replicate this database, or is more than {MOST_LAG:g} s behind"
+
+
 @contextlib.contextmanager
-def _not_longer_than(seconds: float, break_connection: Any, connection: sa.Connection) -> Iterator[None]:
-    """Break the connection if the block takes longer: the host may have vanished without a word."""
-    timer = threading.Timer(seconds, break_connection, [connection.connection.driver_connection])
+def not_longer_than(seconds: float, break_connection: Any, connection: sa.Connection) -> Iterator[None]:
+    """Break the connection if the block takes longer: the host may have vanished without a word.
+
+    Raises ServerUnreachable then.
+    """
+    timer = threading.Timer(seconds, break_connection, [connection.connection.dbapi_connection])
     timer.daemon = True
+    began = time.monotonic()
     timer.start()
     try:
         with raised_as_sqlalchemy_does(connection):
             yield
+    except sa.exc.DBAPIError as error:
+        if time.monotonic() - began < seconds:
+            raise
+        raise ServerUnreachable(f"no answer within {seconds:g} s") from error  # the driver says that the server left
     finally:
         timer.cancel()

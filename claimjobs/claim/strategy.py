@@ -43,6 +43,8 @@ class ClaimResult(NamedTuple):
     """Whether these are suspects. Then fewer may be claimed than were wanted."""
     batch: int = 0
     """The number of the open batch that records them; 0: the claim is recorded in their rows."""
+    from_replica: bool = False
+    """Whether a replica found their candidates."""
 
     @property
     def collisions(self) -> int:

@@ -12,8 +12,9 @@ from typing import IO, Any
 
 import click
 
+from claimjobs.cli.next_step import completed
 from claimjobs.database.masking import masked
-from claimjobs.log_events import COMMAND_FAILED
+from claimjobs.log_events import COMMAND_FAILED, COMMAND_SAYS
 from claimjobs.log_records import JsonFormatter
 
 URLS = "claimjobs.urls"
@@ -23,24 +24,31 @@ LOG_FORMAT = "claimjobs.log_format"
 
 
 def say(message: str) -> None:
-    """Print a message on standard error, without secrets. Standard output is for data."""
-    click.echo(f"claimjobs: {masked(message, urls_of(click.get_current_context(silent=True)))}", err=True)
+    """Print a message on standard error, without secrets; in the format of the log. Standard output is for data."""
+    context = click.get_current_context(silent=True)
+    text = masked(message, urls_of(context))
+    click.echo(_record("INFO", text, {"event": COMMAND_SAYS}) if _as_json(context) else f"claimjobs: {text}", err=True)
 
 
 def say_error(message: str, error: BaseException, *, verbose: bool) -> None:
     """Print an error: as a message, or as a record of the log where that is JSON. `verbose`: with its traceback."""
     context = click.get_current_context(silent=True)
     trace = masked("".join(traceback.format_exception(error)), urls_of(context)) if verbose else ""
-    if context is not None and context.meta.get(LOG_FORMAT) == "json":
-        click.echo(_record(masked(message, urls_of(context)), trace), err=True)
+    if _as_json(context):
+        text = masked(message, urls_of(context))
+        click.echo(_record("ERROR", text, {"event": COMMAND_FAILED, "error": text, "exc_text": trace}), err=True)
         return
     click.echo(trace, err=True, nl=False)
     say(message)
 
 
-def _record(message: str, trace: str) -> str:
-    fields = {"event": COMMAND_FAILED, "error": message}
-    record = {"name": "claimjobs.cli", "levelname": "ERROR", "msg": message, "exc_text": trace, **fields}
+def _as_json(context: click.Context | None) -> bool:
+    """Whether all of standard error is in the format of the log, and that is JSON."""
+    return context is not None and context.meta.get(LOG_FORMAT) == "json"
+
+
+def _record(level: str, message: str, fields: dict[str, str]) -> str:
+    record = {"name": "claimjobs.cli", "levelname": level, "msg": message, **fields}
     return JsonFormatter().format(logging.makeLogRecord(record))
 
 
@@ -53,19 +61,22 @@ def write_nowhere(stream: IO[Any]) -> None:
 
 
 @contextmanager
-def log_on_stderr() -> Iterator[None]:
-    """Print the library's log messages while the block lasts."""
+def log_on_stderr(level: int = logging.NOTSET) -> Iterator[None]:
+    """Print the library's log messages while the block lasts. `level`: also messages of this level."""
     log, handler = logging.getLogger("claimjobs"), _Saying()
+    before = log.level
+    log.setLevel(level or before)
     log.addHandler(handler)
     try:
         yield
     finally:
         log.removeHandler(handler)
+        log.setLevel(before)
 
 
 class _Saying(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        say(record.getMessage())
+        say(completed(record.getMessage()))
 
 
 def on_terminal() -> bool:

@@ -12,13 +12,14 @@ import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import asks, number, on_terminal, say
-from claimjobs.cli.keys import Keys, plain
+from claimjobs.cli.keys import Keys
 from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import AnyCommand, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.database.connect import shown
 from claimjobs.job import Job
+from claimjobs.key_text import plain
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
 from claimjobs.table.predicates import predicate

@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from claimjobs.cli import exits
 from claimjobs.cli.next_step import completed
-from claimjobs.cli.options import queue_for, url_option
+from claimjobs.cli.options import candidates_url_option, engine_for, url_option
 from claimjobs.cli.shapes import claim_options
+from claimjobs.errors import ConnectionFailed
+from claimjobs.explain.replica import unusable
 from claimjobs.findings import Explanation, Verdict
 from claimjobs.queue.config import Shape
+
+if TYPE_CHECKING:
+    import sqlalchemy as sa
 
 CODES: Final[dict[Verdict, int]] = {
     "ok": exits.OK,
@@ -28,9 +34,12 @@ CODES: Final[dict[Verdict, int]] = {
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
 @click.option("--analyze", is_flag=True, help="Claim once for real, and roll back: count row locks and rows read.")
 @url_option
+@candidates_url_option
 @claim_options
 @click.pass_context
-def explain(context: click.Context, as_json: bool, analyze: bool, url: str | None, shape: Shape) -> None:
+def explain(
+    context: click.Context, as_json: bool, analyze: bool, url: str | None, candidates_url: str | None, shape: Shape
+) -> None:
     """Say what a claim and a settle of this queue do on this database, and what its settings mean for them.
 
     The statements that this queue would send are planned by the database (EXPLAIN), and are not run. Its settings, who
@@ -38,6 +47,9 @@ def explain(context: click.Context, as_json: bool, analyze: bool, url: str | Non
     transaction that is rolled back. Until then other consumers skip the rows that it locks. Each line is a
     finding with its verdict: ok, not known, warning, will not work. SQL that removes the cause follows, if there is
     any.
+
+    With --candidates-url it also says whether claims can search on that replica, how far it is behind, and what the
+    plan of the search is there. The plans of the other statements are those on the primary.
 
     "not known" means that the server does not show it to this user; the line says why.
 
@@ -53,10 +65,21 @@ def explain(context: click.Context, as_json: bool, analyze: bool, url: str | Non
       claimjobs explain --table emails --where "attempts = 0" --order-by priority
       claimjobs explain --analyze --json
     """
-    with queue_for(url, shape) as queue:
-        found = queue.explain(analyze=analyze)
+    with engine_for(url) as engine:
+        found = _explanation(engine, shape, candidates_url, analyze=analyze)
     click.echo(json.dumps(found.as_dict(), default=str) if as_json else "\n".join(_lines(found)))
     context.exit(CODES[found.verdict])
+
+
+def _explanation(engine: sa.Engine, shape: Shape, candidates: str | None, *, analyze: bool) -> Explanation:
+    """What is found. If the URL of the replica cannot be used, that is a finding, too."""
+    try:
+        queue = shape.queue(engine, candidates=candidates)
+    except ConnectionFailed as error:  # of the replica: nothing is connected yet, and the primary has its engine
+        found = _explanation(engine, shape, None, analyze=analyze)
+        return replace(found, findings=(*found.findings, unusable(error)))
+    with queue:
+        return queue.explain(analyze=analyze)
 
 
 def _lines(found: Explanation) -> Iterator[str]:

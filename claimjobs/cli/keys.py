@@ -1,18 +1,18 @@
-"""Keys of jobs, and values of columns, as text for a person and a shell."""
+"""Reads keys of jobs from a command line."""
 
 from __future__ import annotations
 
-import base64
 import csv
-import io
 from collections.abc import Iterable, Sequence
-from datetime import date, time
+from datetime import UTC, datetime
 from typing import Any
 
 import click
 import sqlalchemy as sa
 
-from claimjobs.cli.values import reader
+from claimjobs.cli.values import Read, reader
+from claimjobs.dialects.types import Instant
+from claimjobs.key_text import key_text
 
 
 class Keys:
@@ -20,7 +20,7 @@ class Keys:
 
     def __init__(self, key: Sequence[sa.Column[Any]]) -> None:
         self._columns = tuple(key)
-        self._readers = tuple(reader(column.type, text=True) for column in self._columns)
+        self._readers = tuple(_reader(column.type) for column in self._columns)
 
     def read(self, texts: Iterable[str]) -> list[Any]:
         """The keys as Python values. Raises BadParameter for a text that cannot be a key."""
@@ -28,7 +28,7 @@ class Keys:
 
     def written(self, key: Any) -> str:
         """A key as text, as `read` takes it."""
-        return plain(key) if len(self._columns) == 1 else _line(map(plain, key))
+        return key_text(key)
 
     def _key(self, text: str) -> Any:
         fields = [text] if len(self._columns) == 1 else _fields(text)
@@ -47,11 +47,14 @@ class Keys:
         return ",".join(column.name.upper() for column in self._columns)
 
 
-def plain(value: Any) -> str:
-    """A value as text, as in a file for `claimjobs enqueue`: bytes in base64, instants in ISO 8601."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, (date, time)) else str(value)
+def _reader(type_: sa.types.TypeEngine[Any]) -> Read:
+    return _in_utc if isinstance(type_, Instant) else reader(type_, text=True)
+
+
+def _in_utc(text: str) -> datetime:
+    """An instant: it is in UTC if no other zone is given."""
+    found: datetime = reader(sa.DateTime(), text=True)(text)
+    return found.replace(tzinfo=UTC)
 
 
 def _fields(text: str) -> list[str]:
@@ -60,9 +63,3 @@ def _fields(text: str) -> list[str]:
         return next(csv.reader([text]), [])
     except csv.Error:
         return []
-
-
-def _line(fields: Iterable[str]) -> str:
-    line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(fields)
-    return line.getvalue()

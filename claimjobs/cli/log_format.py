@@ -1,17 +1,15 @@
-"""Log records on standard error: as lines of text, or as one JSON object a line."""
+"""`--log-format`: the format of the log on standard error."""
 
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 import click
 
 from claimjobs.cli.console import LOG_FORMAT
+from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import AnyCommand
-from claimjobs.log_records import JsonFormatter
-
-LogFormat = Literal["text", "json"]
+from claimjobs.log_records import LogFormat, stderr_handler
 
 
 def log_format_option(command: AnyCommand) -> AnyCommand:
@@ -32,7 +30,15 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
 
 
 def log_to_stderr(log_format: LogFormat) -> None:
-    """Write the records of all loggers on standard error."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter("%(levelname)s: %(message)s"))
+    """Write the records of all loggers on standard error. The commands in them name the queue of this command."""
+    handler = stderr_handler(log_format)
+    handler.addFilter(_complete)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def _complete(record: logging.LogRecord) -> bool:
+    if record.name.startswith("claimjobs"):
+        record.msg, record.args = completed(record.getMessage()), ()
+        if isinstance(error := vars(record).get("error"), str):
+            vars(record)["error"] = completed(error)
+    return True

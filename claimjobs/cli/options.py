@@ -85,7 +85,19 @@ def url_option(command: AnyCommand) -> AnyCommand:
         metavar="URL",
         callback=remember_url,
         help="mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL, which other users of the "
-        "machine cannot read. Without one: an embedded Postgres.",
+        "machine cannot read. Without one: an embedded Postgres. An empty URL is an error, because its variable may be "
+        "missing.",
+    )(command)
+
+
+def candidates_url_option(command: AnyCommand) -> AnyCommand:
+    """`--candidates-url`, a replica."""
+    return click.option(
+        "--candidates-url",
+        envvar="CLAIMJOBS_CANDIDATES_URL",
+        metavar="URL",
+        callback=remember_url,
+        help="A replica of the database. Claims are searched for there, and locked on the primary, which is --url.",
     )(command)
 
 
@@ -122,7 +134,9 @@ def engine_for(url: str | None) -> Iterator[sa.Engine]:
 
 
 @contextmanager
-def queue_for(url: str | None, shape: Shape, retry: Retry | None = None) -> Iterator[Queue]:
-    """The Queue of this command."""
-    with engine_for(url) as engine, shape.queue(engine, retry=retry) as queue:
+def queue_for(
+    url: str | None, shape: Shape, retry: Retry | None = None, *, candidates: str | None = None
+) -> Iterator[Queue]:
+    """The Queue of this command. `candidates`: the URL of a replica."""
+    with engine_for(url) as engine, shape.queue(engine, retry=retry, candidates=candidates) as queue:
         yield queue

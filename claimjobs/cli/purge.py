@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from datetime import timedelta
 
 import click
@@ -49,10 +50,13 @@ def purge(
     deletion is committed in chunks of 1,000.
 
     If the table has partitions by time (`setup-tables --partition-by-time`), the missing partitions of the coming time
-    are made, and old ones are dropped as a whole: those in which every job has been done for so long. Both need a lock
-    on the table. Everybody waits for it, so it is given up after 2 s. If it is refused, or this account may not alter
-    the table, the command says so and deletes chunks. It also deletes chunks with --where and --status dead, and in a
-    partition with a job that is not done. Run it every day, from cron.
+    are made, and old ones are dropped as a whole: those in which every job has been done for so long. Until then done
+    jobs stay in them: for one day (week, month) more at most. Both need a lock on the table. Everybody waits for it, so
+    it is given up after 2 s. If it is refused, or this account may not alter the table, the command says so and deletes
+    chunks. It also deletes chunks with --where and --status dead, and in a partition with a job that is not done. Run
+    it every day, from cron.
+
+    Standard error says which partitions were dropped, or with --dry-run would be, and why an old one stays.
 
     With --json: "purged", or with --dry-run "would_purge".
 
@@ -64,7 +68,7 @@ def purge(
       claimjobs purge --older-than 90d --ledger emails
     """
     if ledger is None:
-        with log_on_stderr(), queue_for(url, shape) as queue:
+        with log_on_stderr(logging.INFO), queue_for(url, shape) as queue:
             count = queue.purge(older_than, status=status, where=predicate(where), dry_run=dry_run)
     elif where is not None or status != "done":
         raise click.UsageError("--where and --status are for jobs: the ledger has neither")

@@ -21,9 +21,10 @@ from rich.table import Table
 from rich.text import Text
 
 from claimjobs.cli.console import age, number
-from claimjobs.cli.log_format import LogFormat, log_to_stderr
+from claimjobs.cli.log_format import log_to_stderr
 from claimjobs.cli.next_step import completed
 from claimjobs.log_events import PROGRESS
+from claimjobs.log_records import LogFormat
 from claimjobs.report import Report
 from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
 
@@ -166,6 +167,10 @@ def summary_text(summary: Summary) -> str:
         f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s; {_effort(summary.total)}; "
         f"{summary.total.retried:,} retried",
     ]
+    if summary.total.replica_reads:
+        lines.append(
+            f"candidates read on the replica {summary.total.replica_reads:,} times, for {summary.total.claims:,} claims"
+        )
     if summary.unaccounted:
         lines.append(
             f"off by {summary.unaccounted:,}: another program works on this table, or a process was killed "

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import click
 import sqlalchemy as sa
 
-from claimjobs.cli.console import asks, number, say
+from claimjobs.cli.console import asks, log_on_stderr, number, say
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, trigger_statement
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.dialects.partitions import UNITS, Unit
-from claimjobs.errors import UnfitTable
+from claimjobs.embedded.server import chosen_url
+from claimjobs.errors import OwnTable, UnfitTable
 from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
 from claimjobs.queue.references import is_reference
@@ -94,12 +93,12 @@ def setup_tables(
     further right. It is not for a table that is filled by PREPARE TRANSACTION, which refuses a notification. A row that
     is inserted directly into a partition does not call it. --recreate drops it with the table.
 
-    --partition-by-time is for a queue that keeps done jobs (on_done="keep"): `claimjobs purge` then drops old
-    partitions as a whole, and does not delete their rows one by one. The table gets a column `created`, which is part
-    of its primary key; it is the time of the INSERT in UTC, and nothing changes it. The partitions of the coming time
-    are made here, and by each `purge`: 7 days, 4 weeks or 3 months. A job of another time goes into one more partition,
-    so no INSERT is refused. For a table that is described in Python, say it there: see `claimjobs.job_table`. An
-    existing table is not divided.
+    --partition-by-time is for a queue that keeps done jobs, which is the default of such a table: `claimjobs purge`
+    then drops old partitions as a whole, and does not delete their rows one by one. The table gets a column `created`,
+    which is part of its primary key; it is the time of the INSERT in UTC, and nothing changes it. The partitions of the
+    coming time are made here, and by each `purge`: 7 days, 4 weeks or 3 months. A job of another time goes into one
+    more partition, so no INSERT is refused. For a table that is described in Python, say it there: see
+    `claimjobs.job_table`. An existing table is not divided.
 
     --grants prints the GRANT statements for a producer, which enqueues jobs, a consumer, which claims them, and an
     operator (status, dead, purge, reclaim, pause). An administrator runs them. A right on columns is for the columns
@@ -119,7 +118,7 @@ def setup_tables(
     """
     wanted = _requested(add)
     if trigger is not None and not (grants_ or accounts or ledger):
-        check_wanted(engine_of(url or DDL_WITHOUT_URL), trigger)
+        check_wanted(engine_of(chosen_url(url) or DDL_WITHOUT_URL), trigger)
     if grants_ or accounts:
         _refuse_other_options(grants_, recreate or sql or bool(wanted))
         _print_grants(url, shape, _named(accounts), ledger=ledger)
@@ -128,7 +127,7 @@ def setup_tables(
     if unit is not None:
         _refuse_partitions(shape, ledger or bool(wanted))
     if sql and not wanted and not shape.side_car:
-        _print_ddl(engine_of(url or DDL_WITHOUT_URL), shape, trigger, recreate, ledger=ledger, unit=unit)
+        _print_ddl(engine_of(chosen_url(url) or DDL_WITHOUT_URL), shape, trigger, recreate, ledger=ledger, unit=unit)
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
@@ -230,9 +229,15 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger:
     if recreate:
         _confirm(engine, setup.drop_plan(engine, shape.load(), partition_by_time=unit), yes)
     _must_be_there(engine, shape)
-    with suppress(UnfitTable):  # `checked_roles` says all that the table lacks
-        say(what_becomes_of_done_jobs(engine, shape))
-    _tell(setup.make(engine, _tables(engine, shape, mapped=True, unit=unit), recreate=recreate))
+    try:
+        say(what_becomes_of_done_jobs(engine, shape, unit))
+    except OwnTable:
+        raise
+    except UnfitTable:  # `checked_roles` says all that the table lacks
+        pass
+    with log_on_stderr():
+        made = setup.make(engine, _tables(engine, shape, mapped=True, unit=unit), recreate=recreate)
+    _tell(made)
     set_up_trigger(engine, shape, trigger)
     for line in advice(engine, shape, checked_roles(engine, shape)):
         say(line)

@@ -89,7 +89,7 @@ MORE: Final = (
     _option(
         "on-done",
         type=click.Choice(ON_DONE),
-        help="What happens to done jobs. Default: deleted if claimjobs made the table, otherwise kept as done.",
+        help="What happens to done jobs. Default: kept, but deleted if claimjobs made the table, without partitions.",
     ),
 )
 """The other options, for commands that claim."""

@@ -13,11 +13,12 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import write_nowhere
 from claimjobs.cli.listening import bind_option, port_option
-from claimjobs.cli.log_format import LogFormat, log_format_option
+from claimjobs.cli.log_format import log_format_option, log_to_stderr
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
-from claimjobs.cli.options import database, remember_url, url_option
+from claimjobs.cli.options import candidates_url_option, database, url_option
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
 from claimjobs.cli.shapes import claim_options
+from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
@@ -152,13 +153,7 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     help="Write the table as an SVG.",
 )
 @url_option
-@click.option(
-    "--candidates-url",
-    envvar="CLAIMJOBS_CANDIDATES_URL",
-    metavar="URL",
-    callback=remember_url,
-    help="A replica of the database. Claims are searched for there, and locked on the primary, which is --url.",
-)
+@candidates_url_option
 @claim_options
 @click.pass_context
 def start_processing(
@@ -261,8 +256,10 @@ def start_processing(
             on_dead=on_dead,
             observed=endpoints.used,
             verbose=verbose,
+            log_format=log_format,
         )
         log_details(plan.verbose)
+        log_to_stderr(log_format)  # until the screen shows the log
         screen = Remembered(screen_for(as_json, log_format))
         supervisor, threads = Supervisor(plan, run, screen), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))

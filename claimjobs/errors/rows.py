@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from claimjobs.errors.base import ClaimjobsError, first_keys
+from claimjobs.key_text import key_in_message
 
 
 class Unreadable(ClaimjobsError, ValueError):
@@ -16,8 +17,8 @@ class Unreadable(ClaimjobsError, ValueError):
 
     def __init__(self, key: Any, column: str, text: str) -> None:
         super().__init__(
-            f"column {column!r} of the row with the key {key!r} cannot be read ({text}): correct the row, or "
-            "do not read this column"
+            f"column {column!r} of the row with the key {key_in_message(key)} cannot be read ({text}): correct the "
+            "row, or do not read this column"
         )
         self.key = key
         self.column = column

@@ -7,6 +7,7 @@ from typing import Any
 
 from claimjobs.errors.base import ClaimjobsError, first_keys
 from claimjobs.errors.tables import UnfitTable
+from claimjobs.key_text import key_in_message
 
 
 class WriteSwallowed(UnfitTable):
@@ -67,7 +68,7 @@ class TooLate(ClaimjobsError):
 
     def __init__(self, key: Any) -> None:
         super().__init__(
-            f"the writes for job {key!r} were kept when the loop moved on, and cannot be undone alone: "
+            f"the writes for job {key_in_message(key)} were kept when the loop moved on, and cannot be undone alone: "
             "put the work in `with batch:`, and fail or release the job while the loop is at it"
         )
 
@@ -111,7 +112,7 @@ class NotInBatch(ClaimjobsError, LookupError):
     """An outcome was given for a job that this batch does not hold."""
 
     def __init__(self, key: Any) -> None:
-        super().__init__(f"job {key!r} is not in this batch: give a job that came from it")
+        super().__init__(f"job {key_in_message(key)} is not in this batch: give a job that came from it")
 
 
 class NothingDone(ClaimjobsError):

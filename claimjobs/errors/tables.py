@@ -119,6 +119,14 @@ class NotClaimable(UnfitTable):
         super().__init__(f"table {table!r} {what}: {step}")
 
 
+class OwnTable(UnfitTable):
+    """A table in which claimjobs keeps its own records was named as a table of jobs."""
+
+    def __init__(self, table: str, *, is_side_car: bool = False) -> None:
+        step = ", or for its side-car the user's table and --side-car (side_car=True)" if is_side_car else ""
+        super().__init__(f"table {table!r} has the records of claimjobs itself, and no jobs: name another table{step}")
+
+
 class NotPurgeable(UnfitTable, ValueError):
     """`purge` of a side-car: a row without its entry there would be a new job."""
 

@@ -14,9 +14,13 @@ from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import NotShown
 from claimjobs.errors import ClaimjobsError
+from claimjobs.explain.durability import durability
+from claimjobs.explain.failures import failures
 from claimjobs.explain.holders import lease, wake
+from claimjobs.explain.key_numbers import key_numbers
 from claimjobs.explain.partitions import coming_partitions
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
+from claimjobs.explain.replica import as_finding, oldest_owner, opened
 from claimjobs.explain.rights import rights
 from claimjobs.explain.server import isolation, primaries, snapshots
 from claimjobs.explain.subject import Subject
@@ -45,6 +49,9 @@ class Explainer:
         subject = self._subject
         with self._session() as session:
             self._add(session, "plan", self._plans)
+            self._add(session, "key", lambda connection: key_numbers(connection, subject))
+            self._add(session, "durability", lambda connection: durability(connection, subject))
+            self._add(session, "failures", lambda _: failures(subject))
             self._add(session, "rights", lambda connection: rights(connection, subject))
             self._add(session, "isolation", lambda connection: isolation(connection, subject))
             self._add(session, "primaries", lambda connection: primaries(connection, subject))
@@ -54,6 +61,7 @@ class Explainer:
             self._add(session, "snapshots", lambda connection: snapshots(connection, subject))
             self._add(session, "lease", lambda connection: lease(connection, subject))
             self._add(session, "wake", lambda connection: wake(connection, subject))
+            self._add(session, "replica", self._replica)
             if analyze:
                 self._add(session, "row locks", lambda connection: trial(connection, subject))
         reports = [found.report for found in self._planned]
@@ -89,6 +97,20 @@ class Explainer:
             if error.connection_invalidated:
                 raise
             self._findings.append(Finding(check, "not known", f"not known, because {reason(error)}"))
+
+    def _replica(self, connection: sa.Connection) -> Iterable[Finding]:
+        """What is found on the replica, if one was given. An error there is a finding."""
+        subject, found = self._subject, list[Finding]()
+        if subject.replica is None:
+            return found
+        owner = oldest_owner(connection, subject)
+        with as_finding(subject, found), opened(subject, subject.replica, self._longest) as replica:
+            found.append(replica.use())
+            found.append(replica.lag(owner))
+            search = replica.planned()
+            found.append(plan_finding(search, is_small=replica.is_small()))
+            self._planned.append(search)
+        return found
 
     def _settings(self, connection: sa.Connection) -> Iterator[Finding]:
         return self._subject.inspection.settings(connection, by_lease=self._subject.backend.by_lease)

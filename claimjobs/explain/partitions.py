@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Finding
-from claimjobs.table.time_partitions import lacking, unit_in_database
+from claimjobs.table.time_partitions import find_missing, unit_in_database, why_taken
 
 
 def coming_partitions(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -16,12 +16,16 @@ def coming_partitions(connection: sa.Connection, subject: Subject) -> Iterator[F
     unit = unit_in_database(connection, subject.table)
     if unit is None:
         return
-    missing = lacking(connection, subject.backend.dialect, subject.table)
-    if not missing:
+    dialect, table = subject.backend.dialect, subject.table
+    free, taken, _ = find_missing(connection, dialect, table)
+    if not free and not taken:
         yield Finding("partitions", "ok", f"there is a partition for each coming {unit}")
-        return
-    says = (
-        f"there is no partition for the time from {missing[0].first} on: its jobs go into the partition "
-        f"{subject.backend.dialect.partitions.rest!r}, which is never dropped. Run `claimjobs purge` each day"
-    )
-    yield Finding("partitions", "warning", says)
+    if taken:
+        yield Finding("partitions", "warning", why_taken(dialect, table, taken))
+    if free:
+        rest = dialect.partitions.shown(table, dialect.partitions.rest)
+        says = (
+            f"there is no partition for the time from {free[0].first} on: its jobs go into the partition {rest}, "
+            "which is never dropped. Run `claimjobs purge` each day"
+        )
+        yield Finding("partitions", "warning", says)

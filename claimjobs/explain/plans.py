@@ -55,7 +55,7 @@ def planned(connection: sa.Connection, subject: Subject) -> Iterator[Planned]:
 
 def plan_finding(found: Planned, *, is_small: bool) -> Finding:
     """What a phase's plan means."""
-    costs = [f"reads all of {read.table}{_about(read)}" for read in found.reads if read.is_scan]
+    costs = [f"reads all of {read.table}{_where(read)}{_about(read)}" for read in found.reads if read.is_scan]
     if found.sorts:
         costs.append("sorts rows of the table before it takes the first")
     check = f"plan of {found.phase.name}"
@@ -97,4 +97,13 @@ def _about(read: TableRead) -> str:
 
 
 def _through(read: TableRead) -> str:
-    return f"{read.table} through {read.index}" if read.index else f"{read.table} without an index"
+    by = f"through {read.index}" if read.index else "without an index"
+    return f"{read.table} {by}{_where(read)}"
+
+
+def _where(read: TableRead) -> str:
+    """Which partitions are read. They are in the order of their times, so the first and the last say which."""
+    names = read.partitions
+    if len(names) > 1:
+        return f" in {len(names)} partitions ({names[0]} .. {names[-1]})"
+    return f" in the partition {names[0]}" if names else ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import socket
 import time
 from typing import Final
 
@@ -51,9 +49,9 @@ class Owner:
         self._backend = backend
         self._dialect = backend.dialect
         self._table = table = backend.owners
-        host, pid = socket.gethostname()[:255], os.getpid()
-        self._row = {"host": host, "pid": pid, "claims": backend.roles.name, "lease": liveness.lease}
-        self._process = {"claimjobs_host": host, "claimjobs_pid": pid}
+        self._process = here = statements.this_process()
+        process = {"host": here["claimjobs_host"], "pid": here["claimjobs_pid"]}
+        self._row = {**process, "claims": backend.roles.name, "lease": liveness.lease}
         self._beat = statements.beat(table)
         self._mark_asleep = idle.mark_asleep(table)
         self.id = 0

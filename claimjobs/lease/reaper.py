@@ -24,6 +24,7 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, WriteSwallowed
 from claimjobs.job import Job, claim_of, key_of
+from claimjobs.key_text import key_in_message
 from claimjobs.lease.owner import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE
@@ -261,7 +262,9 @@ class Reaper:
             self._reported.add(owner)
             key, why = next(iter(stuck.items()))
             fields = {"event": JOB_STUCK, "queue": self._name, "owner": owner, "key": key, "error": why}
-            log.error("owner %d is dead, and job %r cannot be reclaimed: %s", owner, key, why, extra=fields)
+            log.error(
+                "owner %d is dead, and job %s cannot be reclaimed: %s", owner, key_in_message(key), why, extra=fields
+            )
         return len(stuck)
 
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:

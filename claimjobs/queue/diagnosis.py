@@ -9,28 +9,31 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import dialect_named_by
+from claimjobs.dialects.partitions import Unit
 from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, SideCarThere, UnfitTable
 from claimjobs.options import SideCar
 from claimjobs.queue.config import Shape
-from claimjobs.table.acceptance import check_table
+from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.claim_index import claim_index, holds, indexes_of, missing_index, renewed
 from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import exists, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import job_table
+from claimjobs.table.failures import AGAIN, lacking_dead
 from claimjobs.table.grants import grants
-from claimjobs.table.on_done import default_finish, sentence
+from claimjobs.table.on_done import Finish, default_finish, finish_of_ours, sentence
 from claimjobs.table.predicates import order_of
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.roles import REQUIRED, ColumnRoles, roles_of
+from claimjobs.table.time_partitions import unit_of
 
 WITHOUT: Final = {
     "status": "done jobs cannot be kept, and none can be dead",
     "owner_date": "it is not stored when a job was claimed",
     "priority": "jobs have no priorities",
-    "run_at": "no job can be delayed or retried",
-    "attempts": "no job can fail",
+    "run_at": f"no job can be delayed, and one that fails {AGAIN}",
+    "attempts": f"a job that fails {AGAIN}",
     "last_error": "errors are not stored",
     "suspect": "a batch that fails as a whole is released, not halved until the bad job is alone",
 }
@@ -90,19 +93,22 @@ def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
     return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
 
 
-def _there(connection: sa.Connection, table: sa.Table) -> set[str]:
-    """The names of the columns that the table has in the database."""
-    return {column["name"] for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
+def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape, unit: Unit | None) -> str:
+    """What happens to done jobs, as a sentence. The table of jobs may be missing, and the owners table, too.
 
-
-def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape) -> str:
-    """What happens to done jobs, as a sentence. The table of jobs may be missing, and the owners table, too."""
-    jobs = tables_for(shape.load())[0]
+    `unit`: the time of a partition, if a missing table is to have some.
+    """
+    jobs = tables_for(shape.load(), partition_by_time=unit)[0]
     with connected(engine) as connection:
         is_there = exists(connection, jobs)
         given = (shape.map or Columns()).beside_claims if shape.side_car else shape.map
-        roles = roles_of(resolve(connection, jobs.fullname) if is_there else jobs, given)
-        default = "keep" if shape.side_car else default_finish(connection, roles) if is_there else "delete"
+        described = resolve(connection, jobs.fullname) if is_there else jobs
+        check_no_own(described)
+        roles = roles_of(described, given)
+        if shape.side_car:
+            default: Finish | None = "keep"
+        else:
+            default = default_finish(connection, roles) if is_there else finish_of_ours(unit_of(jobs.comment))
     if (on_done := shape.on_done or default) is None:
         return str(DoneUndecided(roles.name))
     return sentence(roles, on_done, beside=shape.side_car)
@@ -135,17 +141,18 @@ def advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[str]:
         for role in absent
         if not (role == "owner_date" and shape.hold == "transaction")
     ]
-    states = _state_advice(engine, roles) if given.states is None else []
-    return [*states, *lines, *_index_advice(engine, shape, roles)]
+    return [*_state_advice(engine, roles), *lines, *_index_advice(engine, shape, roles)]
 
 
 def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
-    """Advice for an enum without a value for dead jobs: without it no job can be dead."""
+    """Advice for a status column of which no value means that a job is dead."""
     status = roles.status
-    if status is None or not isinstance(status.type, sa.Enum) or roles.can_be_dead:
+    if status is None or roles.can_be_dead:
         return []
-    lack = f"without the value {DEAD!r} in the column {status.name} no job can fail for the last time"
-    return [f"{lack}: {add_value(engine, status, DEAD)}"]
+    fails = f"a job that fails for the last time {AGAIN}"
+    if roles.states_named or not isinstance(status.type, sa.Enum):
+        return [f"{fails}, because {lack}" for lack in lacking_dead(roles)]
+    return [f"without the value {DEAD!r} in the column {status.name} {fails}: {add_value(engine, status, DEAD)}"]
 
 
 def _index_advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[str]:

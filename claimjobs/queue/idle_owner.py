@@ -28,6 +28,8 @@ class IdleOwner:
 
     It registers when a loop is idle for the first time, and leaves when the Queue is closed. A consumer that cannot
     have it polls: without the tables of owners and queues, without the rights to write them, or behind a pooler.
+
+    If candidates come from a replica, it registers at once, because its heartbeats tell how far the replica is behind.
     """
 
     def __init__(
@@ -41,26 +43,36 @@ class IdleOwner:
         retry: Retry,
         report: Report,
         control: Control,
+        needs_beats: bool,
     ) -> None:
-        """`settler` writes the outcomes of the jobs of dead owners, if other consumers claim by lease."""
+        """`settler` writes the outcomes of the jobs of dead owners, if other consumers claim by lease.
+
+        `needs_beats`: its heartbeats are needed, also if it cannot be woken.
+        """
         self._engine, self._backend, self._settler, self._failures = engine, backend, settler, failures
         # Without an owner the consumer polls, so that nothing here is worth a second attempt.
         self._liveness = replace(liveness, patience=0)
         self._retry, self._report, self._control = retry, report, control
         self._registering = threading.Lock()
-        self._may_register = backend.dialect.wakes and liveness.session_lock is not False
+        self._needs_beats = needs_beats
+        self._may_register = needs_beats or (backend.dialect.wakes and liveness.session_lock is not False)
         self._hold: LeaseHold | None = None
+        if needs_beats:
+            self._register()
 
     @property
     def sleeper(self) -> IdleSleeper | None:
         """Waits for a wake; None: the consumer polls."""
-        with self._registering:
-            if self._hold is None and self._may_register:
-                self._hold = self._registered()
+        self._register()
         if self._hold is None:
             return None
         self._hold.report_reclaimed()
         return self._hold.sleeper
+
+    def _register(self) -> None:
+        with self._registering:
+            if self._hold is None and self._may_register:
+                self._hold = self._registered()
 
     def _registered(self) -> LeaseHold | None:
         connector = Connector(self._engine, self._backend.dialect, self._liveness, self._report)
@@ -76,7 +88,7 @@ class IdleOwner:
         return hold
 
     def _new_hold(self, backend: Backend) -> LeaseHold | None:
-        """The owner. None if it has no session lock, by which it could be woken."""
+        """The owner. None if it has no session lock, by which it could be woken, and its heartbeats are not needed."""
         hold = LeaseHold(
             self._engine,
             backend,
@@ -92,8 +104,8 @@ class IdleOwner:
         except BaseException:
             hold.close()
             raise
-        self._may_register = hold.owner.locked
-        if not hold.owner.locked:
+        self._may_register = hold.owner.locked or self._needs_beats
+        if not self._may_register:
             hold.close()
             return None
         return hold

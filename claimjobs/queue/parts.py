@@ -128,7 +128,10 @@ class QueueParts:
         with connected(self.engine) as connection:
             ClaimsCheck(backend).run(connection)
         reclaims = Settler(backend.roles, backend.dialect, chosen.now, None, user_table=backend.user_table)
-        self._idle_owner = IdleOwner(self.engine, backend, reclaims, failures=self.failures, **common)
+        beats = chosen.candidates is not None
+        self._idle_owner = IdleOwner(
+            self.engine, backend, reclaims, failures=self.failures, needs_beats=beats, **common
+        )
         self._finalizers.append(weakref.finalize(self, self._idle_owner.close))
         return TransactionHold(self.engine, backend, settler, **common)
 

@@ -20,6 +20,7 @@ from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.failures import Hook, Hooks
 from claimjobs.batch.settle import OnDone
+from claimjobs.claim.replica_url import replica_engine
 from claimjobs.control import Control
 from claimjobs.database.connect import connected, engine_of
 from claimjobs.dialects import Dialect
@@ -66,7 +67,8 @@ class Queue:
 
     `on_done="delete"` deletes done jobs, `"keep"` keeps them in the table as `done`. A function is called with the
     connection of the settle and the jobs, and returns one of the two. Default: done jobs are deleted if claimjobs made
-    the table, and kept if a status means `done`; otherwise the first claim raises DoneUndecided. `"leave"` writes
+    the table without partitions by time, and kept if a status means `done`; otherwise the first claim raises
+    DoneUndecided. `"leave"` writes
     nothing, for a handler that makes `where` false itself. Jobs that are still due then are reported, and this Queue
     does not claim them again; StillDue is raised if there are too many of them.
 
@@ -129,7 +131,7 @@ class Queue:
             retry=retry or Retry(),
             liveness=liveness or Liveness(),
             on_done=on_done,
-            candidates=None if candidates is None else engine_of(candidates),
+            candidates=None if candidates is None else replica_engine(candidates, self.engine),
             dialect=dialect,
             now=database_now() if now is None else now,
             hooks=Hooks(on_retry, on_dead),
@@ -355,9 +357,10 @@ class Queue:
         `older_than` is a timedelta or seconds. `where` narrows which jobs; the queue's own predicate does not count.
         The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. If the table has
         partitions by time, those of the coming time are made, and old ones in which every job is done for so long are
-        dropped. If a lock or a right is refused, the log says so, and 1,000 at a time are deleted. Done jobs are in the
-        table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
-        NotPurgeable with a side-car: a row without its entry there would be a new job.
+        dropped; done jobs in the one whose time was not over so long ago stay until it was. If a lock or a right is
+        refused, the log says so, and 1,000 at a time are deleted. Done jobs are in the table only with
+        `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and NotPurgeable with a
+        side-car: a row without its entry there would be a new job.
         """
         age = age_of(older_than)
         if self._chosen.side_car is not None:
@@ -402,8 +405,8 @@ class Queue:
 
         Each finding has a verdict; `Explanation.verdict` is the worst. The statements are planned, not run. With
         `analyze` a claim of 100 jobs is made in a transaction that is rolled back, to count its row locks. A table or a
-        predicate with which no claim can work is a finding, not an error. `seconds`: what cannot be checked within that
-        time is left out. Raises ConnectionFailed.
+        predicate with which no claim can work is a finding, not an error, and so is a replica that cannot be read
+        (`candidates`). `seconds`: what cannot be checked within that time is left out. Raises ConnectionFailed.
         """
         from claimjobs.queue import explaining  # noqa: PLC0415 - a consumer needs none of it
 

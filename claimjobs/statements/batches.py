@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.owners import alive
 from claimjobs.table.batches import OpenBatches
+from claimjobs.table.definitions import SMALLEST_KEY
 
 _ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 NUMBER: Final = sa.bindparam("claimjobs_number", type_=sa.BigInteger)
@@ -30,8 +31,6 @@ NOT_WHOLE: Final[sa.ColumnElement[str]] = sa.literal_column(
     "'claimjobs: not all jobs of a batch could be settled, each is looked at now'"
 )
 """The server says that this is no number. So it is in the error, and in the server's log."""
-NO_ENDS: Final = (sa.cast(sa.null(), sa.BigInteger),) * 2
-"""In place of the first and the last key, if keys are no single whole numbers."""
 
 
 def record(batches: OpenBatches, owners: sa.Table) -> sa.Insert:
@@ -44,7 +43,7 @@ def record(batches: OpenBatches, owners: sa.Table) -> sa.Insert:
     now_open = batches.keys(batches.overlap(FIRST, LAST)).subquery("claimjobs_open")
     taken = sa.exists().where(batches.dialect.among_some([*now_open.c], "claimjobs_keys"))
     keys = batches.dialect.json_of_keys(batches.key, "claimjobs_json")
-    ends = (FIRST, LAST) if batches.have_ranges else NO_ENDS
+    ends = (FIRST, LAST) if batches.have_ranges else ()
     row = _row(batches, JOBS, keys, ends).where(alive(owners), ~taken)
     return _inserted(batches, row).execution_options(preserve_rowcount=True)
 
@@ -53,7 +52,7 @@ def record_found(batches: OpenBatches, found: sa.FromClause) -> sa.Insert:
     """Insert a batch of `me` with all jobs in `found`, which has the columns of the table, if there is one."""
     columns = [found.c[column.key] for column in batches.key]
     keys = batches.dialect.json_of_rows(columns)
-    ends = (sa.func.min(columns[0]), sa.func.max(columns[0])) if batches.have_ranges else NO_ENDS
+    ends = (sa.func.min(columns[0]), sa.func.max(columns[0])) if batches.have_ranges else ()
     row = _row(batches, sa.func.count(), keys, ends).select_from(found).having(sa.func.count() > sa.literal_column("0"))
     return _inserted(batches, row).returning(batches.table.c.number)
 
@@ -117,7 +116,8 @@ def _row(
 
 
 def _inserted(batches: OpenBatches, row: sa.Select[Any]) -> sa.Insert:
-    columns = ("owner_id", "number", "claims", "jobs", "keys", "first_key", "last_key", "since")
+    ends = ("first_key", "last_key") if batches.have_ranges else ()
+    columns = ("owner_id", "number", "claims", "jobs", "keys", *ends, "since")
     return sa.insert(batches.table).from_select(columns, row, include_defaults=False)
 
 
@@ -180,6 +180,7 @@ def how_many_jobs(batches: OpenBatches) -> sa.Select[Any]:
 def begin(batches: OpenBatches, number: int) -> sa.Insert:
     """Insert a batch of `me` that has no jobs, with the number PER_BATCH or UNRECORDED."""
     given = {"number": number, "claims": batches.claims, "jobs": 0, "keys": [], "since": database_now()}
+    given["last_key"] = SMALLEST_KEY  # so that no search reads it
     return sa.insert(batches.table).values(owner_id=_ME, **given)
 
 

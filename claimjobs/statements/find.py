@@ -191,6 +191,15 @@ def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     return sa.select(sa.union_all(*(sa.select(one.subquery()) for one in (first, last))).subquery())
 
 
+def first_after(selection: Selection, dialect: Dialect, *, from_head: bool) -> sa.Select[Any]:
+    """The place of the first job that is ready after a place in an order of columns, or of all."""
+    order = keyset_order_of(selection)
+    if order is not None and not from_head:
+        selection = order.after(selection, dialect)
+    ranges = [sa.or_(*selection.after)] if selection.after else []
+    return sa.select(*selection.order).where(selection.ready, *ranges).order_by(*selection.order).limit(1)
+
+
 def how_many(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """How many rows `find` returns."""
     return sa.select(sa.func.count()).select_from(find(roles, selection).subquery("candidate"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -25,9 +27,11 @@ def beat(owners: sa.Table) -> sa.Update:
 
     After a failover that lost a registration the database may give its id to another owner.
     """
-    host, pid = sa.bindparam("claimjobs_host", type_=sa.String), sa.bindparam("claimjobs_pid", type_=sa.Integer)
-    mine = sa.and_(me(owners), owners.c.host == host, owners.c.pid == pid)
-    return sa.update(owners).where(mine, owners.c.died.is_(None)).values(beat=database_now(), asleep=None)
+    return (
+        sa.update(owners)
+        .where(me(owners), _is_process(owners), owners.c.died.is_(None))
+        .values(beat=database_now(), asleep=None)
+    )
 
 
 def locked(owners: sa.Table) -> sa.Update:
@@ -45,9 +49,24 @@ def expect(owners: sa.Table) -> sa.Update:
     return expected.values(beat=database_now(), server_since=None)
 
 
-def newest_beat(owners: sa.Table, claims: str) -> sa.Select[Any]:
-    """When an owner of the table `claims` wrote the newest heartbeat."""
-    return sa.select(sa.func.max(owners.c.beat, type_=Instant)).where(owners.c.claims == claims)
+def oldest_here(owners: sa.Table, claims: str) -> sa.Select[Any]:
+    """The first owner that this process registered for the table `claims` and that lives, and the database's time."""
+    columns = (owners.c.id, owners.c.started, owners.c.beat, database_now().label("now"))
+    here = sa.and_(owners.c.claims == claims, _is_process(owners), owners.c.died.is_(None))
+    return sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
+
+
+def oldest_alive(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
+    """The first owner of any table whose lease is not over, and the database's time."""
+    columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
+    alive = sa.and_(owners.c.died.is_(None), sa.not_(silent(owners, dialect, database_now())))
+    return sa.select(*columns).where(alive).order_by(owners.c.id).limit(1)
+
+
+def beat_of(owners: sa.Table) -> sa.Select[Any]:
+    """The heartbeat of the owner `me` that was registered at `started`. Another database has no such owner."""
+    started = owners.c.started == sa.bindparam("claimjobs_started", type_=Instant)
+    return sa.select(owners.c.beat).where(me(owners), started)
 
 
 def alive(owners: sa.Table) -> sa.ColumnElement[bool]:
@@ -138,6 +157,16 @@ def unknown(roles: ColumnRoles, owners: sa.FromClause) -> sa.Select[Any]:
     known = sa.exists().where(owners.c.id == owner)
     ours = sa.and_(roles.state.is_(CLAIMED), owner >= FIRST_OWNER)
     return sa.select(owner).where(ours, ~known).distinct()
+
+
+def this_process() -> dict[str, Any]:
+    """The parameters that name this process, with the values of its owners."""
+    return {"claimjobs_host": socket.gethostname()[:255], "claimjobs_pid": os.getpid()}
+
+
+def _is_process(owners: sa.Table) -> sa.ColumnElement[bool]:
+    host, pid = sa.bindparam("claimjobs_host", type_=sa.String), sa.bindparam("claimjobs_pid", type_=sa.Integer)
+    return sa.and_(owners.c.host == host, owners.c.pid == pid)
 
 
 _ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)

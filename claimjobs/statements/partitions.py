@@ -13,10 +13,11 @@ from claimjobs.table.roles import ColumnRoles
 
 
 def count_rows(part: sa.TableClause, roles: ColumnRoles, until: datetime) -> sa.Select[Any]:
-    """How many rows a partition has, and how many of them have been done since the instant `until` or longer."""
+    """How many rows a partition has, how many of them are done, and how many since the instant `until` or longer."""
     status, since = _column(roles.need("status", "knowing what is done")), _column(roles.need("owner_date", "age"))
-    is_old = sa.and_(status == roles.state.values[DONE], since <= until)
-    counts: list[Any] = [sa.func.count(), sa.func.count(sa.case((is_old, 1)))]
+    is_done = status == roles.state.values[DONE]
+    is_old = sa.and_(is_done, since <= until)
+    counts: list[Any] = [sa.func.count(), *(sa.func.count(sa.case((one, 1))) for one in (is_done, is_old))]
     return sa.select(*counts).select_from(part)
 
 

@@ -23,6 +23,11 @@ def keys(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     return _some(sa.select(*roles.key).where(*dialect.encoding.readable(roles.key)))
 
 
+def highest(table: sa.Table, column: sa.Column[Any]) -> sa.Select[Any]:
+    """The highest value of a column; NULL: there are no rows."""
+    return sa.select(sa.func.max(column)).select_from(table)
+
+
 def locked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
     return free_ones(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)

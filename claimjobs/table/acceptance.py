@@ -11,7 +11,9 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.errors import Inherited, KeyUnfit, NotClaimable, ReservedName, RoleComputed, RoleInKey
+from claimjobs.errors import Inherited, KeyUnfit, NotClaimable, OwnTable, ReservedName, RoleComputed, RoleInKey
+from claimjobs.options import SIDE_CAR
+from claimjobs.table.definitions import MADE_BY, OWN_TABLES
 from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
 
@@ -23,6 +25,17 @@ RESERVED: Final = frozenset(
     for name in ("candidates", "group_size", "hears", "keys", "limit", "me", "meant", "size", "worker")
 )
 """Parameters of our statements. SQLAlchemy would write one into a column with the same name."""
+
+
+def check_no_own(table: sa.Table) -> None:
+    """Check that this is no table in which claimjobs keeps its own records. Raises OwnTable.
+
+    A side-car is known by its name, its comment and a column that only tables of jobs have.
+    """
+    if table.name in OWN_TABLES:
+        raise OwnTable(table.fullname)
+    if table.name.endswith(SIDE_CAR) and MADE_BY in (table.comment or "") and "priority" not in table.c:
+        raise OwnTable(table.fullname, is_side_car=True)
 
 
 def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:

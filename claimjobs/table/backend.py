@@ -91,6 +91,7 @@ def inspect_table(
     given = columns or map_of(table)
     with connected(engine) as connection:
         described = resolve(connection, table, given)
+        acceptance.check_no_own(described)
         acceptance.check_table(connection, found, described)
         described = collated(described, found.table_rules.collations(connection, described))
         if side_car is not None:

@@ -58,7 +58,7 @@ class OpenBatches:
             return self._in_none(self.ours)
         *before, (_, key) = after.items()
         last = self.table.c.last_key
-        among_larger = self._in_none(sa.and_(self.ours, sa.or_(last.is_(None), last > key)))
+        among_larger = self._in_none(sa.and_(self.ours, last > key))
         if not before:
             return among_larger
         near = sa.and_(*(column == value for column, value in before))
@@ -80,9 +80,7 @@ class OpenBatches:
         """The predicate of a batch of this queue that may have a key between these two."""
         if not self.have_ranges:
             return self.ours
-        table = self.table.c
-        between = sa.and_(table.last_key >= first, table.first_key <= last)
-        return sa.and_(self.ours, sa.or_(table.last_key.is_(None), between))
+        return sa.and_(self.ours, self.table.c.last_key >= first, self.table.c.first_key <= last)
 
     def _in_none(self, batches: sa.ColumnElement[bool]) -> sa.ColumnElement[bool]:
         predicate: sa.ColumnElement[bool] = self._key.not_in(self._listed(batches))

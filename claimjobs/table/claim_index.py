@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy.sql import operators
@@ -12,11 +12,8 @@ from sqlalchemy.sql.elements import quoted_name
 from claimjobs.dialects import dialect_named_by
 from claimjobs.table.ddl import text
 from claimjobs.table.roles import ColumnRoles, is_whole
+from claimjobs.table.short_names import fitting
 
-LONGEST: Final = 57
-"""Characters of a table's name in the name of its index. Every database allows 63 bytes for the whole name."""
-LONGEST_NAME: Final = 63
-"""Bytes that every database allows for a name."""
 Part = tuple[str, bool]
 """A column's name, and whether it is descending."""
 
@@ -49,7 +46,7 @@ def _index(roles: ColumnRoles, falling: Mapping[str, bool]) -> sa.Index:
     columns = (sa.Column(column.name, column.type) for column in roles.table.columns)
     copy = sa.Table(roles.table.name, sa.MetaData(schema=roles.table.schema), *columns)
     parts = (copy.c[name].desc() if falls else copy.c[name] for name, falls in falling.items())
-    return sa.Index(f"{copy.name[:LONGEST]}_claim", *parts)
+    return sa.Index(fitting(f"{copy.name}_claim"), *parts)
 
 
 def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:
@@ -111,7 +108,7 @@ def missing_index(
     if holds(found, [name for name in index.columns.keys() if name != besides]):  # noqa: SIM118 - no dict
         return MissingIndex("claims read rows that they do not take", renewed(index, found, connection))
     if any(other["name"] == index.name for other in found):  # of a queue on this table with another order
-        index.name = quoted_name(f"{index.name}_{index.columns.keys()[:2][-1]}"[:LONGEST_NAME], quote=None)
+        index.name = quoted_name(fitting(f"{roles.table.name}_claim_{index.columns.keys()[:2][-1]}"), quote=None)
     return MissingIndex("claims have no index", renewed(index, found, connection))
 
 

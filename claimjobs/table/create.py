@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
@@ -16,11 +15,12 @@ from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.partitions import Unit
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import AccessDenied, UnfitTable
-from claimjobs.table.acceptance import check_table
+from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import TableLike
 from claimjobs.table.claim_index import covers
 from claimjobs.table.ddl import table_comment
 from claimjobs.table.definitions import (
+    CREATED,
     FIRST_OWNER,
     OWNER_TABLE,
     SHARED_TABLES,
@@ -28,8 +28,9 @@ from claimjobs.table.definitions import (
     owner_table,
     shared_tables,
 )
+from claimjobs.table.names import bad_name, check_names
 from claimjobs.table.reflection import columns_in_database, is_made_by_us
-from claimjobs.table.time_partitions import check_unit, first_partitions, make_coming, run
+from claimjobs.table.time_partitions import check_unit, first_partitions, make_coming, run, unit_in_database
 
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
@@ -62,7 +63,7 @@ class DropPlan:
 def tables_for(table: TableLike, *, partition_by_time: Unit | None = None) -> list[sa.Table]:
     """The tables that a queue needs: its jobs (for a name, with the article's columns), and those that all share.
 
-    `partition_by_time`, for a name: as for `job_table`.
+    `partition_by_time`, for a name: as for `job_table`. Raises OwnTable.
     """
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
@@ -71,6 +72,7 @@ def tables_for(table: TableLike, *, partition_by_time: Unit | None = None) -> li
         jobs = table
     else:
         jobs = sa.inspect(table).local_table
+    check_no_own(jobs)
     return [jobs, *shared_tables()]
 
 
@@ -83,10 +85,10 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
     The table of owners is never dropped: all queues of the database share it, and no id may be used twice, because a
     consumer that was declared dead may still try to settle with its id. A table that claimjobs did not make is not
     dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it, and the
-    partitions of the coming time if it has partitions by time.
+    partitions of the coming time if it has partitions by time; a warning in the log says which cannot be made.
 
     Raises ConnectionFailed, or ServerTooOld before anything is made; NotClaimable for a table, whether it exists or is
-    made as described, whose rows cannot be locked; PartitionsNotMade.
+    made as described, whose rows cannot be locked.
     """
     dialect = dialect_for(engine)
     made = _made(engine, tables, recreate, dialect=dialect)
@@ -99,36 +101,20 @@ def _made(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
     try:
         return _make(engine, tables, recreate, dialect=dialect)
     except sa.exc.IdentifierError as error:
-        raise _bad_name(tables, error) from error
+        raise bad_name(dialect, tables[0], error) from error
     except sa.exc.DBAPIError as error:
         _explain_refusal(dialect, error)
         if dialect.errors.code(error) in dialect.errors.bad_name and not _all_exist(engine, tables):
-            raise _bad_name(tables, error) from error
+            raise bad_name(dialect, tables[0], error) from error
         if recreate or not _all_exist(engine, tables):
             raise
         return _make(engine, tables, recreate=False, dialect=dialect)  # another process made them at the same moment
 
 
-def _bad_name(tables: list[sa.Table], error: Exception) -> UnfitTable:
-    return UnfitTable(f"table {tables[0].fullname!r} cannot be made ({reason(error)}): choose another name for it")
-
-
-def _must_be_nameable(dialect: Dialect, tables: list[sa.Table]) -> None:
-    """Raise UnfitTable for a name that some databases change, or refuse after the table is made."""
-    for table in tables:
-        types = (column.type for column in table.columns if isinstance(column.type, sa.Enum))
-        parts: list[Any] = [table, *table.indexes, *table.constraints, *types]
-        for part in parts:
-            # SQLAlchemy shortens the names that it generates: they have another class.
-            flaw = dialect.table_rules.unnameable(part.name) if type(part.name) in (str, quoted_name) else None
-            if flaw is not None:
-                raise _bad_name([table], ValueError(f"{part.name!r}: {flaw}"))
-
-
 def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
     with connected(engine) as connection, connection.begin():
         there = [table for table in tables if exists(connection, table)]
-        _must_be_nameable(dialect, [table for table in tables if recreate or table not in there])
+        check_names(dialect, [table for table in tables if recreate or table not in there])
         dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
         for table in dropped:
             _must_be_ours(connection, table)
@@ -211,7 +197,7 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
     except sa.exc.DBAPIError as error:
         dialect = dialect_of(connection)
         if dialect.errors.code(error) in dialect.errors.bad_name:
-            raise _bad_name([table], error) from error
+            raise bad_name(dialect, table, error) from error
         raise
 
 
@@ -244,9 +230,10 @@ def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
 def _must_come_back(connection: sa.Connection, jobs: sa.Table) -> None:
     there = columns_in_database(connection, jobs)
     if others := [name for name in there if name not in jobs.columns]:
+        unit = unit_in_database(connection, jobs) if others == [CREATED] else None
+        step = "give its description, --table MODULE:ATTRIBUTE" if unit is None else f"add --partition-by-time {unit}"
         raise UnfitTable(
-            f"table {jobs.fullname!r} would be made without {', '.join(others)}: give its description, "
-            "--table MODULE:ATTRIBUTE, or drop it yourself"
+            f"table {jobs.fullname!r} would be made without {', '.join(others)}: {step}, or drop it yourself"
         )
 
 

@@ -17,8 +17,9 @@ from claimjobs.dialects.types import (
     partitioned_by_time,
     table_options,
 )
-from claimjobs.errors import BadUnique, UniquePartitioned
+from claimjobs.errors import BadUnique, ReservedName, UniquePartitioned
 from claimjobs.table.columns import STATES, UNCLAIMED, Columns
+from claimjobs.table.short_names import fitting
 
 DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"
@@ -27,6 +28,8 @@ BATCHES_TABLE: Final = "claimjobs_batches"
 LEDGER_TABLE: Final = "claimjobs_ledger"
 SHARED_TABLES: Final = frozenset({OWNER_TABLE, QUEUES_TABLE, BATCHES_TABLE})
 """The tables that all queues of a database share. They are never dropped."""
+OWN_TABLES: Final = frozenset({*SHARED_TABLES, LEDGER_TABLE})
+"""The tables with the records of claimjobs itself, by name. Side-cars have names of their own."""
 LONGEST_NAME: Final = 255
 """Characters of a queue's name, and of a key as text, in the ledger."""
 
@@ -72,17 +75,21 @@ def job_table(
     `unique` names payload columns: at most one job may have their values. See `Queue.enqueue`.
 
     `partition_by_time`: a partition for each "day", "week" or "month" (in UTC) in which rows are inserted. It is for
-    jobs that are kept (`on_done="keep"`): `purge` drops a partition of old jobs as a whole. The time is in a column
-    `created`, which is part of the primary key: so `unique` is not possible. `make` and `setup-tables` make the
-    partitions, `metadata.create_all` alone does not. Raises UniquePartitioned, and ValueError for another unit.
+    jobs that are kept, which is the default of `on_done` then: `purge` drops a partition of old jobs as a whole. The
+    time is in a column `created`, which is part of the primary key: so `unique` is not possible. `make` and
+    `setup-tables` make the partitions, `metadata.create_all` alone does not. Raises UniquePartitioned, and ValueError
+    for another unit.
+    Raises ReservedName for a payload column with the name of one of ours.
     """
-    keys = [item for item in payload if isinstance(item, sa.Column) and item.primary_key]
+    given = [item for item in payload if isinstance(item, sa.Column)]
+    keys = [column for column in given if column.primary_key]
     key = () if keys else (sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=True),)
-    ours = _job_columns(name)
+    ours = _job_columns(f"{name}_status")
     once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
     if partition_by_time is not None:
-        ours = (*ours, _created(name, partition_by_time, keys, once=bool(once)))
+        ours = (*ours, _created(name, partition_by_time, keys, once=any(map(_is_unique, (*payload, *once)))))
         options = {**partitioned_by_time(CREATED), **options}
+    _check_names(name, given, [*key, *ours])
     units = f"{PARTITIONS} {partition_by_time}" if partition_by_time else None
     comment = ", ".join(filter(None, (options.pop("comment", None), COMMENT, units)))
     described = {**table_options(), **options, "comment": comment}
@@ -94,13 +101,14 @@ def job_table(
 def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None, **options: Any) -> sa.Table:
     """`jobs` as in the article that this project follows: payload `d` and `e`, 64 characters each.
 
-    Column names and types are the article's, so that its own script can work on the same rows.
+    Column names and types are the article's, so that its own script can work on the same rows. Only `id` has 64 bits:
+    at 20,000 jobs a second an INTEGER is used up after 30 hours.
     https://blog.koehntopp.info/2021/07/13/mysql-a-job-queue-in-python.html
     """
     return job_table(
         name,
         metadata if metadata is not None else sa.MetaData(),
-        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("id", sa.BigInteger, primary_key=True),
         sa.Column("d", sa.String(64), nullable=False),
         sa.Column("e", sa.String(64), nullable=False),
         sa.Index(f"{name}_d", "d"),
@@ -119,13 +127,13 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData
     schema, _, bare = name.rpartition(".")
     columns = tuple(key)
     names = Columns.of_claims([column.name for column in columns]).names
-    ours = [column for column in _job_columns(bare) if column.name in names]
+    ours = [column for column in _job_columns(fitting(f"{bare}_status")) if column.name in names]
     for column in ours:
         column.name = column.key = names[column.name]
     metadata = metadata if metadata is not None else sa.MetaData()
     table = sa.Table(bare, metadata, *columns, *ours, schema=schema or None, **table_options())
     # It finds the jobs of a dead owner, and the dead jobs, among many that are done.
-    sa.Index(f"{bare}_state", table.c[names["status"]], table.c[names["owner_id"]])
+    sa.Index(fitting(f"{bare}_state"), table.c[names["status"]], table.c[names["owner_id"]])
     return table
 
 
@@ -167,6 +175,10 @@ def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:
     )
 
 
+SMALLEST_KEY: Final = -(2**63)
+"""The smallest number that a key can be."""
+
+
 def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
     """The table of open batches, for claims per batch: one row for each claim that is not settled yet."""
     return sa.Table(
@@ -179,9 +191,14 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False, comment="among those of its owner"),
         sa.Column("jobs", sa.Integer, nullable=False, comment="how many jobs it has"),
         sa.Column("keys", json_document(), nullable=False, comment="the keys of its jobs"),
-        sa.Column("first_key", sa.BigInteger, comment="no key is smaller; NULL: keys are not single whole numbers"),
-        sa.Column("last_key", sa.BigInteger, comment="no key is larger; NULL: keys are not single whole numbers"),
+        sa.Column(
+            "first_key", sa.BigInteger, nullable=False, server_default=str(SMALLEST_KEY), comment="no key is smaller"
+        ),
+        sa.Column("last_key", sa.BigInteger, nullable=False, server_default=str(2**63 - 1), comment="no key is larger"),
         sa.Column("since", Instant, nullable=False, comment="when they were claimed"),
+        # A claim reads no batch whose keys are all smaller. In order these are also the closed ones, whose dead rows
+        # stay while a snapshot is held. `claims` is not the first column, so that nothing else is read by this index.
+        sa.Index(f"{BATCHES_TABLE}_last", "last_key", "claims"),
         comment=COMMENT,
         **table_options(),
     )
@@ -206,9 +223,10 @@ def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
     )
 
 
-def _job_columns(name: str) -> tuple[sa.Column[Any], ...]:
+def _job_columns(states: str) -> tuple[sa.Column[Any], ...]:
+    """The columns of a job. `states`: the name of the type of the states, where types have names."""
     return (
-        sa.Column("status", sa.Enum(*STATES, name=f"{name}_status"), nullable=False, server_default=UNCLAIMED),
+        sa.Column("status", sa.Enum(*STATES, name=states), nullable=False, server_default=UNCLAIMED),
         sa.Column("owner_id", sa.Integer),
         sa.Column("owner_date", WholeSecond),
         sa.Column("priority", sa.Integer, nullable=False, server_default="0"),
@@ -228,6 +246,17 @@ def _created(name: str, unit: Unit, keys: Sequence[sa.Column[Any]], *, once: boo
     if len(keys) == 1 and keys[0].autoincrement == "auto" and isinstance(keys[0].type, sa.Integer):
         keys[0].autoincrement = True
     return sa.Column(CREATED, Instant, primary_key=True, server_default=database_now())
+
+
+def _is_unique(item: sa.schema.SchemaItem) -> bool:
+    return isinstance(item, sa.UniqueConstraint) or bool(getattr(item, "unique", False))
+
+
+def _check_names(name: str, given: Sequence[sa.Column[Any]], ours: Sequence[sa.Column[Any]]) -> None:
+    reserved = {column.name for column in ours}
+    for column in given:
+        if column.name in reserved:
+            raise ReservedName(name, column.name)
 
 
 def _once(name: str, unique: Sequence[str], ours: set[str]) -> tuple[sa.UniqueConstraint, ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,9 +13,13 @@ from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
 from claimjobs.table.columns import Columns
-from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
+from claimjobs.table.definitions import CREATED, DEMONSTRATION, MADE_BY
+from claimjobs.table.time_partitions import unit_of
 
 INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
+
+# A column of such a type is not touched. One that needs a type that is known is refused with an error.
+warnings.filterwarnings("ignore", "Did not recognize type", sa.exc.SAWarning, module=r"claimjobs\.")
 
 MAP = "claimjobs"
 """The key of a `Table`'s `info` with its map; a mapped class has it as `__claimjobs__`."""
@@ -66,16 +72,18 @@ def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
 
 def is_made_by_us(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the table's comment in the database says that claimjobs made it."""
-    return MADE_BY in _comment(connection, table)
+    return MADE_BY in comment_in_database(connection, table)
 
 
 def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether claimjobs made this table for its demonstration."""
-    return f"{DEMONSTRATION}, {MADE_BY}" in _comment(connection, table)
+    return f"{DEMONSTRATION}, {MADE_BY}" in comment_in_database(connection, table)
 
 
-def _comment(connection: sa.Connection, table: sa.Table) -> str:
-    return sa.inspect(connection).get_table_comment(table.name, schema=table.schema)["text"] or ""
+def comment_in_database(connection: sa.Connection, table: sa.Table) -> str:
+    """The table's comment in the database; empty: it has none."""
+    with _readable(connection, table):
+        return sa.inspect(connection).get_table_comment(table.name, schema=table.schema)["text"] or ""
 
 
 def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table:
@@ -83,10 +91,14 @@ def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table
     schema, _, bare = name.rpartition(".")
     instants = {columns.names[role]: kind for role, kind in INSTANTS.items() if role in columns.names}
 
-    def as_instant(_inspector: Any, _table: sa.Table, column: Any) -> None:
+    def as_instant(inspector: Any, table: sa.Table, column: Any) -> None:
         """Make columns of instants return aware datetimes, also for a type without a time zone."""
-        if column["name"] in instants and isinstance(column["type"], sa.DateTime):
+        if not isinstance(column["type"], sa.DateTime):
+            return
+        if column["name"] in instants:
             column["type"] = instants[column["name"]]()
+        elif column["name"] == CREATED and unit_of(inspector.get_table_comment(table.name, table.schema)["text"]):
+            column["type"] = Instant()
 
     known = [("column_reflect", as_instant)]
     return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection, listeners=known)
@@ -94,13 +106,27 @@ def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table
 
 def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
     """The columns that a table has in the database, by their names, as SQLAlchemy reflects them."""
-    return {column["name"]: column for column in sa.inspect(connection).get_columns(table.name, schema=table.schema)}
+    with _readable(connection, table):
+        found = sa.inspect(connection).get_columns(table.name, schema=table.schema)
+    return {column["name"]: column for column in found}
+
+
+@contextmanager
+def _readable(connection: sa.Connection, table: sa.Table) -> Iterator[None]:
+    """Raises NotClaimable, with the column, for a table that SQLAlchemy cannot read: for example MySQL's VECTOR(3)."""
+    try:
+        yield
+    except TypeError as error:
+        column = dialect_of(connection).table_rules.unreadable_column(connection, table)
+        what = "a column" if column is None else f"the column {column[0]!r} of type {column[1]}"
+        step = "move it to a table of its own, or upgrade SQLAlchemy"
+        raise NotClaimable(table.fullname, f"has {what}, which SQLAlchemy cannot read ({error})", step) from error
 
 
 def _columns(connection: sa.Connection, name: str) -> set[str]:
     schema, _, bare = name.rpartition(".")
     try:
-        return {column["name"] for column in sa.inspect(connection).get_columns(bare, schema=schema or None)}
+        return set(columns_in_database(connection, sa.Table(bare, sa.MetaData(), schema=schema or None)))
     except sa.exc.NoSuchTableError:
         raise TableMissing(name) from None
     except sa.exc.DBAPIError as error:
@@ -108,9 +134,6 @@ def _columns(connection: sa.Connection, name: str) -> set[str]:
         if dialect.errors.code(error) in dialect.errors.bad_name:
             raise TableMissing(name) from error
         raise
-    except TypeError as error:  # for example MySQL's VECTOR(3)
-        what = f"has a column of a type that SQLAlchemy cannot read ({error})"
-        raise NotClaimable(name, what, "move that column to a table of its own, or upgrade SQLAlchemy") from error
 
 
 def mapped_table(mapped: type[Any]) -> sa.Table:

@@ -14,6 +14,7 @@ from claimjobs.table import acceptance
 from claimjobs.table.backend import TableLike, source_roles
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import claims_table, shared_tables
+from claimjobs.table.names import check_side_car_name
 from claimjobs.table.reflection import columns_in_database, map_of, resolve
 from claimjobs.table.roles import ColumnRoles
 
@@ -25,16 +26,18 @@ def side_car_tables(
 
     For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
     have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
-    NoPrimaryKey, KeyUnfit, or KeyNotIndexed if no unique index is over the key.
+    NoPrimaryKey, KeyUnfit, KeyNotIndexed if no unique index is over the key, or UnfitTable for the side-car's name.
     """
     dialect = dialect_for(engine)
     given = columns or map_of(table)
     with connected(engine) as connection:
         described = resolve(connection, table, given)
+        acceptance.check_no_own(described)
         acceptance.check_table(connection, dialect, described)
         source = source_roles(connection, dialect, described, columns=given)
         key = _key(connection, source, dialect)
-    return [claims_table((side_car or SideCar()).name_for(source.name), key), *shared_tables()]
+    name = check_side_car_name(dialect, source.name, side_car or SideCar())
+    return [claims_table(name, key), *shared_tables()]
 
 
 def _key(connection: sa.Connection, source: ColumnRoles, dialect: Dialect) -> list[sa.Column[Any]]:

@@ -23,9 +23,9 @@ from claimjobs.table.definitions import (
     CREATED,
     LEDGER_TABLE,
     MADE_BY,
+    OWN_TABLES,
     OWNER_TABLE,
     SCHEMA,
-    SHARED_TABLES,
     batches_table,
     job_table,
     ledger_table,
@@ -77,8 +77,7 @@ def version_of(comment: str | None) -> int | None:
 
 
 def _made_by_us(connection: sa.Connection, dialect: Dialect) -> list[str]:
-    ours = {*SHARED_TABLES, LEDGER_TABLE}
-    return [name for name in dialect.online_ddl.named_with(connection, MADE_BY) if name not in ours]
+    return [name for name in dialect.online_ddl.named_with(connection, MADE_BY) if name not in OWN_TABLES]
 
 
 def _described(connection: sa.Connection, name: str) -> sa.Table:
@@ -158,17 +157,15 @@ def _has_excess_default(column: sa.Column[Any], there: Mapping[str, Any]) -> boo
     return _needs_value(column) and there["default"] is not None
 
 
-def _index_changes(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> list[Change]:
-    """The changes for the claim index of a table of jobs."""
-    wanted = [index for index in table.indexes if index.name == f"{table.name}_claim"]
-    if not wanted:
-        return []
+def _index_changes(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> Iterator[Change]:
+    """The changes for the indexes of a table, such as the claim index of a table of jobs."""
     invalid = dialect.online_ddl.invalid_indexes(connection, table)
     found = indexes_of(connection, table)
     valid = [index for index in found if index["name"] not in invalid]
-    fits = [index["name"] for index in valid if holds([index], wanted[0].columns.keys())]
     there = {index["name"] for index in found} | set(invalid)
-    return dialect.online_ddl.index_changes(wanted[0], fits, there, dialect=connection.dialect)
+    for wanted in table.indexes:
+        fits = [index["name"] for index in valid if holds([index], wanted.columns.keys())]
+        yield from dialect.online_ddl.index_changes(wanted, fits, there, dialect=connection.dialect)
 
 
 def _version_change(connection: sa.Connection, dialect: Dialect, table: sa.Table, comment: str | None) -> Change:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
@@ -20,7 +20,7 @@ from claimjobs.errors import (
 from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
-from claimjobs.table.columns import DEAD
+from claimjobs.table.failures import lacking
 from claimjobs.table.predicates import Where
 from claimjobs.table.roles import ColumnRoles
 from claimjobs.workers.handlers import Handler
@@ -94,20 +94,7 @@ def _why(failure: BaseException, roles: ColumnRoles) -> str:
     """The error, and each column that the table lacks to store a failure, with the statement that adds it."""
     if isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
         return str(failure)
-    return "; ".join((f"{type(failure).__name__}: {failure}", *_lacking(roles)))
-
-
-def _lacking(roles: ColumnRoles) -> Iterator[str]:
-    purpose = "storing a failure"
-    for role in ("attempts", "run_at", "suspect"):
-        try:
-            roles.need(role, purpose)
-        except UnfitTable as lack:
-            yield str(lack)
-    try:
-        roles.need_state(DEAD, purpose)
-    except UnfitTable as lack:
-        yield str(lack)
+    return "; ".join((f"{type(failure).__name__}: {failure}", *map(str, lacking(roles, "suspect"))))
 
 
 def _handled(queue: Queue, batch: Batch, handler: Handler) -> BaseException | None:

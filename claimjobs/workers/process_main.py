@@ -22,6 +22,7 @@ from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
 from claimjobs.errors import BadTable, ClaimjobsError, NothingDone, TableMissing
 from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
+from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
@@ -81,11 +82,13 @@ class Plan:
     """Whether metrics or health are served: then consumers measure their batches, and report every few seconds."""
     verbose: bool = False
     """Whether every failure is logged, with its traceback."""
+    log_format: LogFormat = "text"
+    """How a process writes its log on standard error when its supervisor has died."""
 
     def queue(self) -> Queue:
         """A new Queue for this process."""
         options = {"liveness": self.liveness, "retry": self.retry, "candidates": self.candidates}
-        return self.shape.queue(sa.make_url(self.url), **options)
+        return self.shape.queue(self.url, **options)
 
     def check(self, generators: int) -> None:
         """Check the table and the handler before a process is started. Raises ClaimjobsError."""
@@ -238,7 +241,7 @@ def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
     unblock_signals()
     allow_cancel()
     supervisor = SupervisorPipe(pipe, queue)
-    logging.basicConfig(level=logging.INFO, handlers=[LogToSupervisor(supervisor)], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[LogToSupervisor(supervisor, plan.log_format)], force=True)
     log_details(plan.verbose)
     return supervisor
 

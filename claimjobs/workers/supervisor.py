@@ -189,6 +189,7 @@ class Supervisor:
     def _collect(self, child: ProcessSlot) -> None:
         for message in _messages_of(child):
             self._note(message)
+        pid = child.process.pid if child.process is not None else None
         code = child.reap()
         owner, child.owner_id = child.owner_id, None
         if code == 0 and child.ended_normally:
@@ -201,7 +202,7 @@ class Supervisor:
             return
         if child.ending:
             child.finished = True
-            log.warning("a process ended %s while it was stopping", how_ended(code), extra=child.end_fields(code))
+            log.warning("process %s ended %s while it was stopping", pid, how_ended(code), extra=child.end_fields(code))
         elif self._ends_again(child, code):
             words = (
                 f"{STRIKES} consumers in a row ended themselves {how_ended(code)}: does the handler exit its process?"
@@ -209,7 +210,8 @@ class Supervisor:
             self._give_up(child, GaveUp("exit", words))
         else:
             pause = child.replace_later()
-            log.warning("a process ended %s; replaced in %.1f s", how_ended(code), pause, extra=child.end_fields(code))
+            words = "process %s ended %s; replaced in %.1f s"
+            log.warning(words, pid, how_ended(code), pause, extra=child.end_fields(code))
 
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.

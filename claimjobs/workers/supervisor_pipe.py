@@ -12,9 +12,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
-from claimjobs.log_records import sendable
+from claimjobs.log_events import PROCESS_STOPPING, REPLICA_TAKES_WRITES, SUPERVISOR_DIED
+from claimjobs.log_records import LogFormat, sendable, stderr_handler
 from claimjobs.report import Report
 from claimjobs.signals import after, cancel, shielded
+
+SAID_AT_START: Final = (REPLICA_TAKES_WRITES,)
+"""Events of the checks before a run, which each process would log again."""
+
+log = logging.getLogger("claimjobs.supervisor_pipe")
 
 Command = Literal["stop", "drain", "drain retries", "cancel"]
 
@@ -115,6 +121,8 @@ class SupervisorPipe:
         self._worker = worker
         self._sending = threading.Lock()
         self._may_cancel = False
+        self.died = False
+        """Whether the supervisor has died."""
         self._commands = {
             "stop": self._stop,
             "drain": worker.drain,
@@ -145,6 +153,7 @@ class SupervisorPipe:
     def _stop(self) -> None:
         self._worker.stop()
         self._cancel_if_idle()
+        log.debug("told to stop: an open batch is finished", extra={"event": PROCESS_STOPPING})
 
     def _cancel_if_idle(self) -> None:
         """Cancel once: a second `Cancelled` would interrupt the end of the process."""
@@ -160,7 +169,10 @@ class SupervisorPipe:
             self._orphaned()
 
     def _orphaned(self) -> None:
+        self.died = True
         self._worker.stop(GRACE + LAST_GRACE)
+        words = "the supervisor has died: process %d ends, and finishes its open batch within %g s, or releases it"
+        log.warning(words, os.getpid(), GRACE, extra={"event": SUPERVISOR_DIED, "seconds": GRACE})
         threading.Event().wait(GRACE)
         self._cancel()
 
@@ -171,13 +183,22 @@ class SupervisorPipe:
 
 
 class LogToSupervisor(logging.Handler):
-    """Sends log records to the supervisor: output of a child would break the live table on the terminal."""
+    """Sends log records to the supervisor: output of a child would break the live table on the terminal.
 
-    def __init__(self, supervisor: SupervisorPipe) -> None:
+    Where the supervisor has died they are written on standard error.
+    """
+
+    def __init__(self, supervisor: SupervisorPipe, log_format: LogFormat) -> None:
         super().__init__()
         self._supervisor = supervisor
+        self._stderr = stderr_handler(log_format)
 
     def emit(self, record: logging.LogRecord) -> None:
+        if self._supervisor.died:
+            self._stderr.emit(record)
+            return
+        if getattr(record, "event", None) in SAID_AT_START:
+            return
         try:
             self._supervisor.send(LogRecord(sendable(record)))
         except Exception:  # of the record: wrong arguments, or a field without a text

@@ -35,10 +35,11 @@ class MySQLErrors(ErrorCodes):
     }
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
+        # 1129: the server blocks this client's host. 2005: mysqlclient's for a host whose name does not resolve.
         # 3032: the member is in offline mode. 3100: it refuses the commit, because it is about to leave its group.
         # 3796 and 3797: it cannot apply, or has not applied in time, what its group has committed.
         # 1047: the member is not in the part of its Galera cluster that has the majority, or has yet to join it.
-        **dict.fromkeys((2002, UNREACHABLE, 1047, 1053, 3032, 3100, 3796, 3797), "server unavailable"),
+        **dict.fromkeys((1129, 2002, UNREACHABLE, 2005, 1047, 1053, 3032, 3100, 3796, 3797), "server unavailable"),
         **dict.fromkeys((1040, 1203, 1226), "too many connections"),
         **dict.fromkeys((_AN_OPTION, 1792, 1836), READ_ONLY),
     }

@@ -20,6 +20,9 @@ _READ_ONLY: Final = "SELECT @@global.read_only, @@global.innodb_read_only"
 _NO: Final = (0, "0", "OFF")
 _MEMBERS: Final = "SELECT member_state FROM performance_schema.replication_group_members"
 _UNREACHABLE_MEMBER: Final = "UNREACHABLE"
+_GALERA: Final = "SHOW GLOBAL VARIABLES WHERE variable_name = 'wsrep_on' AND value = 'ON'"
+_READY: Final = "SHOW GLOBAL STATUS LIKE 'wsrep_ready'"
+"""A member of a Galera cluster answers these also if it is cut off."""
 FRESH: Final = 1.0
 """Seconds for which a pooled connection is not asked again whether its server takes writes."""
 _ASKED: Final = "claimjobs_asked_for_writes"
@@ -31,27 +34,31 @@ BALANCE: Final = "load_balance_hosts"
 class Hosts:
     """The hosts of a URL, as HOST or HOST:PORT. Each attempt to connect tries them in turn."""
 
-    def __init__(self, hosts: tuple[str, ...], balance: str = "disable") -> None:
-        """`balance`: `random` or `disable`. Raises ValueError."""
+    def __init__(self, hosts: tuple[str, ...], balance: str = "disable", *, port: int = 3306) -> None:
+        """`port`: of hosts without one. `balance`: `random` or `disable`. Raises ValueError."""
         parts = [urlsplit(f"//{host}") for host in hosts]
         if not all(part.hostname for part in parts):
             raise ValueError("one of its hosts is empty")
         if balance not in {"random", "disable"}:
             raise ValueError(f"{BALANCE} is {balance!r}: choose random or disable")
-        self._addresses = [{"host": part.hostname, "port": part.port or 3306} for part in parts]
+        self._addresses = [{"host": part.hostname, "port": part.port or port} for part in parts]
         self._balances = balance == "random"
+        self._chooses = len(self._addresses) > 1
+        """One host alone may be a replica from which candidates are read."""
 
     @classmethod
     def of(cls, url: sa.URL) -> Hosts | None:
         """The hosts in the query of a URL (`?host=a:3306&host=b:3306`); None: it has none there."""
         named = url.query.get("host", ())
         balance = str(url.query.get(BALANCE, "disable"))
-        return cls((named,) if isinstance(named, str) else named, balance) if named else None
+        hosts = (named,) if isinstance(named, str) else named
+        return cls(hosts, balance, port=url.port or 3306) if hosts else None
 
     def listen(self, engine: sa.Engine) -> None:
         """Choose a host for each connection of an engine, and again when that host takes writes no more."""
         sa.event.listen(engine, "do_connect", self.connect)
-        sa.event.listen(engine, "checkout", self.leave_if_demoted)
+        if self._chooses:
+            sa.event.listen(engine, "checkout", self.leave_if_demoted)
 
     def connect(self, dialect: Any, _record: Any, arguments: Any, options: dict[str, Any]) -> Any:
         """A connection of the driver to the first host that takes writes. Raises the driver's error if none does."""
@@ -65,7 +72,7 @@ class Hosts:
                     raise  # a wrong password is wrong on every host
                 failures.append(str(error.args[-1]))
                 continue
-            if _takes_writes(connection) and not _is_cut_off(connection):
+            if not self._chooses or (_takes_writes(connection) and not _is_cut_off(connection)):
                 return connection
             connection.close()
             failures.append(f"{address['host']}:{address['port']} {NO_WRITES}")
@@ -92,21 +99,25 @@ def _takes_writes(driver_connection: Any) -> bool:
     except Exception as error:
         if MySQLErrors().broken_kind(error) is None:
             raise
-        return False  # a member of a Galera cluster that is cut off from the majority answers nothing
+        return False
     return all(value in _NO for value in values)
 
 
 def _is_cut_off(driver_connection: Any) -> bool:
-    """Whether it is a member of a group that sees no majority: it takes writes, and no commit ends.
+    """Whether it is a member of a cluster or a group that sees no majority. One of a group takes writes, and no commit
+    ends.
 
-    False if the account may not ask, or the server knows no groups.
+    False if the account may not ask, or the server knows no groups. True if the connection is lost meanwhile.
     """
     try:
+        is_galera = _rows(driver_connection, _GALERA)  # any other MariaDB server is never ready
+        if is_galera and any(value != "ON" for _, value in _rows(driver_connection, _READY)):
+            return True
         states = [state for (state,) in _rows(driver_connection, _MEMBERS)]
     except Exception as error:
         if MySQLErrors().code(error) is None:
             raise
-        return False
+        return MySQLErrors().broken_kind(error) is not None
     return 2 * states.count(_UNREACHABLE_MEMBER) >= len(states) > 0
 
 

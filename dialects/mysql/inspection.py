@@ -107,8 +107,8 @@ class MySQLInspection(Inspection):
 
 
 class MariaDBInspection(MySQLInspection):
-    # It knows no name for the format that it has by default.
-    explain = "EXPLAIN"
+    # It knows no name for the format that it has by default, and shows no partitions there.
+    explain = "EXPLAIN PARTITIONS"
 
     def limit_time(self, connection: sa.Connection, seconds: float) -> None:
         connection.exec_driver_sql(f"SET SESSION max_statement_time = {seconds}, {_waits(seconds)}").close()
@@ -171,7 +171,8 @@ def _read(row: Row) -> TableRead:
     extra = row["Extra"] or ""
     is_scan = row["type"] == "ALL" or (row["type"] == "index" and "filesort" in extra)
     rows = row["rows"]
-    return TableRead(row["table"], row["key"], is_scan, None if rows is None else int(rows))
+    partitions = tuple(filter(None, (row["partitions"] or "").split(",")))
+    return TableRead(row["table"], row["key"], is_scan, None if rows is None else int(rows), partitions)
 
 
 def _table(rows: Sequence[Row]) -> str:

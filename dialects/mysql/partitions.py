@@ -14,6 +14,7 @@ from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.dialects.mysql.keys import PREPARER
 from claimjobs.dialects.partitions import Partitions, Period
+from claimjobs.dialects.types import LAST_PARTITION
 
 _NAMES: Final = sa.text(
     "SELECT partition_name FROM information_schema.partitions WHERE table_schema = coalesce(:schema, database()) "
@@ -22,12 +23,16 @@ _NAMES: Final = sa.text(
 
 
 class MySQLPartitions(Partitions):
-    rest = "pmax"
+    rest = LAST_PARTITION
     # A partition can only be added after the last one, and that has no end: so the last one is divided.
     moves_rows = True
+    needs = "ALTER and DROP on the table, LOCK TABLES on its database"
 
     def names(self, connection: sa.Connection, table: sa.Table) -> Sequence[str]:
         return connection.scalars(_NAMES, {"schema": table.schema, "name": table.name}).all()
+
+    def shown(self, table: sa.Table, name: str) -> str:
+        return name
 
     def part(self, table: sa.Table, name: str) -> sa.TableClause:
         # Without an alias: LOCK TABLES locks a table under the name by which a statement uses it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -23,6 +23,11 @@ _PARTITIONS: Final = sa.text(
     "SELECT DISTINCT partition_expression, subpartition_expression FROM information_schema.partitions "
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
 )
+_ARGUMENTS: Final = sa.text(
+    "SELECT column_name AS name, column_type AS type, data_type AS kind FROM information_schema.columns "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND column_type LIKE '%(%' "
+    "ORDER BY ordinal_position"
+)
 _COLLATIONS: Final = sa.text(
     "SELECT column_name AS name, collation_name AS collation FROM information_schema.columns "
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND collation_name IS NOT NULL"
@@ -34,11 +39,17 @@ class MySQLTableRules(TableRules):
     exact_types = (*TableRules.exact_types, mysql.YEAR, mysql.BIT)
     inexact_types = (*TableRules.inexact_types, sa.Time, mysql.SET)
 
+    longest = 64
+    counted_in = "characters"
+
+    def length(self, name: str) -> int:
+        return len(name)
+
     def unnameable(self, name: str) -> str | None:
         # The server replaces a character beyond U+FFFF by a question mark.
         if strange := [character for character in name if character > "\uffff"]:
             return f"no name can have the character {strange[0]!r}"
-        return "it has more than 64 characters" if len(name) > 64 else None
+        return super().unnameable(name)
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         found = connection.execute(_KIND, {"schema": table.schema, "name": table.name}).first()
@@ -53,6 +64,12 @@ class MySQLTableRules(TableRules):
             return None
         alter = f"ALTER TABLE {PREPARER.format_table(table)} ENGINE=InnoDB"
         return f"is stored by {engine}, an engine without transactions and row locks", alter
+
+    def unreadable_column(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
+        # SQLAlchemy reads an unknown type, but not its arguments.
+        found = connection.execute(_ARGUMENTS, {"schema": table.schema, "name": table.name})
+        known: Any = connection.dialect
+        return next(((row[0], row[1]) for row in found if row[2] not in known.ischema_names), None)
 
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         parts = connection.execute(_PARTITIONS, {"schema": table.schema, "name": table.name}).all()

@@ -97,6 +97,12 @@ class PostgresErrors(ErrorCodes):
     def no_such_database(self, error: BaseException) -> bool:
         return _says(error, 'database "') and _says(error, '" does not exist') and not _says(error, 'role "')
 
+    def is_other_protocol(self, error: BaseException) -> bool:
+        # libpq's words for an answer that no Postgres gives; the second ones with sslmode=disable.
+        return _says(
+            error, "received invalid response to SSL negotiation", "expected authentication request from server"
+        )
+
     def takes_no_writes(self, error: BaseException) -> bool:
         # libpq's words for a server that `target_session_attrs` passes over.
         return _says(error, "session is read-only", "server is in hot standby mode")

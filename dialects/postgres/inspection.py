@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
@@ -42,10 +42,28 @@ _PINS: Final = sa.text(
 _HIDDEN: Final = sa.text(
     "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query = '<insufficient privilege>'"
 )
+# A plan names each partition as a table, and its part of an index as an index.
+_PARTITIONS: Final = sa.text(
+    "SELECT part.relname AS name, root.relname AS whole, "
+    "part.relkind = 'r' AND pg_relation_size(part.oid) < :size AS small "
+    "FROM pg_class part JOIN pg_class root ON root.oid = pg_partition_root(part.oid) "
+    "WHERE part.relispartition AND part.relname = ANY(:names)"
+)
+SMALL: Final = 800_000
+"""Bytes, some thousand rows. A planner reads such a partition as a whole, whatever indexes it has."""
 
 _SCANS: Final = ("Seq Scan", "Parallel Seq Scan")
 
 Node = dict[str, Any]
+Parts = Mapping[str, "Part"]
+
+
+class Part(NamedTuple):
+    """A partition of a table, or of an index."""
+
+    whole: str
+    """The name of the table or of the index."""
+    small: bool
 
 
 class PostgresInspection(Inspection):
@@ -59,8 +77,10 @@ class PostgresInspection(Inspection):
         found = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {sql}", parameters).scalar_one()
         top: Node = found[0]["Plan"]
         nodes = list(_all(top))
-        reads = tuple(read for node in nodes if (read := _read(node)) is not None)
-        return Plan(reads, any(_sorts_a_table(node) for node in nodes), json.dumps(found, indent=1))
+        reads = [read for node in nodes if (read := _read(node)) is not None]
+        parts = _partitions(connection, reads)
+        sorts = any(_sorts_a_table(node, parts) for node in nodes)
+        return Plan(tuple(_by_table(reads, parts)), sorts, json.dumps(found, indent=1))
 
     def rows_read(self, connection: sa.Connection, table: sa.Table) -> int:
         return int(connection.execute(_READ, {"table": PREPARER.format_table(table)}).scalar_one())
@@ -130,10 +150,11 @@ def _input(node: Node) -> Iterator[Node]:
             yield from _input(below)
 
 
-def _sorts_a_table(node: Node) -> bool:
+def _sorts_a_table(node: Node, parts: Parts) -> bool:
     # The rows that a claim returns are sorted at its end: these come from a CTE. An "Incremental Sort" reads an index
     # in its order, and sorts only rows that are equal there.
-    return node["Node Type"] == "Sort" and any("Relation Name" in below for below in _input(node))
+    tables = [below["Relation Name"] for below in _input(node) if "Relation Name" in below]
+    return node["Node Type"] == "Sort" and not all(_is_small(table, parts) for table in tables)
 
 
 def _read(node: Node) -> TableRead | None:
@@ -142,3 +163,29 @@ def _read(node: Node) -> TableRead | None:
         return None
     indexes = [below["Index Name"] for below in (node, *_input(node)) if "Index Name" in below]
     return TableRead(table, indexes[0] if indexes else None, kind in _SCANS, rows)
+
+
+def _partitions(connection: sa.Connection, reads: Sequence[TableRead]) -> Parts:
+    """Those of the tables and the indexes of a plan that are partitions, by their names."""
+    names = [name for read in reads for name in (read.table, read.index) if name is not None]
+    found = connection.execute(_PARTITIONS, {"names": names, "size": SMALL}) if names else ()
+    return {row.name: Part(row.whole, row.small) for row in found}
+
+
+def _by_table(reads: Sequence[TableRead], parts: Parts) -> Iterator[TableRead]:
+    """The reads, those of partitions as one read of their table for each index."""
+    groups: dict[tuple[str, str | None, bool], list[TableRead]] = {}
+    for read in reads:
+        if read.table not in parts:
+            yield read
+            continue
+        index = parts[read.index].whole if read.index is not None and read.index in parts else read.index
+        is_scan = read.is_scan and not _is_small(read.table, parts)
+        groups.setdefault((parts[read.table].whole, index, is_scan), []).append(read)
+    for (table, index, is_scan), found in groups.items():
+        rows = sum(read.rows or 0 for read in found)
+        yield TableRead(table, index, is_scan, rows, tuple(dict.fromkeys(read.table for read in found)))
+
+
+def _is_small(table: str, parts: Parts) -> bool:
+    return table in parts and parts[table].small

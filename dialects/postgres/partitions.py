@@ -21,10 +21,14 @@ class PostgresPartitions(Partitions):
     rest = "default"
     # A new partition is refused if the default one has a row of its time.
     moves_rows = False
+    needs = "the owner of the table"
 
     def names(self, connection: sa.Connection, table: sa.Table) -> Sequence[str]:
         found = connection.scalars(_NAMES, {"name": PREPARER.format_table(table)})
         return [name.removeprefix(f"{table.name}_") for name in found if name.startswith(f"{table.name}_")]
+
+    def shown(self, table: sa.Table, name: str) -> str:
+        return f"{table.name}_{name}"
 
     def part(self, table: sa.Table, name: str) -> sa.TableClause:
         return sa.table(f"{table.name}_{name}", schema=table.schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final
@@ -67,7 +67,7 @@ class PostgresSessions(Sessions):
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
         from psycopg import Pipeline  # noqa: PLC0415 - psycopg is slow to import
 
-        return driver_connection.pipeline() if Pipeline.is_supported() else None  # its C library is older than 14
+        return _left_or_closed(driver_connection) if Pipeline.is_supported() else None  # its C library is older than 14
 
     def read_only_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         found = connection.execute(_SET_READ_ONLY).first()
@@ -110,3 +110,18 @@ class PostgresSessions(Sessions):
     def server_since(self, connection: sa.Connection) -> datetime:
         since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
         return since
+
+
+@contextlib.contextmanager
+def _left_or_closed(driver_connection: Any) -> Iterator[None]:
+    """A pipeline. A connection that cannot leave it is closed: no statement could be sent on it any more.
+
+    So it is when the session ends, or the block is interrupted, and its answers are not all read. What the driver
+    raises then does not tell that the connection is lost.
+    """
+    try:
+        with driver_connection.pipeline():
+            yield
+    finally:
+        if driver_connection.pgconn.pipeline_status:
+            driver_connection.close()

@@ -18,6 +18,10 @@ _KIND: Final = sa.text(
     "(SELECT min(rulename) FROM pg_rewrite WHERE ev_class = main.oid AND ev_type IN ('2', '4') AND ev_enabled <> 'D') "
     "AS rule FROM pg_class AS main WHERE main.oid = to_regclass(:name)"
 )
+_UNLOGGED: Final = sa.text(
+    "SELECT oid::regclass::text FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' AND (oid = "
+    "to_regclass(:name) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))) ORDER BY 1"
+)
 _CHILD: Final = sa.text(
     "SELECT min(inhrelid::regclass::text) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
     "WHERE inhparent = to_regclass(:name) AND relkind <> 'p'"
@@ -47,6 +51,10 @@ class PostgresTableRules(TableRules):
         if found.kind not in _KINDS:
             return None if found.rule is None else _refused_for_rule(found.rule, name)
         return f"is {_KINDS[found.kind]}, whose rows cannot be locked", "name the table that it reads"
+
+    def emptied_by_crash(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        found = connection.scalars(_UNLOGGED, {"name": PREPARER.format_table(table)})
+        return [f"ALTER TABLE {name} SET LOGGED;" for name in found]
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         found: str | None = connection.scalar(_CHILD, {"name": PREPARER.format_table(table)})

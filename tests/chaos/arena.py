@@ -230,6 +230,10 @@ class Arena:
         )
         return {row[0]: int(row[1]) for row in self.ask(open_batches.OWNERS if self.per_batch else in_rows)}
 
+    def ran_since(self, at: float) -> set[int]:
+        """The processes that have executed a job since then."""
+        return {row[0] for row in self.ask("SELECT DISTINCT pid FROM chaos_runs WHERE at > :since", since=at)}
+
     def busy(self, pids: list[int]) -> int:
         """One of these processes that has jobs in hand, as soon as there is one."""
         found: list[int] = []

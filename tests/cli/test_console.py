@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
+import click
 import pytest
 
-from claimjobs.cli.console import age, number
+from claimjobs.cli.console import LOG_FORMAT, URLS, age, number, say
 from claimjobs.database.masking import masked
 
 
@@ -47,3 +50,11 @@ def test_no_password_is_left(url: str, text: str) -> None:
 def test_a_text_without_a_password_stays() -> None:
     text = "table 'jobs' is not in postgresql://app@host/shop: see https://example.org/a"
     assert masked(text, ["postgresql://app@host/shop"]) == text
+
+
+def test_a_message_is_a_record_where_the_log_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with click.Context(click.Command("x")) as context:
+        context.meta.update({LOG_FORMAT: "json", URLS: ["mysql://app:s3cret@host/shop"]})
+        say("using s3cret")
+    found = json.loads(capsys.readouterr().err)
+    assert (found["event"], found["level"], found["message"]) == ("command_says", "INFO", "using ***")

@@ -123,6 +123,19 @@ def test_a_program_gets_the_url_it_names_else_the_variables_else_the_embedded_se
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.parametrize("given", [["--url", ""], ["--url", " "], []])
+def test_an_empty_url_is_refused(data: Path, given: list[str]) -> None:
+    """`--url "$UNSET"` in a crontab worked on another database without a word."""
+    for words in (["status", *given], [*given, "status"], ["setup-tables", "--sql", *given]):
+        ended = claimjobs(*words, env={"CLAIMJOBS_URL": ""})
+        assert ended.code == exits.CONNECTION
+        assert (
+            f"{'the database URL' if given else 'CLAIMJOBS_URL'} is empty: give the URL of a database, or leave"
+            in ended.err
+        )
+    assert not (data / "postgres").exists()
+
+
 def test_the_readmes_program_needs_no_server(data: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "CLAIMJOBS_URL"}
     [program] = [block for block in blocks(README, "python") if not block.file]

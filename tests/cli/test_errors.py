@@ -28,15 +28,35 @@ SECRET = "gehe%40im7"  # an @ in it, as it must be written in a URL
         ("mysql+aiomysql://app:{}@127.0.0.1/shop", "'aiomysql', only with pymysql or mysqldb: write mysql+pymysql://"),
         ("app:{}@127.0.0.1", "cannot be read"),
         ("mysql://app:{}@127.0.0.1:port/shop", "cannot be read"),
+        (
+            "mysql://app:{}@db0:3306/shop?host=db1:3306&host=db2:3306",
+            "the host twice (db0:3306, and db1:3306, db2:3306)",
+        ),
+        ("postgresql://app:{}@db0:5432/shop?host=db1,db2", "the host twice (db0, and db1,db2), and only the option"),
+        (
+            "postgresql://app:{}@db1:5432,db2:5432/shop",
+            "several hosts: postgresql://user:***@/database?host=first:5432",
+        ),
     ],
 )
 @pytest.mark.parametrize("verbose", [(), ("-v",)])
-def test_a_database_that_cannot_be_reached(url: str, said: str, verbose: tuple[str, ...]) -> None:
-    ended = claimjobs(*verbose, "status", "--url", url.format(SECRET))
+@pytest.mark.parametrize("command", ["status", "start-processing"])
+def test_a_database_that_cannot_be_reached(command: str, url: str, said: str, verbose: tuple[str, ...]) -> None:
+    ended = claimjobs(*verbose, command, "--url", url.format(SECRET))
     assert (ended.code, ended.out) == (exits.CONNECTION, "")
     assert said in ended.err
     assert ("Traceback" in ended.err) == bool(verbose)
     assert "im7" not in ended.err
+
+
+def test_a_url_of_candidates_with_two_hosts(database: Backend) -> None:
+    there = sa.make_url(database.url).set(host="127.0.0.1", query={"host": "db1"})
+    twice = there.render_as_string(hide_password=False)
+    claimjobs("setup-tables", "--url", database.url)
+    ended = claimjobs("start-processing", "--url", database.url, "--candidates-url", twice)
+    assert (ended.code, ended.out) == (exits.CONNECTION, "")
+    assert "gives the host twice (127.0.0.1, and db1)" in ended.err
+    assert "Traceback" not in ended.err
 
 
 def test_a_wrong_password(database: Backend) -> None:
@@ -57,6 +77,17 @@ def test_a_url_for_one_database_that_leads_to_another(database: Backend) -> None
     assert ended.code == exits.CONNECTION
     assert "leads to another database" in ended.err
     assert "give a URL such as mysql://" in ended.err
+
+
+@pytest.mark.parametrize("options", [{}, {"sslmode": "disable"}])
+def test_a_url_for_another_kind_of_server(database: Backend, options: dict[str, str]) -> None:
+    if database.name == "postgres":
+        pytest.skip("a MySQL client waits for the greeting of a server, and so does not see what it is")
+    url = sa.make_url(database.url).set(drivername="postgresql", query=options).render_as_string(hide_password=False)
+    ended = claimjobs("status", "--url", url)
+    assert ended.code == exits.CONNECTION
+    assert "what answers there is no Postgres server (" in ended.err
+    assert "check the port, and the URL's kind of database" in ended.err
 
 
 def test_a_database_that_is_not_there(database: Backend) -> None:

@@ -178,7 +178,8 @@ def test_a_mapped_class_brings_its_map_along(tickets: Backend, tmp_path: Path, m
         exits.OK,
         f"tickets: was there\n{shared('was there')}",
     )
-    assert "without the column run_at no job can be delayed or retried: ALTER TABLE tickets ADD COLUMN" in ended.err
+    assert "without the column run_at no job can be delayed, and one that fails is released" in ended.err
+    assert "): ALTER TABLE tickets ADD COLUMN" in ended.err
 
 
 # --- what is said wrongly ------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -236,6 +238,31 @@ def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Ba
     assert len(database.bare_queue("orders").claim()) == 1  # due at once, wherever the producer is
 
 
+def test_a_table_with_records_of_our_own_is_no_table_of_jobs(database: Backend) -> None:
+    database.run("CREATE TABLE items (id INT PRIMARY KEY)")
+    assert claimjobs("setup-tables", "--table", "items", "--side-car", "--url", database.url).code == exits.OK
+    for name in (OWNER_TABLE, "claimjobs_batches", "items_claims"):
+        for words in (("setup-tables",), ("status",), ("setup-tables", "--side-car")):
+            ended = claimjobs(*words, "--table", name, "--url", database.url)
+            assert (ended.code, ended.out) == (exits.TABLE, ""), (name, words, ended)
+            assert f"table {name!r} has the records of claimjobs itself, and no jobs: name another table" in ended.err
+            assert "ALTER" not in ended.err
+            assert "deleted when they are done" not in ended.err
+
+
+def test_a_column_that_cannot_be_read_is_named_in_one_line(database: Backend) -> None:
+    if database.family != "mysql":
+        pytest.skip("no column type with arguments that SQLAlchemy does not know")
+    others = "p POINT, status VARCHAR(16) NOT NULL DEFAULT 'unclaimed', owner_id INT"
+    database.run(f"CREATE TABLE seen (id INT PRIMARY KEY, v VECTOR(3), {others})")
+    for command in ("setup-tables", "status", "setup-tables --recreate --yes"):
+        words = [sys.executable, "-m", "claimjobs", *command.split(), "--table", "seen", "--url", database.url]
+        ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        assert ended.returncode == exits.TABLE, ended.stderr
+        assert "table 'seen' has the column 'v' of type vector(3), which SQLAlchemy cannot read" in ended.stderr
+        assert len(ended.stderr.splitlines()) == 1, ended.stderr
+
+
 @pytest.fixture
 def orders(database: Backend) -> Backend:
     """A table of the user's own, with rows."""
@@ -309,7 +336,9 @@ def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend) -> N
     )
     assert columns(orders) == {"nr", "state", "worker"}
     assert indexes(orders, "orders") == set()
-    assert "without the column attempts no job can fail: ALTER TABLE orders ADD COLUMN attempts" in ended.err
+    assert "without the column attempts a job that fails is released and claimed again without end" in ended.err
+    assert "): ALTER TABLE orders ADD COLUMN attempts" in ended.err
+    assert "fails for the last time is released and claimed again without end" in ended.err  # the map names no dead
     assert "claims have no index: CREATE INDEX orders_claim ON orders (state, nr);" in ended.err
     assert "priorit" not in ended.err  # the map says that there is none
 

@@ -12,9 +12,10 @@ import sqlalchemy as sa
 from servers import Unavailable, programs
 from servers.binaries.recipe import Tls
 from servers.pgbouncer import pgbouncer
-from tests.backends import FAMILIES, Family, Servers
+from tests.backends import Servers
 from tests.certificates import Authority
 from tests.cli.command import Ended, claimjobs
+from tests.flavours import FAMILIES, Family
 
 HOST = "127.0.0.1"
 VERIFIED = {"postgres": "sslmode=verify-full&sslrootcert={ca}", "mysql": "ssl_ca={ca}", "mariadb": "ssl_ca={ca}"}

@@ -25,5 +25,13 @@ class Setting:
     """One after the other, each in the middle of work."""
     most_refusals: float = 1.0
     """The part of claims whose statement or commit the database may refuse."""
+    longest: float = 30.0
+    """Seconds within which work must go on after each fault, on a busy machine."""
+    sweeps: int = 0
+    """The jobs of a killed consumer may wait for so many sweeps over the backlog in addition."""
     refused: str | None = None
     """It cannot work: words of the error with which `start-processing` says so at its start. None: it works."""
+
+    def limit(self, backlog: int, per_second: float) -> float:
+        """Seconds within which work must go on after each fault, at the rate of the row."""
+        return self.longest + self.sweeps * backlog / max(1.0, per_second)

@@ -17,7 +17,8 @@ import sqlalchemy as sa
 
 from claimjobs import Liveness, Queue, make, tables_for
 from servers import Backend, Unavailable
-from servers.network import Host, HostServer, network
+from servers.machine import HostServer
+from servers.network import Host, network
 from tests.chaos.fleet import ROOT
 from tests.cluster.row import run
 from tests.cluster.settings.hosts import SETTINGS, part
@@ -40,7 +41,7 @@ counts where the server's last answer was not received."""
 
 
 @dataclass
-class Place:
+class Machine:
     """A server on one host, and a host that vanishes."""
 
     server: HostServer
@@ -62,11 +63,11 @@ class Place:
 
 
 @pytest.fixture(scope="module", params=["postgres", "mysql"])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest) -> Iterator[Machine]:
     backend = cast("Backend", request.param)
     try:
         with network("database", "other") as hosts, hosts["database"].serve(backend) as server:
-            yield Place(server, hosts["database"], hosts["other"])
+            yield Machine(server, hosts["database"], hosts["other"])
     except Unavailable as reason:
         pytest.skip(str(reason))
 
@@ -82,7 +83,7 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         ("transaction", "work"),
     ],
 )
-def test_what_a_host_held_that_vanished_is_free_after_its_lease(place: Place, way: str, moment: str) -> None:
+def test_what_a_host_held_that_vanished_is_free_after_its_lease(place: Machine, way: str, moment: str) -> None:
     if way == "transaction" and place.server.backend == "mysql":
         for name, value in KERNEL.items():
             _set(place.database, name, value)

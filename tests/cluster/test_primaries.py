@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,18 +26,24 @@ from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.galera import galera
 from servers.group import group
-from servers.replication import run
+from servers.machine import THIS_MACHINE, Machine
+from servers.network import network
+from servers.replication import ask, run, url_of, wait_until
 from servers.server import Server
 from tests.backends import wait_for
 from tests.cli.command import claimjobs
 from tests.cluster.settings.primaries import Primaries
 from tests.conformance.jobs import jobs, names
+from tests.process.command import ROOT, summary
 
-STARTS: dict[str, Callable[[], contextlib.AbstractContextManager[Primaries]]] = {
-    "mysql": lambda: group(single=False),
+STARTS: dict[str, Callable[[Sequence[Machine]], contextlib.AbstractContextManager[Primaries]]] = {
+    "mysql": partial(group, single=False),
     "mariadb": galera,
 }
 ROUNDS = 40
+JOBS = 2_000
+END_SECONDS = 15.0
+"""From SIGTERM to the end of the command, although its member was killed."""
 UNSAFE: dict[str, dict[str, Any]] = {
     "claims='batches'": {"claims": "batches"},
     "hold='transaction'": {"hold": "transaction"},
@@ -46,7 +57,7 @@ def primaries(request: pytest.FixtureRequest) -> Iterator[Primaries]:
     """Three servers that all take writes, with the tables of a queue."""
     with contextlib.ExitStack() as stack:
         try:
-            found = stack.enter_context(STARTS[request.param]())
+            found = stack.enter_context(STARTS[request.param]([THIS_MACHINE] * 3))
         except Unavailable as error:
             pytest.skip(f"no several primaries of {request.param}: {error}")
         engine = sa.create_engine(found.members[0].url)
@@ -199,12 +210,9 @@ def test_a_key_that_two_members_enqueue_is_there_once(primaries: Primaries, queu
 
 
 def test_a_consumer_moves_from_a_member_that_is_killed(primaries: Primaries) -> None:
-    """It goes on with its batch, whose claim the other member has before the consumer looks. Last: it ends a member."""
-    second, *others = primaries.members[1], primaries.members[0], primaries.members[2]
-    hosts = [sa.make_url(member.url) for member in (second, *others)]
-    url = hosts[0]._replace(host=None, port=None)
-    url = url.update_query_dict({"host": tuple(f"{host.host}:{host.port}" for host in hosts)})
-    with Queue(url, liveness=Liveness(lease=10)) as queue:
+    """It goes on with its batch, whose claim the other member has before the consumer looks."""
+    first, second, third = primaries.members
+    with Queue(url_of([second, first, third]), liveness=Liveness(lease=10)) as queue:
         queue.enqueue(jobs(4))
         batch = queue.claim(2)
         id_ = queue.owner_id
@@ -220,3 +228,82 @@ def test_a_consumer_moves_from_a_member_that_is_killed(primaries: Primaries) -> 
         assert time.monotonic() - began < 60
     queue.engine.dispose()
     primaries.bring_back(second)
+
+
+@pytest.mark.parametrize("then", ["it goes on", "it is told to end"])
+def test_the_command_leaves_a_member_that_is_killed(
+    primaries: Primaries, queue_to: Callable[..., Queue], then: str
+) -> None:
+    first, second, third = primaries.members
+    queue = queue_to(first)
+    queue.enqueue(jobs(JOBS))
+    with consumers_of(url_of([second, first, third])) as running:
+        wait_for(lambda: queue.stats().unclaimed < JOBS, "it works", 30)
+        second.kill()
+        if then == "it goes on":
+            wait_for(lambda: queue.stats().unclaimed == 0, "it does all jobs with another member", 60)
+        running.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        out, err = running.communicate(timeout=END_SECONDS)
+    print(f"{first.backend}, {then}: it ended after {time.monotonic() - began:.1f} s")
+    assert running.returncode == 0, err
+    found, stats = summary(out), queue.stats()
+    assert (found["done"], found["unaccounted"]) == (JOBS - stats.unclaimed, 0), err
+    assert (stats.claimed, stats.dead) == (0, 0)
+    primaries.bring_back(second)
+
+
+@contextlib.contextmanager
+def consumers_of(url: str, *options: str, prefix: Sequence[str] = ()) -> Iterator[subprocess.Popen[str]]:
+    """The command with two consumers, which is ended with all its processes."""
+    command = [sys.executable, "-m", "claimjobs", "start-processing", "tests.process.work:whatever"]
+    words = ["--per", "job", "--consumers", "2", "--batch-size", "10", "--on-done", "delete", "--json", *options]
+    with subprocess.Popen(
+        [*prefix, *command, *words],
+        cwd=ROOT,
+        env={**os.environ, "CLAIMJOBS_URL": url},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("kind", STARTS)
+def test_a_member_without_the_majority_is_passed_over(kind: str) -> None:
+    """It is the first host of the URL, and answers consumers: only the other members do not reach it."""
+    try:
+        with network("one", "two", "three", "consumers") as hosts:
+            *machines, own = hosts.values()
+            with STARTS[kind](machines) as primaries:
+                first, second, third = primaries.members
+                make(sa.create_engine(first.url, poolclass=sa.NullPool), tables_for("jobs"))
+                with Queue(first.url) as queue:
+                    queue.enqueue(jobs(JOBS))
+                    queue.engine.dispose()
+                machines[2].cut(*machines[:2])
+                wait_until(lambda: primaries.size == 2 and not reaches_others(third), "it sees no majority")
+                with consumers_of(url_of([third, second, first]), "--drain", prefix=own.prefix) as running:
+                    out, err = running.communicate(timeout=60)
+                assert running.returncode == 0, err
+                assert summary(out)["done"] == JOBS
+                machines[2].heal(*machines[:2])
+                wait_until(lambda: primaries.size == 3 and primaries.is_back(third), "it is a member again")
+                assert ask(third, "SELECT count(*) FROM jobs") == [0]
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+def reaches_others(member: Server) -> bool:
+    """Whether it sees other members. One of a cluster that sees no majority answers nothing."""
+    states = "SELECT count(*) FROM performance_schema.replication_group_members WHERE member_state = 'ONLINE'"
+    try:
+        [seen] = ask(member, states if member.backend == "mysql" else "SELECT 2")
+    except sa.exc.DBAPIError:
+        return False
+    return int(seen) > 1

@@ -24,3 +24,9 @@ def test_the_settings_have_names_of_their_own() -> None:
     names = [setting.name for setting in all_settings()]
     assert names
     assert len(set(names)) == len(names)
+
+
+def test_only_where_jobs_wait_for_sweeps_the_limit_depends_on_the_rate() -> None:
+    by_name = {setting.name: setting for setting in all_settings()}
+    assert by_name["Galera, in order"].limit(10_000, 500) == 30
+    assert by_name["Galera, any order"].limit(10_000, 500) == 30 + 2 * 20

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import threading
 from collections.abc import Iterator
 
 import pytest
 
-from tests.backends import FAMILIES, Backend, Servers
+from tests.backends import Backend, Servers
+from tests.conformance.owners import hearts
 from tests.conformance.sleepers import NEVER
+from tests.flavours import FAMILIES
+
+
+@pytest.fixture
+def no_heart_outlives_its_test() -> Iterator[None]:
+    yield
+    if hearts():  # of a queue that waits for the collector, which looks at all that there is
+        gc.collect()
+
+
+@pytest.fixture
+def every_notifier_ends() -> Iterator[None]:
+    yield
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "claimjobs notifier"]
 
 
 @pytest.fixture

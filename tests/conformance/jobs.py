@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,13 +24,22 @@ def names(found: Iterable[Job]) -> list[str]:
 
 
 @contextmanager
-def counted(engine: sa.Engine) -> Iterator[list[str]]:
-    """The statements and the ends of transactions ("COMMIT", "ROLLBACK") that an engine sends in the block."""
+def counted(engine: sa.Engine, *, of_all_threads: bool = False) -> Iterator[list[str]]:
+    """The statements and the ends of transactions ("COMMIT", "ROLLBACK") that an engine sends in the block.
+
+    Those of other threads are not counted: a heartbeat may come at any moment, if the machine is slow enough.
+    """
     sent: list[str] = []
+    here = threading.get_ident()
+
+    def note(what: str) -> None:
+        if of_all_threads or threading.get_ident() == here:
+            sent.append(what)
+
     listeners: dict[str, Callable[..., Any]] = {
-        "before_cursor_execute": lambda _c, _cursor, statement, *_: sent.append(statement),
-        "commit": lambda _c: sent.append("COMMIT"),
-        "rollback": lambda _c: sent.append("ROLLBACK"),
+        "before_cursor_execute": lambda _c, _cursor, statement, *_: note(statement),
+        "commit": lambda _c: note("COMMIT"),
+        "rollback": lambda _c: note("ROLLBACK"),
     }
     for event, listener in listeners.items():
         sa.event.listen(engine, event, listener)
@@ -38,6 +48,11 @@ def counted(engine: sa.Engine) -> Iterator[list[str]]:
     finally:
         for event, listener in listeners.items():
             sa.event.remove(engine, event, listener)
+
+
+def statements_with(sent: list[str], word: str) -> list[str]:
+    """Those of the statements in which this word stands."""
+    return [statement for statement in sent if word in statement]
 
 
 def way_of_a_claim(backend: Backend) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -40,6 +41,11 @@ def still(queue: Queue) -> Queue:
     """The queue, registered, with its heart stopped."""
     hold_of(queue).heartbeat.stop()
     return queue
+
+
+def hearts() -> list[str]:
+    """The threads that beat for a queue, by their names."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("claimjobs heart")]
 
 
 def owner_row(backend: Backend, owner_id: int) -> Any:

@@ -7,6 +7,7 @@ import json
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -329,6 +330,29 @@ def test_a_search_is_fast_whatever_the_server_expects_in_the_open_batches(backen
         plan = "\n".join(connection.exec_driver_sql(f"EXPLAIN {literal}").scalars())
     backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
     assert "hashed SubPlan" in plan
+
+
+def test_batches_before_a_place_are_not_read(backend: Backend) -> None:
+    """They are open here. If they were closed while a snapshot is held, their dead rows would be read as well."""
+    queue = still(per_batch(backend))
+    queue.enqueue(jobs(5))
+    batches = hold_of(queue)._backend.roles.batches
+    assert batches is not None
+    begun = {"claims": "jobs", "jobs": 1, "since": datetime.now(UTC)}
+    before = [
+        {**THEIRS, **begun, "number": n, "keys": [-n] * 50, "first_key": -n, "last_key": -n} for n in range(1, 401)
+    ]
+    backend.insert(batches.table, before)
+    backend.analyze(BATCHES_TABLE)
+    [key] = batches.key
+    read = {}
+    with backend.engine.connect() as connection:
+        for place in (0, -500):
+            search = sa.select(key).where(key > place, batches.without({key: place}))
+            read[place] = backend.rows_read(connection, search, {})
+    backend.run(f"DELETE FROM {BATCHES_TABLE} WHERE jobs > 0")
+    assert read[0] < 40
+    assert read[-500] > 400
 
 
 def keys_of(batch: Batch) -> list[Any]:

@@ -1,66 +1,21 @@
-"""Connections end, stall and lie about their last commit: work goes on, counted, and told of once."""
+"""Connections end and stall: work goes on, counted, and told of once."""
 
 from __future__ import annotations
-
-import contextlib
-import logging
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, Queue, job_table
-from claimjobs.dialects import Dialect
-from claimjobs.errors import BatchRolledBack, ReadOnly, ServerUnreachable
+from claimjobs import Queue
+from claimjobs.errors import ServerUnreachable
 from claimjobs.options import Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
+from tests.conformance.connections import at_the_end_of, joined, told
 from tests.conformance.jobs import jobs, names
-from tests.conformance.members import limited_user, set_read_only
-from tests.conformance.owners import (
-    age,
-    await_beat,
-    end_session,
-    owner_row,
-    session_of,
-    states,
-    still,
-    stranger_holds,
-)
+from tests.conformance.owners import await_beat, end_session, session_of, states, still, stranger_holds
 
 QUICK = Liveness(lease=2.0)
-PATIENT = Liveness(lease=60.0)
 IMPATIENT = Liveness(patience=0.1)
-
-
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged about connections."""
-    return [record.getMessage() for record in caplog.records if record.name == "claimjobs.connection"]
-
-
-@contextmanager
-def joined(work: Callable[[], Any]) -> Iterator[threading.Thread]:
-    """`work` in a thread that the block is to start; it must soon come to an end after it. Its error is raised."""
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    try:
-        yield thread
-    finally:
-        if thread.ident:
-            thread.join(20)
-    assert not thread.is_alive()
-    if errors:
-        raise errors[0]
 
 
 # --- a session is ended ------------------------------------------------------------------------------------
@@ -109,23 +64,6 @@ def test_between_claim_and_settle(backend: Backend) -> None:
     assert queue.owner_id == me
     assert queue.report.transients == {"connection lost": 1}
     assert states(backend) == ["unclaimed"]
-
-
-@contextmanager
-def at_the_end_of(engine: sa.Engine, word: str, strike: Callable[[], None]) -> Iterator[None]:
-    """Call `strike` once, when the next statement that begins with or holds this word has been answered."""
-    armed = [strike]
-
-    def answered(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        if word in statement and armed:
-            armed.pop()()
-
-    sa.event.listen(engine, "after_cursor_execute", answered)
-    try:
-        yield
-    finally:
-        sa.event.remove(engine, "after_cursor_execute", answered)
-    assert not armed
 
 
 def test_in_the_middle_of_a_claim(backend: Backend) -> None:
@@ -183,127 +121,6 @@ def test_an_interrupted_statement_is_run_again(backend: Backend) -> None:
     assert session_of(backend, queue.owner_id) == session
     assert batch.lost == ()
     assert backend.rows() == []
-
-
-# --- the answer to a commit is lost ------------------------------------------------------------------------
-
-
-@contextmanager
-def answer_lost(engine: sa.Engine, dialect: Dialect, happened: bool, then: Callable[[], None]) -> Iterator[None]:
-    """The line breaks at the next commit: before it was sent, or (`happened`) before its answer came.
-
-    Then `then` is called, before anything is tried again. The driver itself raises what it raises for that.
-    """
-    commit = engine.dialect.do_commit
-    armed = [True]
-
-    def do_commit(line: Any) -> None:
-        if not armed:
-            return commit(line)
-        armed.clear()
-        if happened:
-            commit(line)
-        dialect.sessions.break_connection(line.driver_connection)
-        try:
-            line.cursor().execute("SELECT 1")
-        finally:
-            then()
-        raise AssertionError("the line was not cut")
-
-    engine.dialect.do_commit = do_commit  # type: ignore[method-assign, assignment]
-    try:
-        yield
-    finally:
-        engine.dialect.do_commit = commit  # type: ignore[method-assign]
-    assert not armed
-
-
-both_ways = pytest.mark.parametrize("happened", [True, False], ids=["it happened", "it did not"])
-
-
-@both_ways
-def test_the_answer_to_a_claim_is_lost(backend: Backend, happened: bool) -> None:
-    """No job stays claimed that is in nobody's hand."""
-    engine = backend.new_engine()
-    queue = still(backend.queue(bind=engine))
-    queue.enqueue(jobs(6))
-    me, in_hand = queue.owner_id, queue.claim(1)
-    with answer_lost(engine, backend.dialect, happened, lambda: None):
-        batch = queue.claim(2)
-    assert queue.owner_id == me
-    assert len(batch) == 2
-    claimed = [row["d"] for row in backend.rows() if row["status"] == "claimed"]
-    assert claimed == sorted(names(batch) + names(in_hand))
-    assert queue.report.transients == {"connection lost": 1}
-    for each in (batch, in_hand):
-        each.done()
-        each.settle()
-        assert each.lost == ()
-    assert [(row["status"], row["attempts"]) for row in backend.rows()] == [("unclaimed", 0)] * 3
-
-
-@both_ways
-def test_the_answer_to_a_settle_is_lost(backend: Backend, happened: bool) -> None:
-    """Nothing is reported lost, nothing is counted or written twice."""
-    engine = backend.new_engine()
-    queue = still(backend.queue(bind=engine))
-    queue.enqueue(jobs(5))
-    batch = queue.claim(4)
-    decide(batch)
-    with answer_lost(engine, backend.dialect, happened, lambda: None):
-        batch.settle()
-    assert batch.lost == ()
-    report = queue.report
-    assert (report.done, report.retried, report.released, report.dead, report.lost) == (1, 1, 1, 1, 0)
-    assert report.transients == {"connection lost": 1}
-    assert [(row["d"], row["status"], row["attempts"]) for row in backend.rows()] == [
-        ("0001", "unclaimed", 1),
-        ("0002", "unclaimed", 0),
-        ("0003", "dead", 1),
-        ("0004", "unclaimed", 0),
-    ]
-
-
-def decide(batch: Batch) -> None:
-    batch.done(batch[0])
-    batch.fail(batch[1], "broken")
-    batch.release(batch[2])
-    batch.fail(batch[3], "broken for good", retry=False)
-
-
-@both_ways
-def test_declared_dead_before_a_settle_could_be_tried_again(backend: Backend, happened: bool) -> None:
-    """Whether its own commit happened nobody can tell then: all is reported as lost, nothing written twice."""
-    engine = backend.new_engine()
-    queue, other = still(backend.queue(bind=engine)), still(backend.queue())
-    queue.enqueue(jobs(2))
-    me, batch = queue.owner_id, queue.claim(2)
-    batch.done()
-
-    def dies() -> None:
-        age(backend, me)
-        backend.wait_for(lambda: (other.reclaim(), owner_row(backend, me) is None)[-1], "it is reclaimed")
-
-    with answer_lost(engine, backend.dialect, happened, dies):
-        batch.settle()
-    assert batch.lost == batch.jobs
-    assert queue.report.lost == 2
-    assert queue.owner_id > me
-    assert states(backend) == ([] if happened else ["unclaimed"] * 2)
-
-
-@both_ways
-def test_the_answer_to_a_registration_is_lost(backend: Backend, happened: bool) -> None:
-    """No owner is left behind that nobody is."""
-    engine = backend.new_engine()
-    queue = backend.queue(bind=engine)
-    queue.enqueue(jobs(1))
-    queue.check()
-    commits: list[None] = []
-    with answer_lost(engine, backend.dialect, happened, lambda: commits.append(None)):
-        me = queue.owner_id
-    assert commits
-    assert [owner.id for owner in queue.stats().owners] == [me]
 
 
 # --- locks, and lines that go dead -------------------------------------------------------------------------
@@ -403,137 +220,3 @@ def test_after_stop_a_settle_is_tried_again_for_a_lease_only(backend: Backend) -
         batch.settle()
     assert not batch.settled
     backend.may_leave_owners = True
-
-
-# --- a server of the test's own ----------------------------------------------------------------------------
-
-
-def test_a_server_that_is_killed_and_started_again(own: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    """Under an idle queue, and under a busy one: both go on under their ids, and no job is lost or done twice."""
-    caplog.set_level(logging.WARNING)
-    idle, busy = own.queue("emails", liveness=PATIENT), own.queue(liveness=PATIENT)
-    busy.enqueue(jobs(300))
-    ids = idle.owner_id, busy.owner_id
-    done: list[str] = []
-    lost: list[Any] = []
-    some = threading.Event()
-
-    def work() -> None:
-        for batch in busy.batches(3, drain=True):
-            with batch:
-                done.extend(job.d for job in batch)
-            lost.extend(batch.lost)
-            if len(done) >= 30:
-                some.set()
-
-    with joined(work) as working:
-        working.start()
-        assert some.wait(10)
-        own.server.kill()
-        own.server.restart()
-        own.wait_for(lambda: session_of(own, ids[0]) is not None, "the idle one comes back", 20)
-    assert (idle.owner_id, busy.owner_id) == ids
-    assert lost == []
-    assert sorted(done) == sorted(set(done)) == [job["d"] for job in jobs(300)]
-    assert own.rows() == []
-    assert 2 <= len(told(caplog)) <= 4, "a beginning and an end for each of the two"
-    busy.enqueue(jobs(1))
-    assert busy.stats().unclaimed == 1
-
-
-def test_too_many_connections(own: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    own.make()
-    with limited_user(own, 1) as url:
-        engine = own.new_engine_to(url, poolclass=sa.NullPool)
-        queue = still(own.bare_queue(bind=engine))
-        own.queue().enqueue(jobs(1))
-        end_session(own, queue.owner_id)
-        found: list[Batch] = []
-        with joined(lambda: found.append(queue.claim(1))) as claiming, engine.connect():
-            claiming.start()
-            own.wait_for(lambda: queue.report.transients["too many connections"] >= 2, "it is counted")
-        assert names(found[0]) == ["0000"]
-        assert len(told(caplog)) == 2
-        queue.close()
-
-
-def test_a_server_that_is_read_only_for_a_while(own: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    own.make()
-    with limited_user(own, 9) as url:  # read_only does not bind a user who may do anything
-        engine = own.new_engine_to(url)
-        queue = still(own.bare_queue(bind=engine, liveness=PATIENT))
-        queue.enqueue(jobs(2))
-        batch = queue.claim(1)
-        batch.done()
-        set_read_only(own, "ON")
-        try:
-            with joined(batch.settle) as settling:
-                settling.start()
-                own.wait_for(lambda: queue.report.transients["read only"] >= 1, "it is counted")
-                set_read_only(own, "OFF")
-        finally:
-            set_read_only(own, "OFF")
-        assert batch.lost == ()
-        assert states(own) == ["unclaimed"]
-        assert len(told(caplog)) == 2
-        assert told(caplog)[0].startswith("read only (")
-        queue.close()
-
-
-@pytest.mark.parametrize("hold", ["lease", "transaction"])
-def test_a_server_that_stays_read_only_is_told_as_that_when_patience_ends(own: Backend, hold: Any) -> None:
-    own.make()
-    with limited_user(own, 9) as url:
-        engine = own.new_engine_to(url)
-        queue = own.bare_queue(bind=engine, liveness=IMPATIENT, hold=hold, on_done="delete")
-        queue.enqueue(jobs(2))
-        batch = queue.claim(1)
-        batch.done()
-        set_read_only(own, "ON")
-        try:
-            with contextlib.suppress(ReadOnly, BatchRolledBack):  # on Postgres an open transaction may write still
-                batch.settle()
-            with pytest.raises(ReadOnly, match=r"table 'jobs' can be written.*the URL leads to the primary"):
-                queue.claim(1)
-        finally:
-            set_read_only(own, "OFF")
-        assert names(queue.claim(1)) != []
-        queue.close()
-
-
-# --- much at once ------------------------------------------------------------------------------------------
-
-
-def test_more_jobs_at_once_than_a_statement_has_parameters(database: Backend) -> None:
-    queue = still(database.queue(liveness=PATIENT))
-    queue.enqueue(jobs(66_000))
-    with queue.claim(66_000) as batch:
-        assert len(batch) == 66_000
-        batch.done(*batch.jobs[:33_000])
-    assert batch.lost == ()
-    assert queue.stats().unclaimed == 33_000
-
-
-def small_packets(own: Backend, size: int) -> None:
-    """As an administrator may have set it; for sessions that begin from now on."""
-    if own.family != "postgres":  # which knows no such limit
-        own.run(f"SET GLOBAL max_allowed_packet = {size}")
-
-
-def test_more_at_once_than_a_packet_holds(own: Backend) -> None:
-    """A thousand rows of 6 kB, a thousand errors of 2 kB, packets of 1 MB, as an old configuration has them."""
-    table = job_table("emails", sa.MetaData(), sa.Column("body", sa.Text))
-    own.make(table)
-    small_packets(own, 1 << 20)
-    try:
-        queue = still(own.bare_queue(table, bind=own.new_engine(), liveness=PATIENT))
-        queue.enqueue({"body": "x" * 6_000} for _ in range(1_000))
-        with queue.claim(1_000) as batch:
-            assert len(batch) == 1_000
-            for number, job in enumerate(batch.jobs):
-                batch.fail(job, f"{number} " + "ß" * 5_000, retry=number % 2 == 0)
-        assert batch.lost == ()
-        assert (queue.report.retried, queue.report.dead) == (500, 500)
-        assert queue.report.transients == {}
-    finally:
-        small_packets(own, 64 << 20)

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 
 from claimjobs.options import Liveness
 from tests.backends import Backend
+from tests.conformance.connections import answer_lost
 from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import declare_dead, end_session, hold_of, states, still
 from tests.conformance.refusals import refusal, refused_after
-from tests.conformance.test_connections import answer_lost
 
 LEASE_ONLY = Liveness(session_lock=False)
 
@@ -143,7 +143,7 @@ def test_a_claim_by_transaction_comes_through_a_connection_that_is_lost(backend:
     queue = backend.queue(hold="transaction")
     queue.enqueue(jobs(3))
     queue.claim(1).settle()
-    backend._eye.end_sessions()
+    backend._database.end_sessions()
     with queue.claim(2) as batch:
         assert names(batch) == ["0000", "0001"]
         batch.done()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
 from claimjobs.admin import dead_jobs as graveyard
-from claimjobs.errors import BadPredicate
+from claimjobs.errors import BadPredicate, NotAKey
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import counted, jobs, names
@@ -316,3 +316,27 @@ def test_a_write_locks_only_what_it_names(backend: Backend, way: str) -> None:
         other.execute(sa.select(JOBS).where(JOBS.c.id == keys[10]).with_for_update()).all()
         assert getattr(queue.dead, way)([key for key in keys if key != keys[10]]) == 49
     assert not queue.report.transients
+
+
+def test_what_is_no_key_is_refused_before_anything_is_written(backend: Backend) -> None:
+    backend.make(PAIRS)
+    queue = backend.queue(PAIRS)
+    queue.enqueue([{"region": "eu", "number": 1}, {"region": "eu", "number": 2}])
+    bury(queue, 2)
+    [job, _] = queue.dead.list()
+    for keys in ([("eu", 2), 1], [["eu", 1]], [("eu",)], ["eu"], [job]):
+        for operation in (queue.dead.retry, queue.dead.drop, queue.dead.show):
+            with pytest.raises(NotAKey, match="region, number"):
+                operation(keys)
+    assert queue.dead.count() == 2
+
+
+def test_a_job_is_no_key(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(1))
+    bury(queue, 1)
+    [job] = queue.dead.list()
+    for keys in ([job], [(job.key,) * 2]):
+        with pytest.raises(NotAKey, match="whose key is id"):
+            queue.dead.retry(keys)
+    assert queue.dead.retry([job.key]) == 1

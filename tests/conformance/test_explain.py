@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from claimjobs import Queue, make, side_car_tables
 from claimjobs.explain.subject import SMALL
 from claimjobs.findings import Explanation, Finding
+from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs
 
@@ -74,6 +75,26 @@ def test_an_order_by_an_expression_needs_an_index_of_its_own(backend: Backend) -
     assert "can name no index" in of(explained, "index").says
 
 
+def test_the_partitions_of_a_plan_are_counted_and_the_empty_ones_are_no_warning(backend: Backend) -> None:
+    queue = backend.queue(article_table(partition_by_time="day"))
+    queue.enqueue(jobs(SMALL + 1))
+    backend.analyze()
+    assert queue.owner_id
+    with backend.engine.connect() as connection:
+        parts = backend.dialect.partitions
+        names = [parts.shown(queue.table, name) for name in parts.names(connection, queue.table)]
+    explained = queue.explain()
+    planned = [finding for finding in explained.findings if finding.check.startswith("plan of")]
+    assert [finding for finding in (*planned, of(explained, "index")) if finding.verdict != "ok"] == []
+    last = parts.shown(queue.table, parts.rest)
+    first = min({*names} - {last})
+    assert f"jobs through jobs_claim in {len(names)} partitions ({first} .. {last})" in planned[0].says
+    for finding in planned:
+        assert sum(finding.says.count(name) for name in names) <= 6, finding.says
+    backend.run("DROP INDEX jobs_claim" + ("" if backend.family == "postgres" else " ON jobs"))
+    assert "warning" in {finding.verdict for finding in queue.explain().findings if finding.check.startswith("plan of")}
+
+
 def test_the_plan_of_a_small_table_is_no_warning_but_a_missing_index_is(backend: Backend) -> None:
     queue = filled(backend, rows=3)
     assert queue.explain().verdict in ("ok", "not known")
@@ -123,6 +144,23 @@ def test_a_side_car_is_explained_as_it_claims(backend: Backend) -> None:
         explained = backend.bare_queue("mails", side_car=True, claims=claims).explain()
         assert explained.verdict in ("ok", "not known")
         assert phases <= {phase.name for phase in explained.phases}
+
+
+def test_a_table_that_a_crash_empties_is_a_warning_with_the_statement_that_helps(anywhere: Backend) -> None:
+    queue = anywhere.queue(article_table(partition_by_time="day"), claims="batches")
+    assert "durability" not in {finding.check for finding in queue.explain().findings}
+    with anywhere.engine.connect() as connection:
+        parts = anywhere.dialect.partitions
+        part = parts.shown(queue.table, parts.names(connection, queue.table)[0])
+    emptied = (part, "claimjobs_owners", "claimjobs_batches")
+    for table in emptied:
+        anywhere.run(f"ALTER TABLE {table} SET UNLOGGED")
+    found = [finding for finding in queue.explain().findings if finding.check == "durability"]
+    assert [finding.verdict for finding in found] == ["warning"] * 3
+    assert {*found[0].fix, *found[1].fix, *found[2].fix} == {f"ALTER TABLE {table} SET LOGGED;" for table in emptied}
+    for finding in found:
+        anywhere.run(finding.fix[0].rstrip(";"))
+    assert "durability" not in {finding.check for finding in queue.explain().findings}
 
 
 def test_a_missing_table_and_a_wrong_predicate_will_not_work(backend: Backend) -> None:

@@ -18,10 +18,11 @@ from claimjobs import Queue, make, tables_for
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.replication import Pair, ask, replicated
-from tests.backends import FAMILIES, MAY_BE_MISSING, Backend, Family, wait_for
+from tests.backends import Backend, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import end_session, still, write_owner
+from tests.flavours import FAMILIES, MAY_BE_MISSING, Family
 from tests.process.command import ROOT, summary
 
 SHORT = Liveness(lease=2.0)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from datetime import date
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs import Job, Retry
+from claimjobs.dialects.types import Instant
 from claimjobs.errors import BatchRolledBack
 from claimjobs.options import HOLDS
 from tests.backends import Backend
@@ -63,6 +66,25 @@ def test_a_lost_job_is_not_logged_as_failed(backend: Backend, hold: Any, caplog:
     [record] = logged(caplog)
     assert (record.levelname, record.event, record.attempts, record.key) == ("WARNING", "job_retry", 1, batch[0].key)
     assert 0 < record.retry_in <= 1
+
+
+def test_a_message_has_the_key_as_the_commands_take_it_and_when_the_job_runs_again(
+    backend: Backend, hold: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = (sa.Column(name, sa.Date, primary_key=True) for name in ("day", "due"))
+    owner = (sa.Column("owner_id", sa.Integer), sa.Column("status", sa.String(9), server_default="unclaimed"))
+    optional = (sa.Column("attempts", sa.Integer, server_default="0"), sa.Column("run_at", Instant))
+    sa.Table("parcels", sa.MetaData(), *key, *owner, *optional).create(backend.engine)
+    backend.make()
+    queue = backend.bare_queue("parcels", hold=hold, on_done="delete")
+    queue.enqueue({"day": date(2026, 1, 2), "due": date(2026, 1, n)} for n in (3, 4))
+    with queue.claim() as batch:
+        batch.fail(batch[0], "broken", retry_in=30)
+        batch.fail(batch[1], "broken", retry=False)
+    assert [record.getMessage() for record in logged(caplog)] == [
+        "job 2026-01-02,2026-01-03 failed: broken; it runs again in 30 s",
+        "job 2026-01-02,2026-01-04 is dead: it failed: broken",
+    ]
 
 
 def test_hooks_are_called_with_the_failed_jobs_after_the_commit(backend: Backend, hold: Any) -> None:

@@ -59,6 +59,7 @@ def callbacks_of(queue: Queue) -> int:
     return len(connection.connection._connection_record.finalize_callback)
 
 
+@pytest.mark.timeout(600)
 def test_nothing_grows_with_ten_thousand_claims(backend: Backend) -> None:
     """Most of them find nothing: on the servers' disks, 10,000 batches would take a minute."""
     queue = backend.queue()

@@ -19,9 +19,10 @@ from claimjobs.admin import ledger
 from claimjobs.errors import TableMissing, UnknownDatabase
 from claimjobs.statements.ledger import forget, old_entries
 from claimjobs.table.definitions import LEDGER_TABLE, ledger_table
-from tests.backends import FLAVOURS, Backend
+from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.payer import PAYMENTS, pay, pay_and_die
+from tests.flavours import FLAVOURS
 
 SPAWN = multiprocessing.get_context("spawn")
 Make = Callable[..., Ledger]

@@ -21,8 +21,10 @@ from claimjobs.statements.mark import mark
 from claimjobs.table.claim_index import claim_index
 from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
 from claimjobs.table.roles import ColumnRoles, roles_of
-from tests.backends import FLAVOURS, Backend, Plan, Servers
+from tests.backends import Backend, Servers
 from tests.conformance.jobs import by_hand, jobs
+from tests.flavours import FLAVOURS
+from tests.plans import Plan
 
 JOBS = article_table()
 WAITING = 20_000

@@ -15,7 +15,7 @@ from claimjobs.errors import CrossedFork
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE, article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import still
+from tests.conformance.owners import still, write_owner
 
 JOBS = article_table()
 
@@ -277,6 +277,18 @@ def test_owners_of_another_table_are_not_counted(backend: Backend) -> None:
     queue, elsewhere = backend.queue(), backend.queue("emails")
     assert queue.owner_id != elsewhere.owner_id
     assert [owner.id for owner in queue.stats().owners] == [queue.owner_id]
+
+
+def test_what_is_written_while_stats_are_read_is_not_of_the_future(backend: Backend) -> None:
+    """A heartbeat may be committed after the transaction that reads it has begun."""
+    queue = still(backend.queue())
+    queue.pause()
+    later = queue.now() + timedelta(hours=1)
+    write_owner(backend, queue.owner_id, beat=later, started=later)
+    backend.run("UPDATE claimjobs_queues SET paused = :later", later=later)
+    stats = queue.stats()
+    assert (stats.owners[0].silence, stats.owners[0].age, stats.paused) == (0, 0, 0)
+    queue.resume()
 
 
 def test_an_owner_that_may_be_dead_is_told_as_such(backend: Backend) -> None:

@@ -170,7 +170,7 @@ def test_what_a_call_sends_until_the_job_is_in_hand(backend: Backend, monkeypatc
     sent_before: list[list[str]] = []
     with Consumer(backend, backend.queue(bind=engine, liveness=PATIENT)) as consumer:
         consumer.falls_asleep()
-        with counted(engine) as sent:
+        with counted(engine, of_all_threads=True) as sent:
             consumer.on_batch = lambda: sent_before.append(words(sent))
             backend.queue().enqueue(jobs(1))
             consumer.does("0000")

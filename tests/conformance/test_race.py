@@ -7,9 +7,10 @@ import sqlalchemy as sa
 
 from benchmarks.crew import SPAWN, Worker, gather
 from claimjobs.options import CLAIMS, ClaimsKind
-from tests.backends import FLAVOURS, Backend
+from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.racer import AUDIT, race
+from tests.flavours import FLAVOURS
 
 PROCESSES = 8
 JOBS = 20_000

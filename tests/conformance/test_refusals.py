@@ -95,7 +95,7 @@ def test_a_row_that_a_constraint_refuses_fails_alone(backend: Backend) -> None:
 def test_a_row_that_a_foreign_key_holds_fails_alone(backend: Backend) -> None:
     queue = filled(backend)
     key = {row["d"]: row["id"] for row in backend.rows()}["0001"]
-    backend.run("CREATE TABLE parts (job INTEGER, FOREIGN KEY (job) REFERENCES jobs (id))")
+    backend.run("CREATE TABLE parts (job BIGINT, FOREIGN KEY (job) REFERENCES jobs (id))")
     backend.run("INSERT INTO parts VALUES (:key)", key=key)
     with queue.claim(5) as batch:
         batch.done()
@@ -140,7 +140,7 @@ def test_where_a_transaction_holds_the_jobs_a_row_that_a_foreign_key_holds_is_is
 ) -> None:
     queue = filled(backend, 4, hold="transaction", lock=lock)
     key = {row["d"]: row["id"] for row in backend.rows()}["0001"]
-    backend.run("CREATE TABLE parts (job INTEGER, FOREIGN KEY (job) REFERENCES jobs (id))")
+    backend.run("CREATE TABLE parts (job BIGINT, FOREIGN KEY (job) REFERENCES jobs (id))")
     backend.run("INSERT INTO parts VALUES (:key)", key=key)
     for _ in range(20):
         with contextlib.suppress(BatchRolledBack), queue.claim(4) as batch:

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from claimjobs import Queue, job_table
 from claimjobs.claim.regions import MOST, Region, divided, shuffled
 from claimjobs.claim.strategy import After
+from claimjobs.database.connection import Connector
 from claimjobs.statements.find import ends
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
@@ -99,7 +100,7 @@ def test_a_lone_consumer_reaches_everything_also_what_came_before_its_place(back
     assert None in places
 
 
-def test_claims_go_on_within_a_region_and_a_small_one_is_followed_by_one_from_the_head(
+def test_claims_go_on_within_a_region_and_from_the_last_job_to_the_next_region(
     backend: Backend, monkeypatch: Any
 ) -> None:
     regions = [Region(None, (0, 3)), Region((0, 3), (0, 6)), Region((0, 6), (0, 10))]
@@ -109,10 +110,25 @@ def test_claims_go_on_within_a_region_and_a_small_one_is_followed_by_one_from_th
     assert [taken(queue, 3) for _ in range(4)] == [
         ["0006", "0007", "0008"],
         ["0009"],
-        ["0000", "0001", "0002"],
         ["0003", "0004", "0005"],
+        ["0000", "0001", "0002"],
     ]
     assert taken(queue, 3) == []
+
+
+def test_regions_that_others_have_done_are_not_visited(backend: Backend, monkeypatch: Any) -> None:
+    """Each claim there would begin at the first job that is left, and so would those of all other consumers."""
+    ends = [(0, end) for end in range(10, 101, 10)]
+    regions = [Region(begin, end) for begin, end in zip([None, *ends], ends, strict=False)]
+    monkeypatch.setattr("claimjobs.claim.regions.shuffled", lambda *_: regions[::-1])
+    queue = still(backend.queue(JOBS, **FREE))
+    queue.enqueue(jobs(100))
+    places = begun(queue)
+    assert taken(queue, 2) == ["0000", "0001"]
+    backend.run("DELETE FROM jobs WHERE id BETWEEN 3 AND 75")
+    found = [name for _ in range(12) for name in taken(queue, 2)]
+    assert [place["claimjobs_after_1"] if place else None for place in places[:3]] == [None, 2, 70]
+    assert sorted(found) == [f"{number:04}" for number in range(75, 99)]
 
 
 def test_a_job_that_failed_is_found_behind_the_consumer(backend: Backend) -> None:
@@ -264,11 +280,38 @@ def test_regions_follow_one_another_from_the_head_to_the_last_job(first: Any, la
 
 
 def test_a_consumer_on_one_of_several_primaries_begins_with_the_regions_of_its_share() -> None:
-    regions = divided((1,), (1_000_000,), 100)
-    first = [shuffled(regions, (number, 3))[-20:] for number in range(3)]
-    assert not set(first[0]) & set(first[1]) | set(first[1]) & set(first[2])
-    assert all(set(shuffled(regions, (number, 3))) == set(regions) for number in range(3))
-    assert set(shuffled(regions[:2], (2, 3))) == set(regions[:2])
+    regions = divided((1,), (999_999,), 100, shares=3)
+    for number in range(3):
+        order = shuffled(regions, number)
+        own = [region for region in order if region.share == number]
+        assert order[-len(own) :] == own
+        assert max(region.end for region in own) == (333_333 * (number + 1),)
+        assert set(order) == set(regions)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "ends"),
+    [((1,), (30,), [(10,), (20,), (30,)]), ((1,), (2,), [(1,), (2,)]), ((4,), (4,), [(4,)]), ((0, 1), (2, 9), None)],
+)
+def test_few_jobs_are_divided_into_shares_as_well(first: Any, last: Any, ends: Any) -> None:
+    regions = divided(first, last, 100, shares=3)
+    assert [region.end for region in regions] == (ends or [(0, 9), (1, 9), (2, 9)])
+    assert len({region.share for region in regions}) == len(regions)
+
+
+def test_on_several_primaries_a_consumer_does_its_share_first_and_then_helps_where_jobs_are_left(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No claim begins where others have done all: it would go on to jobs that another one claims at this moment."""
+    monkeypatch.setattr(Connector, "place_among_primaries", lambda _: (1, 3))
+    queue = still(backend.queue(JOBS, **FREE))
+    queue.enqueue(jobs(30))
+    places = begun(queue)
+    assert taken(queue, 5) + taken(queue, 5) == [f"{number:04}" for number in range(10, 20)]
+    backend.run("DELETE FROM jobs WHERE id > 20 OR id < 6")
+    assert sorted(drained(queue, 3)) == [f"{number:04}" for number in range(5, 10)]
+    assert [place["claimjobs_after_1"] if place else None for place in places[:3]] == [10, 15, None]
+    assert 20 not in [place["claimjobs_after_1"] for place in places if place]
 
 
 def test_after_a_refusal_a_claim_is_tried_in_another_region(backend: Backend, monkeypatch: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, SideCar, make, side_car_tables
-from claimjobs.errors import ClaimsMissing
+from claimjobs.errors import ClaimsMissing, UnfitTable
 from claimjobs.table.ddl import ddl
 from tests.backends import Backend
 from tests.conformance.jobs import counted
@@ -78,6 +78,25 @@ def test_a_side_car_may_have_another_name(backend: Backend) -> None:
     make(backend.engine, side_car_tables(backend.engine, "orders", named))
     assert do_all(backend.bare_queue("orders", side_car=named)) == [1, 2]
     assert len(backend.rows("what_is_taken")) == 2
+
+
+def test_a_table_with_a_long_name_has_a_side_car_as_long_as_the_name_of_that_fits(backend: Backend) -> None:
+    longest = backend.dialect.table_rules.longest - len("_claims")
+    names = [letter * 10 + "t" * (longest - 10) for letter in "ab"]
+    names += [f"{names[0]}{'u' * more}" for more in (1, 7)]
+    for name in names:
+        backend.run(f"CREATE TABLE {name} (id INT PRIMARY KEY)")
+        backend.insert(name, [{"id": 1}, {"id": 2}])
+    for name in names[:2]:
+        make(backend.engine, side_car_tables(backend.engine, name))
+        assert do_all(backend.bare_queue(name, side_car=True)) == [1, 2]
+    for name in names[2:]:
+        told = rf"SideCar\(table=.*a table whose name has at most {longest} {backend.dialect.table_rules.counted_in}"
+        with pytest.raises(UnfitTable, match=told):
+            side_car_tables(backend.engine, name)
+        named = SideCar(table=f"short_{len(name)}")
+        make(backend.engine, side_car_tables(backend.engine, name, named))
+        assert do_all(backend.bare_queue(name, side_car=named)) == [1, 2]
 
 
 @pytest.mark.parametrize("other", [{"hold": "transaction"}, {"on_done": "delete"}, {"claims": "batches"}], ids=str)

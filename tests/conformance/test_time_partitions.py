@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,12 +16,13 @@ from claimjobs import Queue, SideCar, job_table, make, tables_for
 from claimjobs.admin import old_partitions
 from claimjobs.admin.upgrade import upgrade
 from claimjobs.dialects.partitions import coming
-from claimjobs.errors import PartitionsNotMade, UnfitTable, UniquePartitioned
+from claimjobs.errors import ReservedName, UnfitTable, UniquePartitioned
 from claimjobs.table import time_partitions
 from claimjobs.table.definitions import article_table
 from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
+from tests.conformance.test_primaries import Primaries
 
 JOBS = article_table(partition_by_time="day")
 DAY = timedelta(days=1)
@@ -60,7 +62,7 @@ def warned() -> Iterator[list[str]]:
     found: list[str] = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
-    log = logging.getLogger("claimjobs.purge")
+    log = logging.getLogger("claimjobs")
     log.addHandler(handler)
     yield found
     log.removeHandler(handler)
@@ -115,10 +117,39 @@ def test_many_jobs_of_other_times_are_not_moved_unasked(
     before = partitions(backend)
     later.purge(100 * DAY)
     assert partitions(backend) == before
-    [message] = warned
+    *_, message = warned
     assert "more than 1 rows" in message
-    with pytest.raises(PartitionsNotMade, match=r"when the queue may wait, run .*TABLE"):
-        time_partitions.make_coming(backend.engine, backend.dialect, JOBS, clock.sql)
+    printed = re.search(r"when the queue may wait, run what (moves|leaves) these rows.*?: (.*TABLE.*)", message)
+    assert printed is not None
+    for statement in printed[2].split("; "):
+        backend.run(statement)
+    warned.clear()
+    missing = {f"p{clock.now:%Y%m%d}"} if printed[1] == "leaves" else set()
+    assert expected(backend, clock.now) - set(partitions(backend)) == missing
+    later.purge(100 * DAY)
+    assert len(warned) == len(missing)
+    assert names(later.claim()) == ["today", "today"]
+
+
+def test_a_time_whose_jobs_have_another_place_already_is_named(
+    later: Queue, backend: Backend, clock: Clock, warned: list[str]
+) -> None:
+    parts = backend.dialect.partitions
+    later.purge(100 * DAY)
+    last_but_one, last = (period.name for period in [*coming("day", clock.now)][-2:])
+    for name in (last_but_one, last):
+        backend.run(parts.removal(JOBS, name))
+    later.enqueue({"d": "far", "e": "", "created": (clock.now + 6 * DAY).replace(hour=1), "run_at": clock.now})
+    later.purge(100 * DAY)
+    assert last in partitions(backend)
+    if parts.moves_rows:
+        assert (warned, set(partitions(backend)) >= expected(backend, clock.now)) == ([], True)
+        return
+    [message] = warned
+    assert f"there is no partition jobs_{last_but_one}, because rows of that time are in the partition" in message
+    with backend.engine.connect() as connection:
+        missing = time_partitions.find_missing(connection, backend.dialect, JOBS, clock.sql)
+    assert [period.name for period in missing.taken] == [last_but_one]
 
 
 def test_an_existing_table_is_not_divided(backend: Backend) -> None:
@@ -127,12 +158,24 @@ def test_an_existing_table_is_not_divided(backend: Backend) -> None:
         backend.make(JOBS)
 
 
+def test_a_payload_column_has_no_name_of_ours() -> None:
+    for name, unit in (("created", "day"), ("run_at", None)):
+        with pytest.raises(ReservedName, match=f"column '{name}' of table 'own' has a name that claimjobs uses"):
+            job_table("own", sa.MetaData(), sa.Column(name, sa.DateTime), partition_by_time=unit)  # type: ignore[arg-type]
+    assert "created" in job_table("own", sa.MetaData(), sa.Column("created", sa.DateTime)).c
+
+
 def test_jobs_cannot_be_unique_in_partitions() -> None:
     def column() -> sa.Column[str]:
         return sa.Column("d", sa.String(10))
 
     with pytest.raises(UniquePartitioned, match=r"'once' cannot be unique .*: leave out `unique` or"):
         job_table("once", sa.MetaData(), column(), unique="d", partition_by_time="day")
+    with pytest.raises(UniquePartitioned):
+        job_table("once", sa.MetaData(), sa.Column("d", sa.String(10), unique=True), partition_by_time="day")
+    for one in (sa.UniqueConstraint("d"), sa.Index("once_d", "d", unique=True)):
+        with pytest.raises(UniquePartitioned):
+            job_table("once", sa.MetaData(), column(), one, partition_by_time="day")
     with pytest.raises(ValueError, match="'hour' is no unit: give one of day, week, month"):
         job_table("once", sa.MetaData(), column(), partition_by_time="hour")  # type: ignore[arg-type]
 
@@ -177,12 +220,13 @@ def test_other_kinds_of_claims_work(backend: Backend, options: dict[str, Any]) -
     backend.make(JOBS)
     if "side_car" in options:
         make(backend.engine, side_car_tables(backend.engine, "jobs"))
-    queue = backend.bare_queue("jobs", **options, on_done="keep")
+    queue = backend.bare_queue("jobs", **options)
     queue.enqueue(jobs(5))
     with queue.claim(2) as batch:
         assert names(batch) == ["0000", "0001"]
         batch.done()
     assert len(queue.claim(10)) == 3
+    assert len(backend.rows("jobs")) == 5  # done jobs are kept by default
 
 
 def test_an_upgrade_makes_a_lost_index_and_else_finds_nothing_to_do(backend: Backend) -> None:
@@ -241,6 +285,22 @@ def test_only_some_jobs_or_dead_ones_are_deleted_without_their_partition(
     assert before <= set(partitions(backend))
 
 
+@pytest.mark.usefixtures("later")
+def test_where_a_lock_does_not_hold_for_all_primaries_jobs_are_deleted_without_their_partition(
+    backend: Backend, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "claimjobs.purge")
+    old(backend, clock, 0, "done", "done", "dead")
+    one_of_several = Primaries().dialect(backend.dialect)
+    queue = backend.queue(JOBS, now=clock.sql, on_done="keep", dialect=one_of_several)
+    before = set(partitions(backend))
+    assert queue.purge(DAY, dry_run=True) == queue.purge(DAY) == 2
+    assert before <= set(partitions(backend))
+    assert [row["d"] for row in backend.rows(JOBS)] == ["0 dead"]
+    assert all("a lock of one primary keeps no other one from it" in line for line in caplog.messages)
+    assert caplog.messages
+
+
 @pytest.mark.parametrize("status", ["unclaimed", "done"])
 def test_a_job_that_comes_before_the_lock_is_not_dropped(
     later: Queue, backend: Backend, clock: Clock, status: str
@@ -285,9 +345,43 @@ def test_a_lock_that_is_not_free_soon_is_given_up_and_jobs_are_deleted(
         other.execute(sa.select(JOBS).limit(1)).all()
         assert later.purge(DAY) == 3
     [message] = warned
+    parts = backend.dialect.partitions
     assert message.startswith(
-        f"partition {min({*before} - {backend.dialect.partitions.rest})!r} of table 'jobs' was not dropped ("
+        f"partition {parts.shown(JOBS, min({*before} - {parts.rest}))!r} of table 'jobs' was not dropped ("
     )
     assert partitions(backend) == before
     assert later.purge(DAY) == 0
     assert set(partitions(backend)) == expected(backend, clock.now)
+
+
+def test_deleting_one_by_one_reads_no_partition_of_a_later_time(backend: Backend, later: Queue, clock: Clock) -> None:
+    old(backend, clock, 1, "done", "dead")
+    old(backend, clock, 5, *["done"] * 50)
+    sent: list[tuple[str, Any]] = []
+
+    def remember(_c: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+        if statement.startswith("SELECT") and "owner_date" in statement and "LIMIT" in statement:
+            sent.append((statement, parameters))
+
+    sa.event.listen(later.engine, "before_cursor_execute", remember)
+    assert later.purge(LATER - 3 * DAY) == 1
+    sa.event.remove(later.engine, "before_cursor_execute", remember)
+    [(page, parameters)] = sent
+    with later.engine.connect() as connection:
+        how = {"mysql": "FORMAT=TRADITIONAL ", "mariadb": "PARTITIONS "}.get(backend.name, "")
+        plan = "\n".join(str(row) for row in connection.exec_driver_sql(f"EXPLAIN {how}{page}", parameters))
+    names = [period.name for period in coming("day", clock.now - LATER)]
+    assert names[1] in plan
+    assert names[5] not in plan
+
+
+def test_jobs_of_a_partition_that_is_not_over_stay_for_the_purge_that_drops_it(
+    backend: Backend, later: Queue, clock: Clock
+) -> None:
+    """Deleted one by one today, half of a day would be gone before its partition could be dropped tomorrow."""
+    for day in (0, 1):
+        old(backend, clock, day, "done", "done")  # at noon
+    age = clock.now - (clock.now - LATER + DAY).replace(hour=18)
+    assert later.purge(age, dry_run=True) == later.purge(age) == 2
+    assert [row["d"] for row in backend.rows()] == ["1 done", "1 done"]
+    assert later.purge(age, where=sa.true()) == 2

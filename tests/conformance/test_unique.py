@@ -14,9 +14,10 @@ from sqlalchemy.orm import Session
 from benchmarks.crew import SPAWN, Worker, gather
 from claimjobs import Queue, job_table
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
-from tests.backends import FLAVOURS, Backend
+from tests.backends import Backend
 from tests.conformance.jobs import counted
 from tests.conformance.sender import VISITS, send
+from tests.flavours import FLAVOURS
 
 KEY = ("customer", "day")
 

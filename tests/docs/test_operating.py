@@ -6,8 +6,9 @@ import re
 
 import sqlalchemy as sa
 
-from tests.backends import FLAVOURS, Backend
+from tests.backends import Backend
 from tests.docs.markdown import OPERATING, Block, blocks
+from tests.flavours import FLAVOURS
 
 TITLES = {"postgres": "Postgres", "mysql": "MySQL", "mariadb": "MariaDB"}
 SQL = blocks(OPERATING, "sql")

@@ -13,7 +13,7 @@ import claimjobs
 from claimjobs.cli import exits
 from claimjobs.dialects import DIALECTS
 from claimjobs.options import Liveness, Retry
-from docs import make_chaos, make_commands, make_mutants, make_sql
+from docs import make_chaos, make_commands, make_mutants, make_sql, sql_statements
 from tests.docs.commands import every
 from tests.docs.markdown import COMMANDS, DBA, MANUAL, PAGES, ROOT, anchors, blocks, links, table
 
@@ -58,13 +58,13 @@ def test_the_page_of_mutants_is_fresh() -> None:
     assert make_mutants.PAGE.read_text(encoding="utf-8") == make_mutants.page(), "run `python -m docs.make_mutants`"
 
 
-@pytest.mark.parametrize("family", make_sql.URLS)
+@pytest.mark.parametrize("family", sql_statements.URLS)
 def test_the_page_of_sql_shows_what_the_library_compiles(family: str) -> None:
     title = DIALECTS["postgresql" if family == "postgres" else family].title
     text = make_sql.PAGE.read_text(encoding="utf-8")
     section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     shown = re.findall(r"```sql\n(.*?)\n```", section, re.DOTALL)
-    compiled = [*make_sql.statements(family).values(), make_sql.tables(family)]
+    compiled = [*sql_statements.statements(family).values(), make_sql.tables(family)]
     assert shown == compiled, "run `python -m docs.make_sql`"
 
 

@@ -57,7 +57,8 @@ def test_the_mail_that_cannot_be_sent_is_tried_again_later(shop: Shop, monkeypat
     ten = _with("ends after queue.stop()")
     shop.run(ten.text, str(ten))
     [row] = shop.backend.rows("emails")
-    assert (row["address"], row["status"], row["attempts"]) == ("a3@example.org", "unclaimed", 1)
+    assert (row["address"], row["status"]) == ("a3@example.org", "unclaimed")
+    assert row["attempts"] == shop.sent.count("a3@example.org") >= 1  # more than one where the program runs for seconds
     assert row["last_error"] == "SMTPException: mailbox full"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from docs import make_sql
+from docs import sql_statements
 from docs.sql_format import formatted
 from docs.sql_texts import TEXTS
 
@@ -39,7 +39,7 @@ def test_each_clause_and_each_table_expression_has_a_line_of_its_own() -> None:
     assert formatted(READ) == READ
 
 
-@pytest.mark.parametrize("family", make_sql.URLS)
+@pytest.mark.parametrize("family", sql_statements.URLS)
 def test_each_statement_has_a_sentence_that_says_what_it_is_for(family: str) -> None:
-    assert set(make_sql.statements(family)) - set(TEXTS) == set()
+    assert set(sql_statements.statements(family)) - set(TEXTS) == set()
     assert all(purpose.endswith((".", "?")) for _, purpose in TEXTS.values())

@@ -10,7 +10,7 @@ import pytest
 
 from claimjobs import Columns
 from claimjobs.errors import ClaimjobsError
-from tests.backends import FAMILIES, Family
+from tests.flavours import FAMILIES, Family
 
 Way = Literal["lease", "transaction", "side-car", "advisory"]
 WAYS: Final[tuple[Way, ...]] = ("lease", "transaction", "side-car", "advisory")

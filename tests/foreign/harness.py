@@ -14,7 +14,8 @@ from claimjobs import Batch, Queue, make
 from claimjobs.dialects import Dialect
 from claimjobs.table.definitions import shared_tables
 from claimjobs.table.side_car_table import side_car_tables
-from tests.backends import FLAVOURS, Backend, Family, Servers
+from tests.backends import Backend, Servers
+from tests.flavours import FLAVOURS, Family
 from tests.foreign.cases import QUEUE, Case, Way
 
 OPTIONS: dict[Way, dict[str, Any]] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.backends import Family
+from tests.flavours import Family
 from tests.foreign import names
 from tests.foreign.cases import Case, Way, each
 from tests.foreign.harness import Places, run

@@ -18,29 +18,35 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "queue/claimer queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
         "statements/claim statements/column_encoding",
         "unit/test_overfetch test_claim test_contention test_turn test_cursor test_cut_claims test_transaction "
-        "test_pickup test_columns test_locks test_liveness test_unreadable test_fit test_tables",
+        "test_transaction_lost test_key_only test_pickup test_columns test_locks test_liveness test_declared_dead "
+        "test_reclaim test_unreadable test_fit test_tables",
     ),
     "settle": (
         "batch/settle batch/batch batch/refusals batch/still_due options statements/settle",
         "unit/test_batch unit/test_retry test_settle test_retry test_batch test_on_done test_owners test_transaction "
-        "test_dead test_bulk test_turn test_side_car test_side_car_transaction test_refusals test_leave",
+        "test_transaction_lost test_key_only test_dead test_bulk test_bulk_bad_rows test_bulk_copies test_turn "
+        "test_side_car test_side_car_transaction test_refusals test_leave",
     ),
     "holds": (
         "lease/lease_hold batch/transaction_hold database/connection database/attempts database/fair_lock",
-        "unit/test_fair_lock test_cut_claims test_transaction test_owners test_turn test_outage test_connections "
-        "test_liveness test_calls",
+        "unit/test_fair_lock test_cut_claims test_transaction test_transaction_lost test_key_only test_owners "
+        "test_turn test_outage test_connections test_lost_answers test_unavailable test_large_batches test_liveness "
+        "test_declared_dead test_reclaim test_calls",
     ),
     "owners": (
         "lease/owner lease/registry options lease/heartbeat statements/owners",
-        "unit/test_watch test_owners test_outage test_two_databases test_liveness test_cut_claims test_sleep",
+        "unit/test_watch test_owners test_outage test_two_databases test_liveness test_declared_dead test_reclaim "
+        "test_cut_claims test_sleep test_wake",
     ),
     "reclaim": (
         "lease/reaper workers/reclaim_thread",
-        "test_owners test_outage test_two_databases test_liveness cli/test_reclaim test_dead",
+        "test_owners test_outage test_two_databases test_liveness test_declared_dead test_reclaim cli/test_reclaim "
+        "test_dead",
     ),
     "wake": (
         "enqueue/notifier lease/sleeper lease/idle_checks queue/batch_loop queue/idle_backoff statements/idle",
-        "unit/test_idle unit/test_rounds test_calls test_sleep test_idle test_liveness",
+        "unit/test_idle unit/test_rounds test_calls test_sleep test_wake test_idle test_liveness test_declared_dead "
+        "test_reclaim",
     ),
     "dialects": (
         "dialects/base dialects/sessions dialects/error_codes dialects/mariadb "
@@ -49,8 +55,9 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "dialects/postgres/dialect dialects/postgres/errors dialects/postgres/sessions dialects/postgres/key_locks "
         "dialects/postgres/waking dialects/postgres/encoding dialects/postgres/table_rules",
         "unit/test_connect unit/test_decoder test_claim test_settle test_two_databases test_calls test_columns "
-        "test_locks test_transaction test_connections test_timeouts test_wire test_unreadable test_assign "
-        "test_errors test_unique",
+        "test_locks test_transaction test_transaction_lost test_key_only test_connections test_lost_answers "
+        "test_unavailable test_large_batches test_timeouts test_wire test_unreadable test_assign test_errors "
+        "test_unique",
     ),
 }
 """For each part of the protocol: modules of the package, then files of tests (of tests/conformance, where no folder is

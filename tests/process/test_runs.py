@@ -51,11 +51,9 @@ def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path)
     assert (found["done"], found["failed"], found["left"]) == (40, 1, 1)
     assert adds_up(found)
     retried, dead = database.rows()
-    assert (retried["status"], retried["attempts"], retried["last_error"]) == (
-        "unclaimed",
-        1,
-        "ValueError: bad payload",
-    )
+    again = found["total"]["retried"]  # one, or more where the drain takes longer than a wait
+    assert (retried["status"], retried["last_error"]) == ("unclaimed", "ValueError: bad payload")
+    assert retried["attempts"] == again >= 1
     assert (dead["status"], dead["attempts"]) == ("dead", 5)
     assert "failed: ValueError: bad payload" in err
 
@@ -105,7 +103,7 @@ def test_verbose_tells_every_failure_and_where_it_was_raised(anywhere: Backend, 
     with started(anywhere, tmp_path, *options, verbose=True) as command:
         code, _, err = command.end()
     assert code == 0
-    assert err.count("failed: ValueError: bad payload\n") == 3
+    assert err.count("failed: ValueError: bad payload; it runs again in ") == 3
     assert err.count("in note_job") == 3
 
 
@@ -193,7 +191,7 @@ def test_a_handler_that_decides_nothing_is_told_of(anywhere: Backend, tmp_path: 
 
 def test_a_drain_says_what_waits_for_its_retry(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue([*rows(3, d="bad"), *rows(5)])
-    words = (f"{HANDLERS}:note_job", "--consumers", "1", "--drain")
+    words = (f"{HANDLERS}:postpone_bad", "--consumers", "1", "--drain")
     with started(anywhere, tmp_path, *words) as command:
         code, out, err = command.end()
     assert code == 0

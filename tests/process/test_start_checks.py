@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs
@@ -17,3 +22,40 @@ def test_a_run_without_an_index_warns_once_with_the_statement_that_helps(databas
     assert "add one: CREATE INDEX jobs_claim ON jobs" in warning
     database.run(warning[warning.index("CREATE INDEX") :].rstrip(";"))
     assert "index" not in claimjobs(*words).err
+
+
+def test_a_run_says_at_its_start_and_at_its_end_that_no_job_can_be_dead(database: Backend, tmp_path: Path) -> None:
+    """The commands in its lines name the map that was given, also in those of a consumer."""
+    columns = "state SMALLINT NOT NULL DEFAULT 0, worker INT, attempts INT, d VARCHAR(9)"
+    database.run(f"CREATE TABLE orders (nr INT PRIMARY KEY, {columns})")
+    database.run("INSERT INTO orders (nr, attempts, d) VALUES (1, 4, 'bad')")
+    database.make("jobs")
+    described = tmp_path / "orders.toml"
+    roles, states = 'status = "state"\nowner_id = "worker"', "unclaimed = 0\nclaimed = 1\ndone = 2"
+    described.write_text(f'table = "orders"\non_done = "keep"\n[columns]\n{roles}\n[states]\n{states}\n')
+    words = ("start-processing", "tests.process.work:note_job", "--map", described, "--generators", "0", "--drain")
+    ended = claimjobs(*map(str, words), "--consumers", "1", "--url", database.url)
+    warned, *later = [line for line in ended.err.splitlines() if "no value of column 'state'" in line]
+    assert "a job that fails for the last time is released and claimed again without end" in warned
+    assert "[states] of the map file" in warned
+    assert later, ended.said
+    commands = [line for line in ended.said.splitlines() if "`claimjobs setup-tables" in line]
+    assert len(commands) > 1
+    assert all(f"--map {described}`" in line for line in commands), commands
+
+
+def test_what_is_logged_before_the_run_is_in_the_format_of_the_log_and_comes_once(database: Backend) -> None:
+    database.queue().enqueue(jobs(3))
+    words = ("start-processing", "--generators", "0", "--drain", "--consumers", "2", "--url", database.url)
+    ended = run(*words, "--candidates-url", database.url, "--log-format", "json")
+    events = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
+    assert (ended.returncode, events[0], events.count("replica_takes_writes")) == (0, "replica_takes_writes", 1)
+    ended = run(*words, "--candidates-url", database.url)
+    [warning] = [line for line in ended.stderr.splitlines() if "takes writes" in line]
+    assert warning.startswith("WARNING: table jobs: candidates come from a server that takes writes")
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own: here pytest has the log."""
+    command = [sys.executable, "-m", "claimjobs", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

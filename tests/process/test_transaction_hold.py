@@ -76,7 +76,7 @@ def test_a_lost_connection_frees_the_batch_and_ends_no_consumer(database: Backen
     with started(database, tmp_path, *options, "--json") as command:
         database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun", 60)
         database.engine.dispose()
-        database._eye.end_sessions()
+        database._database.end_sessions()
         command.gate.touch()
         code, out, err = command.end(120)
     found = summary(out)

@@ -61,6 +61,13 @@ def note_job(job: Job) -> None:
     _note("done", job)
 
 
+def postpone_bad(batch: Batch) -> None:
+    """Do the jobs of a batch; those of `d = 'bad'` fail, and are not due again before the run ends."""
+    for job in batch:
+        if job.d == "bad":
+            batch.fail(job, "bad payload", retry_in=3600.0)
+
+
 def note_failed(job: Job, error: BaseException | str) -> None:
     """A hook, which fails itself for a job of `d = 'worse'`."""
     _note("failed", job)

@@ -75,6 +75,22 @@ def test_a_host_that_is_cut_off_is_not_heard_until_it_is_healed(hosts: dict[str,
     assert answer(one, two.address) == ""
 
 
+def test_two_hosts_that_are_cut_off_from_each_other_are_heard_by_others() -> None:
+    try:
+        with network("one", "two", "three") as hosts:
+            one, two, three = hosts.values()
+            with python(two, LISTEN) as listening:
+                assert listening.stdout is not None
+                assert listening.stdout.readline() == "listening\n"
+                two.cut(one)
+                assert (answer(one, two.address), answer(three, two.address)) == ("", "hello")
+                two.heal(one)
+                assert answer(one, two.address) == "hello"
+                listening.kill()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
 def test_nothing_is_left_of_a_network_whose_program_is_killed(hosts: dict[str, Host]) -> None:
     root = Path(__file__).parents[2]
     with subprocess.Popen([sys.executable, "-c", KEEP], cwd=root, stdout=subprocess.PIPE, text=True) as program:

@@ -86,6 +86,17 @@ def test_what_is_said_before_the_answer_is_one_round_trip() -> None:
         assert proxy.round_trips_between(between, time.monotonic()) == 2
 
 
+def test_what_is_said_after_the_answer_and_not_answered_is_no_round_trip() -> None:
+    with Echo() as echo, Proxy(echo.url) as proxy, client(proxy) as line:
+        assert ask(line) == ASK
+        line.sendall(ASK[:1])
+        wait_for(lambda: echo.heard == len(ASK) + 1, "it arrives")
+        assert proxy.round_trips == 1
+        line.sendall(ASK[1:])
+        assert line.recv(len(ASK), socket.MSG_WAITALL) == ASK
+        assert proxy.round_trips == 2
+
+
 def test_a_round_trip_takes_the_delay_longer() -> None:
     with Echo() as echo, Proxy(echo.url, 0.05) as proxy, client(proxy) as line:
         began = time.monotonic()

@@ -12,6 +12,7 @@ from sqlalchemy.dialects import mysql
 from claimjobs import Queue
 from claimjobs.database.connect import engine_of, parse
 from claimjobs.dialects.mysql import MySQL
+from claimjobs.dialects.mysql.hosts import Hosts
 from claimjobs.errors import DriverMissing, DriverUnsupported, UnknownDatabase
 
 SECRET = "Tr0ub4dor-3"
@@ -64,6 +65,41 @@ def test_an_unknown_database_is_told_with_an_example_and_no_password(url: str) -
     while error:
         assert SECRET not in str(error)
         error = error.__cause__
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://app:x@{}@host:3306/shop",
+        "postgresql://app:x@{}@host/shop",
+        "postgresql://app:x@{}/y@host/shop",
+        "postgresql://app:x@y?{}@host/shop",
+        "mysql://app:x@y:{}@host/shop",
+        "mysql://app:x@[{}@host/shop",
+        "mysql://app/x:{}@host/shop",
+        "mysql://app:x@host/shop?password={}@y",
+        "mysql://host:3306/shop?user=app&password=x@{}",
+        "postgresql://[::1]/shop?user=app&password=x@{}",
+        sa.URL.create("mysql", "app", "x", f"{SECRET}@host"),
+    ],
+)
+def test_an_at_sign_that_would_make_a_host_of_a_password_is_refused(url: str | sa.URL) -> None:
+    given = url.format(SECRET) if isinstance(url, str) else url
+    with pytest.raises(UnknownDatabase, match=r"cannot be read.*(@ as %40|give one such as)") as raised:
+        engine_of(given)
+    assert SECRET not in f"{raised.value} {raised.value.__cause__}"
+
+
+@pytest.mark.parametrize("password", ["x/y", "x:y", "x#y", "x?y", "x[y", "x]y", "/x", "x?y=z&w", "%40x"])
+def test_a_password_that_is_not_quoted_is_read_whole_if_there_is_one_way_to_read_it(password: str) -> None:
+    for scheme in ("mysql", "postgresql"):
+        parsed = parse(f"{scheme}://app:{password}@host:1/shop?note=y")
+        assert (parsed.password, parsed.host, parsed.database) == (password.replace("%40", "@"), "host", "shop")
+
+
+@pytest.mark.parametrize("url", ["mysql://host/shop?user=app&note=a@b", "postgresql://app@server:x@host/shop"])
+def test_an_at_sign_that_is_no_riddle_stays(url: str) -> None:
+    assert parse(url).host == "host"
 
 
 def test_an_engine_of_another_database_is_refused() -> None:
@@ -151,3 +187,40 @@ def test_a_host_of_several_that_cannot_be_read_is_told(host: str) -> None:
     with pytest.raises(UnknownDatabase, match="the driver cannot use this URL") as raised:
         engine_of(f"mysql://app:{SECRET}@/shop?host=db0&host={host}")
     assert SECRET not in str(raised.value)
+
+
+TWICE = {
+    "db0:5432/shop?host=db1,db2": "gives the host twice (db0, and db1,db2)",
+    "db0/shop?host=db1:5432&host=db2:5432": "gives the host twice (db0, and db1:5432, db2:5432)",
+    "db0/shop?host=db0": "gives the host twice (db0, and db0)",
+    "db0:5432/shop?host=db1&host=db2": "gives the host twice (db0:5432, and db1, db2)",
+    ":5432/shop?host=db1&host=db2": "gives the host twice (:5432, and db1, db2)",
+    "db0:5432/shop?port=5433": "gives the port twice (5432, and 5433)",
+    "db0/shop?user=root": "gives the username twice (app, and root)",
+    "db0/shop?database=other": "gives the database twice (shop, and other)",
+}
+
+
+@pytest.mark.parametrize("scheme", ["mysql", "mariadb", "postgresql"])
+@pytest.mark.parametrize("rest", TWICE)
+def test_a_part_of_a_url_that_an_option_gives_again_is_refused(scheme: str, rest: str) -> None:
+    """Every driver would get the option, and never see the host in front."""
+    with pytest.raises(UnknownDatabase) as raised:
+        engine_of(f"{scheme}://app:{SECRET}@{rest}")
+    assert TWICE[rest] in str(raised.value)
+    assert "only the option would be used: leave out one" in str(raised.value)
+    assert ("host=first:5432&host=second:5432" in str(raised.value)) == ("host=" in rest)
+    assert SECRET not in str(raised.value)
+
+
+def test_a_database_that_only_an_option_names_is_given_once() -> None:
+    assert engine_of("postgresql:///?host=/var/run/postgresql&dbname=shop").url.query["dbname"] == "shop"
+
+
+def test_a_port_in_front_is_that_of_one_host_among_the_options() -> None:
+    engine = engine_of(f"postgresql://app:{SECRET}@:5433/shop?host=/run/postgresql")
+    _, options = engine.dialect.create_connect_args(engine.url)
+    assert (options["host"], options["port"]) == ("/run/postgresql", 5433)
+    hosts = Hosts.of(sa.make_url(f"mysql://app:{SECRET}@:3307/shop?host=db1"))
+    assert hosts is not None
+    assert hosts._addresses == [{"host": "db1", "port": 3307}]

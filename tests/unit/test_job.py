@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+import re
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from claimjobs import Job
+from claimjobs.errors import NotInBatch, OutcomeRefused
 
 JOB = Job(7, {"id": 7, "address": "a@b", "key": "its own", "items": 3})
 
@@ -18,6 +22,25 @@ def test_columns_are_items_and_attributes() -> None:
     assert JOB["key"] == "its own"
     assert dict(JOB) == {"id": 7, "address": "a@b", "key": "its own", "items": 3}
     assert (len(JOB), list(JOB), "address" in JOB) == (4, ["id", "address", "key", "items"], True)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (7, "7"),
+        ("a,b", "a,b"),
+        ("a\nb", r"'a\nb'"),
+        ("", "''"),
+        (b"\0", "AA=="),
+        (("a,b", 7), '"a,b",7'),
+        ((6, datetime(2026, 11, 23, 22, 53, tzinfo=UTC)), "6,2026-11-23T22:53:00+00:00"),
+    ],
+)
+def test_a_message_names_it_by_its_key_as_the_commands_take_it(key: Any, text: str) -> None:
+    with pytest.raises(AttributeError, match=f"^job {re.escape(text)} has no column 'colour'"):
+        _ = Job(key, {}).colour
+    assert str(NotInBatch(key)).startswith(f"job {text} is not")
+    assert f"the outcome of job {text} of table" in str(OutcomeRefused("emails", {key: "too long"}))
 
 
 def test_a_column_that_is_not_there() -> None:

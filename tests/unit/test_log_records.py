@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import pickle
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ FIELDS = {
     "attempts": 5,
     "at": date(2026, 1, 2),
     "thing": Secret(),
+    "instant": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
     "rate": float("nan"),
     "level": "not the level",
 }
@@ -41,7 +42,7 @@ def record() -> logging.LogRecord:
     with pytest.raises(ValueError, match="bad payload") as caught:
         int("bad payload")
     raised = (caught.type, caught.value, caught.tb)
-    return log.makeRecord(log.name, logging.ERROR, __file__, 1, "job %r is dead", (7,), raised, extra=FIELDS)
+    return log.makeRecord(log.name, logging.ERROR, __file__, 1, "job %s is dead", (7,), raised, extra=FIELDS)
 
 
 def test_a_line_of_json_has_the_fields_and_the_traceback(record: logging.LogRecord) -> None:
@@ -52,6 +53,7 @@ def test_a_line_of_json_has_the_fields_and_the_traceback(record: logging.LogReco
     assert (found["level"], found["logger"], found["event"]) == ("ERROR", "claimjobs.settle", "job_dead")
     assert (found["message"], found["key"], found["attempts"]) == ("job 7 is dead", ["a", 7], 5)
     assert (found["at"], found["thing"], found["rate"]) == ("2026-01-02", "as text", "nan")
+    assert found["instant"] == "2026-01-02T03:04:00+00:00"
     assert "in record\n" in found["traceback"]
     assert found["traceback"].endswith("base 10: 'bad payload'")
 

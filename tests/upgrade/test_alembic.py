@@ -15,6 +15,8 @@ from claimjobs import job_table, make, tables_for
 from claimjobs.table.definitions import SHARED_TABLES, claims_table, ledger_table
 from tests.backends import Backend
 
+THEIRS = {"theirs", "theirs_default"}
+
 
 def proposals(backend: Backend, metadata: sa.MetaData, include: Callable[..., bool] | None) -> list[Any]:
     """What autogenerate proposes for this metadata."""
@@ -32,28 +34,34 @@ def emails(*more: sa.Column[Any]) -> sa.MetaData:
 
 @pytest.fixture
 def made(database: Backend) -> Backend:
-    """A database with tables of all kinds, and one of somebody else's."""
+    """A database with tables of all kinds, and some of somebody else's."""
     side_car = claims_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)])
     described = emails().tables["emails"]
     make(database.engine, [*tables_for(described), tables_for("jobs")[0], side_car, ledger_table()])
-    database.run("CREATE TABLE theirs (id INTEGER PRIMARY KEY)")
+    [parted, *_] = tables_for("parted", partition_by_time="day")
+    make(database.engine, [parted])
+    for name in THEIRS:
+        database.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)")
     return database
 
 
 def test_without_it_autogenerate_proposes_to_drop_our_tables(made: Backend) -> None:
     dropped = {change[1].name for change in proposals(made, emails(), None) if change[0] == "remove_table"}
-    assert dropped == {*SHARED_TABLES, "claimjobs_ledger", "orders_claims", "jobs", "theirs"}
+    partitions = {name for name in dropped if name.startswith("parted_")}
+    assert len(partitions) == (9 if made.family == "postgres" else 0)
+    ours = {*SHARED_TABLES, "claimjobs_ledger", "orders_claims", "jobs", "parted", *partitions}
+    assert dropped == {*ours, *THEIRS}
 
 
 def test_with_it_autogenerate_proposes_only_what_is_about_other_tables(made: Backend) -> None:
-    [change] = proposals(made, emails(), claimjobs.include_object)
-    assert (change[0], change[1].name) == ("remove_table", "theirs")
+    found = proposals(made, emails(), claimjobs.include_object)
+    assert {(change[0], change[1].name) for change in found} == {("remove_table", name) for name in THEIRS}
 
 
 def test_a_column_of_the_payload_is_proposed(made: Backend) -> None:
     found = proposals(made, emails(sa.Column("subject", sa.Text)), claimjobs.include_object)
     assert [change[3].name for change in found if change[0] == "add_column"] == ["subject"]
-    assert len(found) == 2  # and theirs
+    assert len(found) == 1 + len(THEIRS)
 
 
 def test_tables_of_an_earlier_schema_are_left_to_upgrade_tables(made: Backend) -> None:
@@ -61,5 +69,4 @@ def test_tables_of_an_earlier_schema_are_left_to_upgrade_tables(made: Backend) -
     said = "COMMENT ON TABLE emails IS" if made.family == "postgres" else "ALTER TABLE emails COMMENT"
     made.run(f"{said} 'made by claimjobs'")
     assert proposals(made, emails(), None)
-    [change] = proposals(made, emails(), claimjobs.include_object)
-    assert change[1].name == "theirs"
+    assert {change[1].name for change in proposals(made, emails(), claimjobs.include_object)} == THEIRS

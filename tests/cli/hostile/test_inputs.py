@@ -9,11 +9,12 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
-from tests.backends import FAMILIES, Backend, Servers
+from tests.backends import Backend, Servers
 from tests.cli.command import Ended, claimjobs
 from tests.cli.hostile import inputs
 from tests.cli.hostile.inputs import SECRET, Case
 from tests.conformance.jobs import jobs
+from tests.flavours import FAMILIES
 
 STATES = Counter({"unclaimed": 3, "claimed": 3, "done": 3, "dead": 3})
 COUNTED = sa.text("SELECT status, count(*) FROM jobs GROUP BY status")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -9,14 +10,19 @@ import sqlalchemy as sa
 
 from claimjobs.cli import exits
 from claimjobs.table.definitions import SHARED_TABLES
-from tests.backends import FAMILIES, Backend, Family, Servers
+from tests.backends import Backend, Servers
 from tests.cli.command import Ended, claimjobs, shared
+from tests.conformance.test_time_partitions import partitions
+from tests.flavours import FAMILIES, Family
 
 COMMANDS = ["status", "setup-tables", "dead list", "enqueue - --format jsonl"]
 LONGEST = {"postgres": 63, "mysql": 64, "mariadb": 64}
 """How long a name may be: in bytes on Postgres, else in characters."""
 SUFFIX = len("_status")
 """The longest of those that names of a table's parts have."""
+
+_SUFFIXES = {"postgres": len("_p20261123"), "mysql": SUFFIX, "mariadb": SUFFIX}
+"""The longest with partitions by time."""
 
 TAKEN: dict[Family, dict[str, str]] = {
     "mysql": {"a view": "CREATE VIEW taken AS SELECT * FROM other"},
@@ -104,30 +110,58 @@ def test_a_driver_for_another_server(database: Backend) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é"])
-def test_a_name_as_long_as_may_be_is_taken_and_a_longer_one_refused(database: Backend, letter: str) -> None:
-    size = len(letter.encode()) if database.family == "postgres" else 1
-    most = (LONGEST[database.family] - SUFFIX) // size
+@pytest.mark.parametrize("option", ["", " --partition-by-time day"])
+def test_a_name_as_long_as_may_be_is_taken_and_a_longer_one_refused(
+    database: Backend, letter: str, option: str
+) -> None:
+    size, most = _longest(database, letter, _SUFFIXES[database.family] if option else SUFFIX)
     url = sa.make_url(database.url)
     for again in ("", "", " --recreate --yes"):
-        assert at(url, f"setup-tables --table {letter * most}{again}").code == exits.OK
+        assert at(url, f"setup-tables --table {letter * most}{option}{again}").code == exits.OK
+    if option:
+        assert len(partitions(database, letter * most)) == 9
+    there = set(sa.inspect(database.engine).get_table_names())
     for length in (most + 1, LONGEST[database.family] // size, LONGEST[database.family] // size + 1, 200):
-        for again in ("", "", " --recreate --yes"):  # nothing is left halfway
-            ended = at(url, f"setup-tables --table {letter * length}{again}")
-            refused(ended, exits.TABLE, "cannot be made (", "choose another name for it")
+        for again in ("", "", " --recreate --yes", " --sql"):  # nothing is left halfway
+            ended = at(url, f"setup-tables --table {letter * length}{option}{again}")
+            refused(ended, exits.TABLE, "cannot be made (", "choose another name for it, of at most ")
+            assert _advised(ended) // size == most
         refused(at(url, f"status --table {letter * length}"), exits.TABLE, "is not in this database", "setup-tables")
-    assert set(sa.inspect(database.engine).get_table_names()) == {letter * most, *SHARED_TABLES}
+    assert set(sa.inspect(database.engine).get_table_names()) == there >= {letter * most, *SHARED_TABLES}
 
 
-def test_an_index_for_a_table_with_a_long_name_can_be_added(database: Backend) -> None:
-    name = "x" * LONGEST[database.family]
-    database.run(
-        f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, status VARCHAR(16) NOT NULL, owner_id INTEGER, "
-        "owner_date TIMESTAMP NULL, priority INTEGER NOT NULL DEFAULT 0)"
-    )
-    ended = at(sa.make_url(database.url), f"setup-tables --table {name} --add claim-index --yes")
-    assert f"CREATE INDEX {name[:57]}_claim ON {name}" in ended.out
-    [index] = sa.inspect(database.engine).get_indexes(name)
-    assert str(index["name"]).endswith("_claim")
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_a_side_car_of_a_table_with_a_long_name(database: Backend, letter: str) -> None:
+    _, most = _longest(database, letter, len("_claims"))
+    url = sa.make_url(database.url)
+    for length in (most, most + 1):
+        database.run(f"CREATE TABLE {letter * length} (id INTEGER PRIMARY KEY)")
+    assert at(url, f"setup-tables --side-car --table {letter * most}").code == exits.OK
+    for more in ("", " --sql"):
+        ended = at(url, f"setup-tables --side-car --table {letter * (most + 1)}{more}")
+        refused(ended, exits.TABLE, f"cannot have a side-car '{letter * (most + 1)}_claims' (", "choose the name of")
+
+
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_indexes_for_tables_with_long_names_can_be_added(database: Backend, letter: str) -> None:
+    """Each has a name of its own, also for two tables, or two orders, whose names begin alike."""
+    size = len(letter.encode()) if database.family == "postgres" else 1
+    tables = [letter * ((LONGEST[database.family] - 1) // size) + end for end in "ab"]
+    for name in tables:
+        database.run(
+            f"CREATE TABLE {name} (id INTEGER PRIMARY KEY, status VARCHAR(16) NOT NULL, owner_id INTEGER, "
+            "owner_date TIMESTAMP NULL, priority INTEGER NOT NULL DEFAULT 0)"
+        )
+        words = ("setup-tables", "--table", name, "--add", "claim-index", "--yes")
+        assert at(sa.make_url(database.url), *words).code == exits.OK
+        assert "CREATE" not in at(sa.make_url(database.url), *words).out
+        index = next(
+            one for one in database.queue(name, order_by="owner_date").explain().findings if one.check == "index"
+        )
+        assert "DROP" not in index.fix[0]
+        database.run(index.fix[0])
+    for name in tables:
+        assert len(sa.inspect(database.engine).get_indexes(name)) == 2
 
 
 @pytest.mark.parametrize("name", ["information_schema.x", "nowhere.x", "😀😀", "a\nb", "a\tb", "a\0b", "a\x7fb"])
@@ -157,6 +191,18 @@ def test_a_name_that_something_else_has(taken: Backend) -> None:
         "claimjobs_queues",
         "claimjobs_batches",
     }
+
+
+def _longest(database: Backend, letter: str, suffix: int) -> tuple[int, int]:
+    """How much a letter counts, and how many of them the longest name has before such a suffix."""
+    size = len(letter.encode()) if database.family == "postgres" else 1
+    return size, (LONGEST[database.family] - suffix) // size
+
+
+def _advised(ended: Ended) -> int:
+    """How long a name may be, as an error says it."""
+    found = re.search(r"of at most (\d+)", ended.err)
+    return int(found[1]) if found else 0
 
 
 def at(url: sa.URL, *words: str) -> Ended:

@@ -108,9 +108,8 @@ def part(arena: Arena) -> None:
     arena.pause(1.0, 3.0)
     host.heal()
     healed = time.time()
-    seen = "SELECT DISTINCT pid FROM chaos_runs WHERE at > :since"
     until(
-        lambda: set(pids) <= {row[0] for row in arena.ask(seen, since=healed)},
+        lambda: set(pids) <= arena.ran_since(healed),
         f"consumers of a host that was cut off work again: {pids}",
         COME_BACK_SECONDS,
     )

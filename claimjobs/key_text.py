@@ -1,0 +1,34 @@
+"""Keys of jobs, and values of columns, as text: in messages, in the log and in a shell, always in one form."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+from collections.abc import Iterable
+from datetime import date, time
+from typing import Any
+
+
+def plain(value: Any) -> str:
+    """A value as text, as in a file for `claimjobs enqueue`: bytes in base64, instants in ISO 8601."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(value).decode()
+    return value.isoformat() if isinstance(value, (date, time)) else str(value)
+
+
+def key_text(key: Any) -> str:
+    """A key as text, as `claimjobs dead retry` takes it: of several columns, a line of CSV such as `eu,17`."""
+    return _line(map(plain, key)) if isinstance(key, tuple) else plain(key)
+
+
+def key_in_message(key: Any) -> str:
+    """A key as text, in one line whatever is in it."""
+    text = key_text(key)
+    return text if text.isprintable() and text else repr(text)
+
+
+def _line(fields: Iterable[str]) -> str:
+    line = io.StringIO()
+    csv.writer(line, lineterminator="").writerow(fields)
+    return line.getvalue()

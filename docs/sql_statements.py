@@ -1,0 +1,241 @@
+"""Every statement of a job's way, compiled for a database without a server, as a person reads it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.claim.claimed_values import ClaimedValues
+from claimjobs.claim.row_reader import RowReader
+from claimjobs.dialects import DIALECTS, Dialect
+from claimjobs.dialects.types import Instant, database_now
+from claimjobs.options import Liveness
+from claimjobs.statements import batches, owners, pause, purge, settle
+from claimjobs.statements import dead_jobs as dead
+from claimjobs.statements import idle as sleepers
+from claimjobs.statements import insert as inserts
+from claimjobs.statements.claim import claim, claim_batch
+from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
+from claimjobs.statements.lock import find_and_lock, lock, lock_first
+from claimjobs.statements.mark import mark
+from claimjobs.table.batches import OpenBatches
+from claimjobs.table.definitions import DEFAULT_TABLE, FIRST_OWNER, article_table, batches_table, owner_table
+from claimjobs.table.job_state import StateByBatches
+from claimjobs.table.roles import ColumnRoles, roles_of
+from docs.sql_format import formatted
+
+URLS: Final = {"postgres": "postgresql+psycopg://", "mysql": "mysql+pymysql://", "mariadb": "mariadb+pymysql://"}
+"""Enough to compile for a database; nothing is connected to."""
+
+OURS: Final = "claimjobs_"
+"""What the names of parameters begin with that a column of the user's might have; left out here."""
+GIVEN: Final = (
+    *("me", "size", "limit", "keys", "candidates", "meant", "after_0", "after_1", "d", "e"),
+    *("host", "pid", "claims", "lease", "since", "group_size", "until", "number", "seconds", "json"),
+)
+"""Parameters that differ from run to run. All others are constants of the statement."""
+CAST: Final = r"::TIMESTAMP WITH TIME ZONE|::\w+"
+
+ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
+
+
+def statements(family: str) -> dict[str, str]:
+    """Every statement by its name, as a person reads it."""
+    return {name: readable(statement, family) for name, statement in built(family).items()}
+
+
+def built(family: str) -> dict[str, Any]:
+    """Every statement by its name, as SQLAlchemy has it."""
+    jobs, now = article_table(), database_now()
+    roles, dialect = roles_of(jobs), _dialect(family)
+    selection, target = Selection(roles.due(now), roles.default_order), settle.SettleGuard(roles, dialect, roles.mine)
+    return {
+        **_claims(roles, dialect, selection, now),
+        "done": settle.delete(target),
+        "kept": settle.keep(target, now),
+        "released": settle.release(target),
+        "retried": settle.retry(target, now, errors={1: "ValueError: ..."}, delays={1: 0.75}),
+        "dead": settle.mark_dead(target, now, {1: "ValueError: ..."}),
+        "suspects": settle.suspect(
+            target, now, errors=dict.fromkeys((1, 2), "ValueError: ..."), delays={1: 0.75, 2: 0.6}
+        ),
+        **({} if dialect.returns_what_it_writes else {"still mine": settle.still_mine(target)}),
+        "enqueue": inserts.insert_rows(roles).values(d=sa.bindparam("d"), e=sa.bindparam("e")),
+        **_life(roles, dialect),
+        **_reclaiming(roles, dialect),
+        "list": dead.dead_page(roles, dialect, RowReader(roles, dialect).columns, ()),
+        "revive": dead.retry_dead(roles, dialect, now),
+        "drop": dead.drop_dead(roles, dialect),
+        **_clean_up(roles, dialect),
+        **{f"batch {name}": statement for name, statement in _per_batch(roles, dialect, now).items()},
+    }
+
+
+def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any]:
+    """The statements of claims="batches" that have no like above."""
+    ours = OpenBatches(batches_table(), by_row.name, by_row.key, dialect)
+    state = StateByBatches(column=by_row.state.column, values=by_row.state.values, owner=by_row.owner_id, batches=ours)
+    roles = replace(by_row, state=state, batches=ours)
+    selection = Selection(roles.due(now), roles.default_order, batches=ours)
+    target = settle.SettleGuard(roles, dialect, roles.guard)
+    return {
+        "begin": batches.begin(ours, batches.PER_BATCH),
+        "others": batches.owners_by_row(ours, owner_table()),
+        **_locks(roles, dialect, selection),
+        **{f"{name} after": statement for name, statement in _searches(roles, dialect, selection).items()},
+        "record": batches.record(ours, owner_table()),
+        "open now": batches.open_now(ours),
+        **(_in_pipeline(roles, selection, ours) if dialect.pipelines else {}),
+        **({"finish": settle.with_batch(settle.delete(target), ours)} if dialect.returns_what_it_writes else {}),
+        "close": batches.close(ours),
+        "done": settle.delete(target),
+        "locked": batches.locked(ours),
+        "numbered": batches.numbered(ours),
+        "shorten": batches.shorten(ours),
+        **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
+        "held": owners.held(roles),
+        "close all": batches.close_all(ours),
+    }
+
+
+def _in_pipeline(roles: ColumnRoles, selection: Selection, ours: OpenBatches) -> dict[str, Any]:
+    order, read = keyset_order_of(selection), RowReader(roles, ours.dialect).parts
+    assert order is not None  # noqa: S101 - the default order can be entered anywhere
+    done = settle.with_batch(settle.delete(settle.SettleGuard(roles, ours.dialect, roles.guard)), ours)
+    return {
+        "at once": claim_batch(roles, ours.dialect, selection, order, batches=ours, owners=owner_table(), read=read),
+        "turn": batches.settle_and_check(done, ours),
+    }
+
+
+def _locks(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[str, Any]:
+    read = RowReader(roles, dialect).parts
+    if dialect.locks_in_order:
+        return {"take": lock_first(roles, dialect, selection, read)}
+    if dialect.finds_and_locks_at_once:
+        return {"take": find_and_lock(roles, dialect, selection, read)}
+    return {"find": find(roles, selection), "lock": lock(roles, dialect, selection, read)}
+
+
+def _searches(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> dict[str, Any]:
+    walk = keyset_order_of(selection)
+    assert walk is not None  # noqa: S101 - the default order can be entered anywhere
+    found = _locks(roles, dialect, walk.after(selection, dialect))
+    return {name: statement for name, statement in found.items() if name != "lock"}
+
+
+def _clean_up(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
+    old = purge.old(roles, "done", sa.bindparam("until", type_=Instant()))
+    return {"old": purge.purge_page(roles, dialect, old, None), "purge": purge.delete_old(roles, dialect, old)}
+
+
+def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
+    ours = owner_table()
+    row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
+    names = ("settings", "isolation", "dates")
+    settings = dict(zip(names, map(sa.text, dialect.sessions.settings(Liveness().lock_timeout)), strict=False))
+    return {
+        **settings,
+        "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
+        "register": owners.register(ours).values(row),
+        "hold": sa.select(dialect.sessions.try_session_lock(ME)),
+        "locked": owners.locked(ours),
+        "paused": pause.read(roles.name),
+        "others": batches.owners_by_batch(batches_table(), roles.name),
+        "beat": owners.beat(ours),
+        **({} if dialect.sessions.forget_plans is None else {"plans": dialect.sessions.forget_plans}),
+        **_asleep(ours, roles, dialect),
+        "held": owners.held(roles),
+        "leave": owners.leave(ours),
+    }
+
+
+def _asleep(ours: sa.Table, roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
+    work = sleepers.work(roles, Selection(roles.due(database_now()), roles.default_order))
+    listen = dialect.waking.listen(FIRST_OWNER)
+    return {
+        **({} if listen is None else {"listen": listen}),
+        "lie down": sleepers.mark_asleep(ours),
+        "check": sleepers.check(ours, work),
+        "careful": sleepers.careful(ours, work, dialect=dialect, roles=roles),
+        "call": sleepers.wake(ours, dialect, DEFAULT_TABLE),
+        **({"interrupt": dialect.waking.interrupt(4711), "wait": _sleep()} if dialect.interrupts else {}),
+    }
+
+
+def _sleep() -> Any:
+    return sa.select(sa.func.sleep(sa.bindparam("seconds")))
+
+
+def _reclaiming(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
+    ours = owner_table()
+    return {
+        "lead": sa.select(dialect.sessions.try_named_lock(f"reaper of {roles.name}")),
+        "look": owners.everyone(ours, dialect),
+        "sweep": owners.unknown(roles, ours),
+        "end session": dialect.sessions.end_session(4711),
+        "seize": owners.seize(ours),
+        "declare dead": owners.declare_dead(ours),
+        "left behind": owners.left_behind(roles),
+        "claims of": owners.claims_of(ours),
+        "holder": sa.select(dialect.sessions.lock_holder(ME)),
+    }
+
+
+def _claims(roles: ColumnRoles, dialect: Dialect, selection: Selection, now: Any) -> dict[str, Any]:
+    walk = keyset_order_of(selection)
+    assert walk is not None  # noqa: S101 - the default order can be entered anywhere
+    after = walk.after(selection, dialect)
+    read = RowReader(roles, dialect, known=ClaimedValues(roles).names).parts
+    counts = {"count": how_many(roles, selection), "count after": how_many(roles, after)}
+    if dialect.claims_in_one_statement:
+        one = partial(claim, roles, dialect, now=now, owners=owner_table(), read=read)
+        done = settle.delete(settle.SettleGuard(roles, dialect, roles.mine)).cte("claimjobs_settled")
+        return {
+            "claim": one(selection),
+            "claim after": one(after),
+            "turn": one(after, settled=done),
+            "turn at head": one(selection, settled=done),
+            **counts,
+        }
+    marks = {"mark": mark(roles, dialect, now, owner_table())}
+    if dialect.finds_and_locks_at_once:
+        take = partial(find_and_lock, roles, dialect, read=read)
+        return {"take": take(selection), "take after": take(after), **counts, **marks}
+    finds = {"find": find(roles, selection), "find after": find(roles, after)}
+    return {**finds, "lock": lock(roles, dialect, selection, read), **marks}
+
+
+def _dialect(family: str) -> Dialect:
+    name, driver = ("postgresql", "psycopg") if family == "postgres" else (family, "pymysql")
+    return DIALECTS[name](driver)
+
+
+def compiled(statement: Any, family: str) -> Any:
+    """As for a server of the oldest version that is supported, with parameters as `:name`."""
+    dialect: Any = sa.create_engine(URLS[family], paramstyle="named").dialect
+    dialect.server_version_info = _dialect(family).oldest
+    if family == "mysql":
+        dialect.supports_for_update_of = True  # learned from a server's version otherwise
+    many = isinstance(statement, sa.Insert) and statement.table.name == DEFAULT_TABLE
+    return statement.compile(dialect=dialect, for_executemany=many)
+
+
+def readable(statement: Any, family: str) -> str:
+    """SQL with its constants in place, a clause a line."""
+    text = compiled(statement, family)
+    sql = re.sub(r"__\[POSTCOMPILE_(\w+?)(~~[^\]]*)?\]", r":\1", str(text)).replace(f":{OURS}", ":")
+    for name, value in text.params.items():
+        if name.removeprefix(OURS) not in GIVEN:
+            sql = re.sub(rf"(?<!:):{name}\b({CAST})?", _literal(value), sql)
+    return formatted(sql)
+
+
+def _literal(value: Any) -> str:
+    if value is None:
+        return "NULL"
+    return f"'{value}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,124 @@
+"""Many rows of which some do not fit, or which are interrupted: what is told, and what comes in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.errors import BadRow
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.typed_values import MANY, NOON
+
+# --- rows that do not fit ----------------------------------------------------------------------------------
+
+
+PLACES = [2, 700, 1_350]
+BAD: dict[str, dict[str, Any]] = {
+    "too long": {"d": "x" * 65},
+    "null": {"d": None},
+    "no number": {"priority": "urgent"},
+    "too large": {"priority": 2**40},
+    "far too large": {"priority": 2**70},
+    "a duplicate": {"id": 1},
+    "no zone": {"run_at": datetime(2030, 1, 1)},  # noqa: DTZ001
+    "half a character": {"e": "\ud800"},
+}
+
+
+@pytest.mark.parametrize("why", BAD)
+def test_bad_rows_among_many_are_told_by_their_numbers_and_all_others_come_in(backend: Backend, why: str) -> None:
+    queue = backend.queue()
+    queue.enqueue({"id": 1, "d": "first", "e": ""})
+    rows = [{"id": n + 10, "priority": 0, "run_at": NOON, **job} for n, job in enumerate(jobs(1_350))]
+    wanted = [row["d"] for n, row in enumerate(rows, 1) if n not in PLACES]
+    for place in PLACES:
+        rows[place - 1].update(BAD[why])
+    with pytest.raises(BadRow, match=r"^row 2: ") as error:
+        queue.enqueue(rows)
+    told: list[BadRow] = []
+    with backend.engine.begin() as connection:
+        assert queue.enqueue(rows, connection, on_bad=told.append) == len(rows) - len(PLACES)
+    assert [bad.line for bad in told] == PLACES
+    assert [bad.row for bad in told] == [rows[place - 1] for place in PLACES]
+    assert told[0].reason == error.value.reason
+    assert [row["d"] for row in backend.rows()] == ["first", *wanted]
+
+
+def test_a_nul_that_a_text_cannot_hold_is_told_as_for_a_single_row(backend: Backend) -> None:
+    queue = backend.queue()
+    rows = jobs(MANY)
+    rows[110]["e"] = "nul \0 nul"
+    told: list[BadRow] = []
+    came = queue.enqueue(rows, on_bad=told.append)
+    alone: list[BadRow] = []
+    queue.enqueue(rows[110], on_bad=alone.append)
+    assert [bad.line for bad in told] == [111] * len(alone)
+    assert [bad.reason for bad in told] == [bad.reason for bad in alone]
+    assert came == MANY - len(alone)
+
+
+# --- what is no fault of a row -----------------------------------------------------------------------------
+
+
+def test_a_lock_that_is_not_to_be_had_in_time_is_no_rows_fault(backend: Backend) -> None:
+    queue = backend.queue()
+    rows = [{"id": n, **job} for n, job in enumerate(jobs(MANY), 1)]
+    with backend.engine.connect() as other, backend.engine.connect() as mine:
+        queue.enqueue(rows[-1], other)
+        for setting in backend.dialect.sessions.settings(1.0):
+            mine.exec_driver_sql(setting).close()
+        with pytest.raises(sa.exc.DBAPIError) as error:
+            queue.enqueue(rows, mine)
+        assert backend.dialect.errors.transient_kind(error.value) == "lock timeout"
+        assert not error.value.connection_invalidated
+        mine.rollback()
+        mine.invalidate()  # its setting must not stay in the pool
+        other.rollback()
+    assert queue.enqueue(rows) == MANY
+
+
+def test_a_connection_that_breaks_meanwhile_is_told_and_not_used_again(backend: Backend) -> None:
+    queue = backend.queue()
+    rows = [{"id": n, **job} for n, job in enumerate(jobs(MANY), 1)]
+    errors: list[Any] = []
+
+    def enqueue(mine: sa.Connection) -> None:
+        with pytest.raises(sa.exc.DBAPIError) as error:
+            queue.enqueue(rows, mine)
+        errors.append(error.value)
+
+    with backend.engine.connect() as other, backend.engine.connect() as mine:
+        session = mine.execute(sa.select(own_session(backend))).scalar_one()
+        queue.enqueue(rows[-1], other)
+        thread = threading.Thread(target=enqueue, args=[mine])
+        thread.start()
+        backend.wait_for(backend.someone_waits_for_a_lock, "the rows wait for a key")
+        other.execute(backend.dialect.sessions.end_session(session))
+        thread.join(30)
+        assert errors[0].connection_invalidated
+        assert mine.invalidated
+        other.rollback()
+    assert queue.enqueue(rows) == MANY
+
+
+def own_session(backend: Backend) -> sa.ColumnElement[int]:
+    return sa.func.connection_id() if backend.has("joined rows") else sa.func.pg_backend_pid()
+
+
+def test_what_a_source_raises_while_many_rows_are_read_is_its_own(backend: Backend) -> None:
+    def rows() -> Iterator[dict[str, Any]]:
+        yield from jobs(MANY)
+        raise KeyboardInterrupt
+
+    queue = backend.queue()
+    with backend.engine.begin() as connection:
+        with pytest.raises(KeyboardInterrupt):
+            queue.enqueue(rows(), connection)
+        assert queue.enqueue(jobs(MANY), connection) == MANY
+    assert len(backend.rows()) == MANY

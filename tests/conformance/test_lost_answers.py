@@ -1,0 +1,98 @@
+"""A connection breaks during a commit: whether it happened is asked of the database, and nothing is done twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from claimjobs import Batch
+from tests.backends import Backend
+from tests.conformance.connections import answer_lost
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import age, owner_row, states, still
+
+both_ways = pytest.mark.parametrize("happened", [True, False], ids=["it happened", "it did not"])
+
+
+@both_ways
+def test_the_answer_to_a_registration_is_lost(backend: Backend, happened: bool) -> None:
+    """No owner is left behind that nobody is."""
+    engine = backend.new_engine()
+    queue = backend.queue(bind=engine)
+    queue.enqueue(jobs(1))
+    queue.check()
+    commits: list[None] = []
+    with answer_lost(engine, backend.dialect, happened, lambda: commits.append(None)):
+        me = queue.owner_id
+    assert commits
+    assert [owner.id for owner in queue.stats().owners] == [me]
+
+
+@both_ways
+def test_the_answer_to_a_claim_is_lost(backend: Backend, happened: bool) -> None:
+    """No job stays claimed that is in nobody's hand."""
+    engine = backend.new_engine()
+    queue = still(backend.queue(bind=engine))
+    queue.enqueue(jobs(6))
+    me, in_hand = queue.owner_id, queue.claim(1)
+    with answer_lost(engine, backend.dialect, happened, lambda: None):
+        batch = queue.claim(2)
+    assert queue.owner_id == me
+    assert len(batch) == 2
+    claimed = [row["d"] for row in backend.rows() if row["status"] == "claimed"]
+    assert claimed == sorted(names(batch) + names(in_hand))
+    assert queue.report.transients == {"connection lost": 1}
+    for each in (batch, in_hand):
+        each.done()
+        each.settle()
+        assert each.lost == ()
+    assert [(row["status"], row["attempts"]) for row in backend.rows()] == [("unclaimed", 0)] * 3
+
+
+@both_ways
+def test_the_answer_to_a_settle_is_lost(backend: Backend, happened: bool) -> None:
+    """Nothing is reported lost, nothing is counted or written twice."""
+    engine = backend.new_engine()
+    queue = still(backend.queue(bind=engine))
+    queue.enqueue(jobs(5))
+    batch = queue.claim(4)
+    decide(batch)
+    with answer_lost(engine, backend.dialect, happened, lambda: None):
+        batch.settle()
+    assert batch.lost == ()
+    report = queue.report
+    assert (report.done, report.retried, report.released, report.dead, report.lost) == (1, 1, 1, 1, 0)
+    assert report.transients == {"connection lost": 1}
+    assert [(row["d"], row["status"], row["attempts"]) for row in backend.rows()] == [
+        ("0001", "unclaimed", 1),
+        ("0002", "unclaimed", 0),
+        ("0003", "dead", 1),
+        ("0004", "unclaimed", 0),
+    ]
+
+
+def decide(batch: Batch) -> None:
+    batch.done(batch[0])
+    batch.fail(batch[1], "broken")
+    batch.release(batch[2])
+    batch.fail(batch[3], "broken for good", retry=False)
+
+
+@both_ways
+def test_declared_dead_before_a_settle_could_be_tried_again(backend: Backend, happened: bool) -> None:
+    """Whether its own commit happened nobody can tell then: all is reported as lost, nothing written twice."""
+    engine = backend.new_engine()
+    queue, other = still(backend.queue(bind=engine)), still(backend.queue())
+    queue.enqueue(jobs(2))
+    me, batch = queue.owner_id, queue.claim(2)
+    batch.done()
+
+    def dies() -> None:
+        age(backend, me)
+        backend.wait_for(lambda: (other.reclaim(), owner_row(backend, me) is None)[-1], "it is reclaimed")
+
+    with answer_lost(engine, backend.dialect, happened, dies):
+        batch.settle()
+    assert batch.lost == batch.jobs
+    assert queue.report.lost == 2
+    assert queue.owner_id > me
+    assert states(backend) == ([] if happened else ["unclaimed"] * 2)

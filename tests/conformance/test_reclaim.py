@@ -1,0 +1,201 @@
+"""What a dead owner held is reclaimed: by whom, how much of it, and what becomes of the jobs."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from claimjobs import Queue, Retry
+from claimjobs.options import Liveness
+from claimjobs.table.definitions import FIRST_OWNER
+from tests.backends import Backend
+from tests.conformance.consumer_process import consumer
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import age, owner_row, session_of, states, still, stranger_holds
+
+QUICK = Liveness(lease=2.0)
+PATIENT = Liveness(lease=60.0)
+"""Nothing in these tests lasts so long: with it the session lock alone can have told."""
+
+pytestmark = pytest.mark.usefixtures("no_heart_outlives_its_test")
+
+
+# --- a process dies ----------------------------------------------------------------------------------------
+
+
+def test_what_a_killed_process_held_is_handed_back_at_once(database: Backend) -> None:
+    """By the heart of another consumer, which has nothing else to do; long before any lease is over."""
+    queue = database.queue(liveness=PATIENT)
+    queue.enqueue(jobs(3))
+    with consumer(database, size=2) as (process, owner_id):
+        assert queue.owner_id
+        assert session_of(database, owner_id) is not None
+        process.kill()
+        process.wait()
+        assert queue._control.woken(10)
+    assert states(database) == ["unclaimed"] * 3
+    assert owner_row(database, owner_id) is None
+
+
+def test_killed_while_nobody_else_is_there_the_next_consumer_finds_the_jobs(database: Backend) -> None:
+    database.queue().enqueue(jobs(2))
+    with consumer(database, size=2) as (process, _):
+        process.kill()
+        process.wait()
+    found: list[str] = []
+    for batch in database.queue().batches():
+        with batch:
+            found += [job.d for job in batch]
+        if len(found) == 2:
+            break
+    assert sorted(found) == ["0000", "0001"]
+
+
+def test_reclaim_owner_does_not_believe_a_session_that_lasts(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its process has ended, so what is left of its session is ended too."""
+    queue, supervisor = still(backend.queue()), backend.queue()
+    queue.enqueue(jobs(2))
+    me, batch = queue.owner_id, queue.claim(2)
+    assert supervisor.reclaim_owner(me) == 2
+    assert f"owner {me} is dead: 2 jobs reclaimed" in caplog.messages
+    backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
+    batch.settle()
+    assert batch.lost == batch.jobs
+
+
+# --- each owner once, each job when it can be locked -------------------------------------------------------
+
+
+def test_two_reapers_reclaim_each_owner_once(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    dead = [still(backend.queue()) for _ in range(4)]
+    dead[0].enqueue(jobs(12))
+    batches = [queue.claim(3) for queue in dead]
+    age(backend, *(queue.owner_id for queue in dead))
+    together = threading.Barrier(2)
+    counts: list[int] = []
+
+    def reclaim(reaper: Queue) -> None:
+        together.wait(10)
+        counts.append(reaper.reclaim())
+
+    threads = [threading.Thread(target=reclaim, args=[backend.queue()]) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sum(counts) == 12
+    assert states(backend) == ["unclaimed"] * 12
+    assert [row["attempts"] for row in backend.rows()] == [0] * 12
+    told = sorted(message for message in caplog.messages if "is dead" in message)
+    assert told == [f"owner {queue.owner_id} is dead: 3 jobs reclaimed" for queue in dead]
+    for batch in batches:
+        batch.settle()
+        assert batch.lost == batch.jobs
+
+
+def test_jobs_that_a_stranger_has_locked_are_left_for_the_next_look(backend: Backend) -> None:
+    queue, other = still(backend.queue()), still(backend.queue())
+    queue.enqueue(jobs(3))
+    me, _ = queue.owner_id, queue.claim(3)
+    age(backend, me)
+    with stranger_holds(backend, "0001"):
+        assert other.reclaim() == 2
+        assert states(backend) == ["unclaimed", "claimed", "unclaimed"]
+        assert owner_row(backend, me)["died"] is not None
+        assert other.reclaim() == 0
+    assert other.reclaim() == 1
+    assert states(backend) == ["unclaimed"] * 3
+    assert owner_row(backend, me) is None
+
+
+def test_of_several_jobs_none_is_charged_though_a_stranger_has_locked_all_but_one(backend: Backend) -> None:
+    queue, other = still(backend.queue()), still(backend.queue())
+    queue.enqueue(jobs(3))
+    queue.claim(3)
+    age(backend, queue.owner_id)
+    with stranger_holds(backend, "0001", "0002"):
+        assert other.reclaim() == 1
+    with stranger_holds(backend, "0001"):
+        assert other.reclaim() == 1
+    assert other.reclaim() == 1
+    assert [row["attempts"] for row in backend.rows()] == [0, 0, 0]
+
+
+# --- unknown owners ----------------------------------------------------------------------------------------
+
+
+def hold(backend: Backend, name: str, owner_id: int) -> None:
+    backend.run("UPDATE jobs SET status = 'claimed', owner_id = :owner WHERE d = :name", owner=owner_id, name=name)
+
+
+def test_what_unknown_owners_hold_is_handed_back_but_not_what_other_programs_do(backend: Backend) -> None:
+    queue = still(backend.queue())
+    queue.enqueue(jobs(3))
+    hold(backend, "0000", FIRST_OWNER + 4_711)
+    hold(backend, "0001", FIRST_OWNER - 1)
+    assert queue.reclaim() == 1
+    assert states(backend) == ["unclaimed", "claimed", "unclaimed"]
+    assert queue.reclaim() == 0
+
+
+@pytest.mark.parametrize("liveness", [QUICK, Liveness(lease=2.0, session_lock=False)], ids=["locks", "lease only"])
+def test_hearts_find_what_unknown_owners_hold(backend: Backend, liveness: Liveness) -> None:
+    queue = backend.queue(liveness=liveness)
+    queue.enqueue(jobs(1))
+    hold(backend, "0000", FIRST_OWNER + 4_711)
+    assert queue.owner_id
+    backend.wait_for(lambda: states(backend) == ["unclaimed"], "it is handed back")
+
+
+# --- what becomes of its jobs ------------------------------------------------------------------------------
+
+
+def left_behind(backend: Backend, count: int, retry: Retry) -> int:
+    """Jobs in the hand of an owner that dies; how many were handed back."""
+    queue, other = still(backend.queue(retry=retry)), still(backend.queue(retry=retry))
+    queue.claim(count)
+    age(backend, queue.owner_id)
+    return other.reclaim()
+
+
+def test_a_job_that_was_alone_in_a_dead_hand_is_charged(backend: Backend) -> None:
+    retry = Retry(attempts=3, base=600)
+    backend.queue().enqueue(jobs(1))
+    due = backend.rows()[0]["run_at"]
+    assert left_behind(backend, 1, retry) == 1
+    [row] = backend.rows()
+    assert (row["status"], row["attempts"], row["suspect"], row["owner_id"]) == ("unclaimed", 1, 1, None)
+    assert "died while it held this job" in row["last_error"]
+    assert len(still(backend.queue()).claim()) == 1, "after the first death it is available at once"
+    backend.run("UPDATE jobs SET status = 'unclaimed', owner_id = NULL")
+    assert left_behind(backend, 1, retry) == 1
+    [row] = backend.rows()
+    assert (row["status"], row["attempts"]) == ("unclaimed", 2)
+    assert (row["run_at"] - due).total_seconds() >= 300
+    backend.run("UPDATE jobs SET run_at = :due", due=due)
+    assert left_behind(backend, 1, retry) == 1
+    [row] = backend.rows()
+    assert (row["status"], row["attempts"], row["owner_id"]) == ("dead", 3, None)
+
+
+def test_of_several_jobs_in_a_dead_hand_none_is_charged(backend: Backend) -> None:
+    queue = still(backend.queue())
+    queue.enqueue(jobs(5))
+    assert left_behind(backend, 4, Retry(attempts=1, base=600)) == 4
+    assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [
+        *[("unclaimed", 0, 4)] * 4,
+        ("unclaimed", 0, 0),
+    ]
+    with queue.claim(5) as batch:
+        assert names(batch) == ["0000", "0001"], "half as many as they were, at once"
+
+
+def test_a_clean_close_charges_nobody(backend: Backend) -> None:
+    queue = backend.queue(retry=Retry(attempts=1))
+    queue.enqueue(jobs(2))
+    queue.claim(1)
+    queue.close()
+    assert [(row["status"], row["attempts"], row["suspect"]) for row in backend.rows()] == [("unclaimed", 0, 0)] * 2

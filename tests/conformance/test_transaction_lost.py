@@ -1,0 +1,172 @@
+"""The transaction that holds a batch is lost, or ended by somebody else: nothing of the batch is kept."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.errors import BatchRolledBack, BatchSettled, NoOpenTransaction
+from tests.backends import Backend
+from tests.conformance.effects import EFFECTS, JOBS, effects, left, queue_with_effects, write
+from tests.conformance.jobs import jobs
+
+
+@pytest.fixture
+def queue(backend: Backend) -> Queue:
+    return queue_with_effects(backend)
+
+
+# --- the server or the connection ends it ------------------------------------------------------------------
+
+
+def test_a_session_that_ends_takes_everything_back(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    batch = queue.claim()
+    for job in batch:
+        write(batch, job.d)
+    backend.end_sessions()
+    with pytest.raises(BatchRolledBack, match="connection lost"):
+        batch.settle()
+    assert (effects(backend), len(left(backend))) == ([], 3)
+    assert queue.report.transients == {"connection lost": 1}
+    with queue.claim() as again:
+        assert len(again) == 3
+        again.done()
+    assert left(backend) == []
+
+
+@pytest.mark.parametrize("in_work", [True, False], ids=["in a job's work", "outside of it"])
+def test_what_is_written_after_the_server_has_rolled_back_is_not_committed(
+    backend: Backend, queue: Queue, in_work: bool
+) -> None:
+    """As after a deadlock on some servers, told to a handler that does not listen: its locks are gone, too."""
+    queue.enqueue(jobs(2))
+    batch = queue.claim()
+    if in_work:
+        next(iter(batch))
+    batch.connection.exec_driver_sql("ROLLBACK").close()
+    write(batch, "late")
+    assert len(queue.claim()) == 2
+    batch.done()
+    with pytest.raises(BatchRolledBack):
+        batch.settle()
+    assert (effects(backend), left(backend)) == ([], ["0000", "0001"])
+    queue.close()
+
+
+def test_a_job_that_fails_after_the_connection_was_lost_takes_the_batch_with_it(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(3))
+    batch = queue.claim()
+    job = next(iter(batch))
+    write(batch, job.d)
+    backend.end_sessions()
+    with pytest.raises(sa.exc.DBAPIError):
+        write(batch, job.d)
+    batch.fail(job, "no connection")
+    with pytest.raises(BatchRolledBack, match="connection lost"):
+        assert batch.connection
+    with pytest.raises(BatchRolledBack):
+        batch.settle()
+    assert batch.settled
+    assert [row["attempts"] for row in backend.rows()] == [0, 0, 0]
+    assert effects(backend) == []
+
+
+# --- the handler ends it -----------------------------------------------------------------------------------
+
+
+def test_a_transaction_that_the_handler_ended_is_told(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(1))
+    batch = queue.claim()
+    batch.connection.rollback()
+    batch.done()
+    with pytest.raises(NoOpenTransaction, match="leave commit to `with batch`"):
+        batch.settle()
+    assert left(backend) == ["0000"]
+
+
+def test_a_connection_that_the_handler_closes_ends_the_batch_and_not_the_queue(backend: Backend, queue: Queue) -> None:
+    queue.enqueue(jobs(2))
+    batch = queue.claim(1)
+    with batch.connection:
+        pass
+    batch.done()
+    with pytest.raises((BatchRolledBack, NoOpenTransaction, sa.exc.InvalidRequestError)):
+        batch.settle()
+    with queue.claim() as again:
+        assert len(again) == 2
+        again.done()
+    assert left(backend) == []
+
+
+# --- there is none, or it is not this batch's --------------------------------------------------------------
+
+
+def test_a_batch_by_lease_has_no_connection(backend: Backend) -> None:
+    queue = backend.queue(JOBS)
+    queue.enqueue(jobs(1))
+    with queue.claim() as batch, pytest.raises(NoOpenTransaction, match="hold='transaction'"):
+        assert batch.connection
+
+
+def test_a_batch_that_is_over_reaches_no_other_ones_transaction(backend: Backend) -> None:
+    """Its connection may serve another batch by now."""
+    EFFECTS.create(backend.engine)
+
+    def fails(*_: Any) -> None:
+        raise ValueError
+
+    queue = backend.queue(JOBS, hold="transaction", on_done=fails)
+    queue.enqueue(jobs(4))
+    over = queue.claim(2)
+    over.done()
+    with pytest.raises(ValueError):  # noqa: PT011 - it is the test's own
+        over.settle()
+    other = queue.claim(2)
+    write(other, "half")
+    with pytest.raises(BatchSettled):
+        over.settle()
+    with pytest.raises(NoOpenTransaction):
+        assert over.connection
+    assert effects(backend) == []
+    queue.close()
+    assert (effects(backend), len(left(backend))) == ([], 4)
+
+
+FORKS = """
+import os, sys
+from claimjobs import Queue
+from claimjobs.errors import CrossedFork
+
+queue = Queue({url!r}, hold="transaction")
+batch = queue.claim()
+assert len(batch) == 2
+batch.done(batch[0])
+child = os.fork()
+if not child:
+    for use in (lambda: batch.connection, lambda: batch.__exit__(None, None, None), queue.claim):
+        try:
+            use()
+        except CrossedFork:
+            pass
+        else:
+            os._exit(9)
+    sys.exit(5)  # through the finalizers
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 5, status
+batch.settle()
+assert queue.stats().left == 1
+print("unharmed")
+"""
+
+
+def test_a_batch_that_a_fork_took_along_is_its_parents(database: Backend) -> None:
+    database.queue().enqueue(jobs(2))
+    program = FORKS.format(url=database.url)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert ended.stdout == "unharmed\n", ended.stderr
