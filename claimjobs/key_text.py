@@ -7,7 +7,9 @@ import csv
 import io
 from collections.abc import Iterable
 from datetime import date, time
-from typing import Any
+from typing import Any, Final
+
+_END: Final = "\r\n"
 
 
 def plain(value: Any) -> str:
@@ -30,5 +32,5 @@ def key_in_message(key: Any) -> str:
 
 def _line(fields: Iterable[str]) -> str:
     line = io.StringIO()
-    csv.writer(line, lineterminator="").writerow(fields)
-    return line.getvalue()
+    csv.writer(line, lineterminator=_END).writerow(fields)  # the writer quotes only line breaks that it writes itself
+    return line.getvalue().removesuffix(_END)

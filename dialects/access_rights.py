@@ -41,7 +41,7 @@ class AccessRights:
     def partitions(self, connection: sa.Connection, table: sa.Table) -> list[str]:
         """What an account needs in addition to make and drop partitions of this table, written as for `around`.
 
-        None: no right allows it, only to be the owner.
+        Empty: no right allows it, only to be the owner.
         """
         del connection, table
         return []

@@ -28,7 +28,7 @@ PRIMARY: Final = Primary(cores=4, round_trip=0.0005)
 CONSUMERS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 DRAWN_MS: Final = 1
 """The handler of the picture, for a job."""
-HANDLER_MS: Final = 10
+HANDLER_MS: Final = 10.0
 """The handler of the steps, for a job."""
 RATES: Final = (1_000, 5_000, 20_000, 50_000, 100_000)
 """Jobs a second that are wanted."""
@@ -94,8 +94,8 @@ def _steps(servers: Sequence[Results]) -> str:
 
 def _carried(results: Results, claims: str, batch: int) -> str:
     found = size(results, claims, batch, PRIMARY)
-    consumers = found.consumers[sizes.HANDLERS_MS.index(HANDLER_MS)]
-    return f"{_round(found.jobs)} jobs/s, {_round(consumers)} consumers, log {_round(found.log_megabytes)} MB/s"
+    consumers = _round(found.consumers[HANDLER_MS])
+    return f"{_round(found.jobs)} jobs/s, {consumers} consumers, log {_round(found.log_megabytes)} MB/s"
 
 
 def _connected(results: Results) -> str:

@@ -64,7 +64,7 @@ class OldPartitions:
             return ()
         if dropped:
             until = datetime.combine(period_at(unit, until.date()).first, time(), UTC)
-        return (sa.type_coerce(self._table.c[CREATED], Instant) < until,)
+        return (sa.column(CREATED, Instant()) < until,)  # a description of the table may lack it
 
     def drop(self, until: datetime) -> int:
         """Drop the partitions in which all jobs have been done since `until` or longer; how many jobs they had.

@@ -45,7 +45,9 @@ class BatchClaims(ClaimStrategy):
         locked = self._lock.lock(connection, request)
         number = next(NUMBERS)
         jobs = self._recorded(connection, owner, number, locked.jobs) if locked.jobs else []
-        return locked._replace(jobs=jobs, owner=owner, batch=number if jobs else 0)
+        # If others have claimed some of a full claim, the next one goes on after the same place, not from the head.
+        found = request.limit if len(jobs) < len(locked.jobs) == request.size else locked.found
+        return locked._replace(jobs=jobs, found=found, owner=owner, batch=number if jobs else 0)
 
     def phases(self, owner: int, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         return [

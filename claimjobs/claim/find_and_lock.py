@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -64,11 +64,18 @@ class FindThenLock(LockStrategy):
         return self.lock_candidates(connection, rows, request, marked) if rows else NOTHING
 
     def lock_candidates(
-        self, connection: sa.Connection, rows: Sequence[Any], request: ClaimRequest, marked: Mapping[str, Any]
+        self,
+        connection: sa.Connection,
+        rows: Sequence[Any],
+        request: ClaimRequest,
+        marked: Mapping[str, Any],
+        *,
+        taken: Collection[Key] = (),
     ) -> ClaimResult:
-        """Lock those of the candidates that are still free. `rows`: of a search."""
+        """Lock those of the candidates that are still free. `rows`: of a search. `taken`: keys that are not free."""
         candidates, size = first_group(rows, request.size)
-        jobs = self._locked(connection, candidates, size, marked)
+        free = [key for key in candidates if key not in taken]
+        jobs = self._locked(connection, free, size, marked) if free else []
         return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:

@@ -61,7 +61,7 @@ class Regions:
         """The end of the region in which the claims are now. None: they are in no region."""
         self._shares = 1
         self._is_seen = False
-        """Whether there is a job of the region after the place."""
+        """Whether `note_first` was called for this place."""
         self.begins_sweep = True
         """Whether the next claim begins a sweep. After a claim has found less than it wanted in the whole table, the
         next one begins at the head: there is no backlog to divide."""
@@ -85,7 +85,7 @@ class Regions:
 
     @property
     def is_unseen(self) -> bool:
-        """Whether `note_first` is to be called before the next claim: on several primaries, in each region."""
+        """Whether `note_first` is to be called before the next claim: on several primaries, before each in a region."""
         return self._shares > 1 and self._end is not None and not self._is_seen
 
     def note_first(self, first: Values | None) -> None:
@@ -93,7 +93,7 @@ class Regions:
         region, go to the next one: a consumer on another primary may be about to claim it.
         """
         self._is_seen = True
-        self._forget_empty(first)
+        self._forget_empty(self._values or (), first)
         if first is None or (self._end is not None and first > self._end):
             self._enter_next()
 
@@ -108,8 +108,11 @@ class Regions:
 
     def learn(self, claimed: ClaimResult, request: ClaimRequest, _took: float) -> None:
         """Learn from a claim, as `Cursor.learn`."""
+        place = tuple((request.after or {}).values())
+        if claimed.jobs and claimed.suspects:
+            return  # a claim of suspects leaves other jobs
         if len(claimed.jobs) == request.size:
-            self._forget_empty(self._values_of(claimed.jobs[0]))
+            self._forget_empty(place, self._values_of(claimed.jobs[0]))
             self._go_on_after(self._values_of(claimed.jobs[-1]))
         elif claimed.jobs and claimed.found >= request.limit:
             return  # others had locked what it read: the next claim reads more, from the same place
@@ -118,15 +121,14 @@ class Regions:
             self._end = None
         else:
             if claimed.found < request.limit:
-                self._forget_empty(None)
+                self._forget_empty(place, None)
             self._enter_next(or_head=request.after is not None)
 
     def _values_of(self, job: Job) -> Values:
         return tuple(job[name] for name in self._names)
 
-    def _forget_empty(self, first: Values | None) -> None:
+    def _forget_empty(self, place: Values, first: Values | None) -> None:
         """Visit no region between the place of a claim and its first job. None: none after that place."""
-        place = self._values or ()
         self._rest = [
             region
             for region in self._rest

@@ -20,14 +20,16 @@ from claimjobs.backoff import Backoff
 from claimjobs.claim.find_and_lock import FindThenLock
 from claimjobs.claim.replica_url import said_of_the_replica
 from claimjobs.claim.row_reader import AS_IT_IS
-from claimjobs.claim.strategy import ClaimRequest, ClaimResult
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.database.connect import open_connection
 from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError, ReplicaUnfit, ServerUnreachable
+from claimjobs.job import key_of
 from claimjobs.log_events import REPLICA_LEFT, REPLICA_TAKES_WRITES, REPLICA_USED
 from claimjobs.report import Report
-from claimjobs.statements import owners
+from claimjobs.statements import batches, owners
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 
@@ -93,7 +95,7 @@ class Replica:
                     self._leave(behind)
                     return ()
                 found = self._read(search, parameters)
-            except (sa.exc.DBAPIError, ClaimjobsError) as error:
+            except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
                 self._drop()
                 self._leave(reason(error))
                 return ()
@@ -113,7 +115,10 @@ class Replica:
             with said_of_the_replica():
                 self._read(search, parameters)
             self._read(self._shown, {"claimjobs_me": 0, "claimjobs_started": None})
-        except sa.exc.DBAPIError as error:
+        except ClaimjobsError:
+            self._drop()
+            raise
+        except sa.exc.SQLAlchemyError as error:
             self._drop()
             raise ReplicaUnfit(self._name, reason(error)) from error
 
@@ -186,17 +191,37 @@ class FindOnReplica(FindThenLock):
     def __init__(self, backend: Backend, selection: Selection, replica: Replica, known: Sequence[str] = ()) -> None:
         super().__init__(backend, selection, known)
         self._replica = replica
+        self._batches = backend.roles.batches
+        self._open_now = None if self._batches is None else batches.open_now(self._batches)
 
     def lock(
         self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
     ) -> ClaimResult:
         rows = self._replica.rows(connection, self._finder.of(request), request.find_parameters)
         if rows:
-            claimed = self.lock_candidates(connection, rows, request, marked)
+            taken = self._in_open_batch(connection, rows)
+            claimed = self.lock_candidates(connection, rows, request, marked, taken=taken)
             self._replica.note_claim(len(claimed.jobs))
             if claimed.jobs:
                 return claimed._replace(from_replica=True)
         return super().lock(connection, request, marked)
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        find, lock = super().phases(request, keys)
+        if self._open_now is None or self._batches is None:
+            return [find, lock]
+        given = {"claimjobs_keys": keys, **self._batches.range_of(keys)}
+        return [find, Phase("read open batches", self._open_now, given), lock]
+
+    def _in_open_batch(self, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> set[Key]:
+        """Those of the candidates that are in an open batch, which the replica may not show yet. Nothing is written in
+        the rows of these jobs, so locking them would not tell.
+        """
+        if self._open_now is None or self._batches is None:
+            return set()
+        keys = [key_of(row[:-1]) for row in rows]
+        given = {"claimjobs_keys": keys, **self._batches.range_of(keys)}
+        return {key_of(row) for row in connection.execute(self._open_now, given)}
 
     def require_replica(self) -> None:
         """Read candidates on the replica once. Raises ReplicaUnfit, or ConnectionFailed."""

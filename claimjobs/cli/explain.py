@@ -76,6 +76,8 @@ def _explanation(engine: sa.Engine, shape: Shape, candidates: str | None, *, ana
     try:
         queue = shape.queue(engine, candidates=candidates)
     except ConnectionFailed as error:  # of the replica: nothing is connected yet, and the primary has its engine
+        if candidates is None:
+            raise
         found = _explanation(engine, shape, None, analyze=analyze)
         return replace(found, findings=(*found.findings, unusable(error)))
     with queue:

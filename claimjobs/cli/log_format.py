@@ -32,11 +32,12 @@ def _remember(context: click.Context, _option: click.Parameter, log_format: LogF
 def log_to_stderr(log_format: LogFormat) -> None:
     """Write the records of all loggers on standard error. The commands in them name the queue of this command."""
     handler = stderr_handler(log_format)
-    handler.addFilter(_complete)
+    handler.addFilter(complete)
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
-def _complete(record: logging.LogRecord) -> bool:
+def complete(record: logging.LogRecord) -> bool:
+    """A filter of a handler: the commands in a record of ours name the queue of this command."""
     if record.name.startswith("claimjobs"):
         record.msg, record.args = completed(record.getMessage()), ()
         if isinstance(error := vars(record).get("error"), str):

@@ -112,7 +112,7 @@ def remember_url(context: click.Context, _option: click.Parameter, url: str | No
 def database(url: str | None) -> Iterator[str]:
     """The given URL, or that of the embedded Postgres, which runs until the block is left.
 
-    Raises EmbeddedFailed.
+    Raises EmbeddedFailed, and UnknownDatabase for an empty URL.
     """
     from claimjobs.embedded.server import database_url  # noqa: PLC0415 - SQLAlchemy is slow to import
 

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from claimjobs.cli.console import age, number
-from claimjobs.cli.log_format import log_to_stderr
+from claimjobs.cli.log_format import complete, log_to_stderr
 from claimjobs.cli.next_step import completed
 from claimjobs.log_events import PROGRESS
 from claimjobs.log_records import LogFormat
@@ -55,6 +55,7 @@ class LiveTable:
 
     def __enter__(self) -> Self:
         handler = RichHandler(console=self._console, show_path=False, show_time=False, markup=False)
+        handler.addFilter(complete)
         logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
         self._live.start()
         return self

@@ -87,6 +87,11 @@ MORE: Final = (
         help="The order of jobs: a column, `-column` for the highest first, or SQL. Can be repeated.",
     ),
     _option(
+        "any-order",
+        is_flag=True,
+        help="Claim in no order: each consumer begins at a place of its own, and disturbs the others less.",
+    ),
+    _option(
         "on-done",
         type=click.Choice(ON_DONE),
         help="What happens to done jobs. Default: kept, but deleted if claimjobs made the table, without partitions.",
@@ -131,13 +136,16 @@ def shape_of(
     column: tuple[str, ...],
     state: tuple[str, ...],
     order_by: tuple[str, ...] = (),
+    any_order: bool = False,
     **others: Any,
 ) -> Shape:
-    """The shape of the file, if one is given, changed by the options. Raises BadMap or BadParameter."""
+    """The shape of the file, if one is given, changed by the options. Raises BadMap, BadParameter or UsageError."""
+    if any_order and order_by:
+        raise click.UsageError("--any-order says that there is no order: leave out --order-by, or --any-order")
     shape = Shape() if map is None else Shape.read(map)
     roles = dict(_pair(text, "--column ROLE=NAME", ROLES, _names) for text in column)
     states = dict(_pair(text, "--state STATE=VALUE", STATE_VALUES, _value) for text in state)
-    return shape.over(roles=roles, states=states, order_by=order_by or None, **others)
+    return shape.over(roles=roles, states=states, order_by=() if any_order else order_by or None, **others)
 
 
 def _pair(text: str, form: str, checks: Mapping[str, Check], read: Callable[[str], Any]) -> tuple[str, Any]:

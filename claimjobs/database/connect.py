@@ -44,6 +44,7 @@ _PARTS = {
     "host": "host",
     "port": "port",
     **dict.fromkeys(("user", "username"), "username"),
+    **dict.fromkeys(("password", "passwd"), "password"),
     **dict.fromkeys(("database", "db", "dbname"), "database"),
 }
 """Options of drivers that give what is also a part of a URL: its names in `sqlalchemy.URL`."""
@@ -63,12 +64,14 @@ _CHECKED = "claimjobs_checked"
 
 _MISPLACED_AT = re.compile(
     r"""(?xs) [^:]*://(?:
-        [^:/]*:[^@]*@.*@                                              # after that of the password: part of it is a host
-        | [^:/@]*/[^?]*:[^?]*@                                        # after a slash: a password is part of a database
-        | (?:[^:/]*:\d+|[^:/]*\[[^/?@]*\](?::\d+)?)(?:/[^?]*)?\?[^@]*=[^@]*@  # in an option, and a port is a password
+        [^:/]*:[^@]*@.*@                                    # two after a password: each may be the one before the host
+        | [^:/@]*/[^?]*:[^?]*@                              # after a slash: a password is part of a database
+        | [^:/@?]*\?[^@=]*=[^@]*@                           # in an option: host and options are a user
+        | [^:/@]*:\d+(?:/[^?@]*)?\?[^@=]*=[^@]*@            # in an option: a port is the beginning of a password
+        | [^:/@\[]*\[[^/?@\]]*\](?::\d+)?(?:/[^?@]*)?\?[^@=]*=[^@]*@
     )"""
 )
-"""Matches a URL that SQLAlchemy reads without an error and not as it is meant, because of an @ that is not quoted."""
+"""Matches a URL with an @ that is not quoted, in which SQLAlchemy may take another part for the host than is meant."""
 
 EXAMPLES = "mysql://user:password@host/database or postgresql://user:password@host/database"
 SEVERAL_HOSTS = "postgresql://user:password@/database?host=first:5432&host=second:5432"
@@ -96,6 +99,8 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
         raise UnknownDatabase(_unusable(url, error)) from error
     except sa.exc.NoSuchModuleError:
         raise UnknownDatabase(f"no database is known by {url.drivername!r}: give a URL such as {EXAMPLES}") from None
+    except sa.exc.ArgumentError as error:
+        raise UnknownDatabase(_unusable(url, error)) from error
     except ModuleNotFoundError as error:
         raise DriverMissing(
             f"the driver of {url.drivername!r} is not installed ({error}): "
@@ -173,14 +178,14 @@ def _refuse_parts_given_twice(url: sa.URL) -> None:
     """Refuse a URL with a part that an option gives again: the driver would get the option only."""
     for option, part in _PARTS.items():
         given, again = getattr(url, part), url.query.get(option)
-        if part == "host" and url.port and not isinstance(again, str):
+        values = [again] if isinstance(again, str) else list(again or ())
+        if part == "host" and url.port and ("," in "".join(values) or len(values) > 1):
             given = f"{given or ''}:{url.port}"  # a port is that of one host
         if not given or again is None:  # the database of `postgresql:///?dbname=jobs` is an empty text
             continue
-        both = f"{given}, and {', '.join([again] if isinstance(again, str) else again)}"
+        both = "" if part == "password" else f" ({given}, and {', '.join(values)})"
         step = f"leave out one, and give several hosts as in {SEVERAL_HOSTS}" if part == "host" else "leave out one"
-        twice = f"gives the {part} twice ({both}), and only the option would be used"
-        raise UnknownDatabase(f"{shown(url)} {twice}: {step}")
+        raise UnknownDatabase(f"{shown(url)} gives the {part} twice{both}, and only the option would be used: {step}")
 
 
 def dialect_for(engine: sa.Engine) -> Dialect:

@@ -14,7 +14,7 @@ from claimjobs.findings import Finding
 from claimjobs.lease.registry import read_owners
 from claimjobs.statements import samples
 from claimjobs.table.definitions import OWNER_TABLE
-from claimjobs.table.wake_trigger import has_wake_trigger
+from claimjobs.table.wake_trigger import is_trigger_there
 
 LATE: Final = 0.8
 """The part of its lease after which a heartbeat is late. An idle owner is silent for three quarters of it."""
@@ -76,7 +76,7 @@ def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         who = " by a producer of the same account, or with the right CONNECTION_ADMIN" if dialect.interrupts else ""
         may = "" if subject.backend.by_lease else f", if they have all rights on {OWNER_TABLE}"
         others = "rows that are inserted otherwise are found within some 5 s"
-        if has_wake_trigger(connection.engine, subject.backend.source.table):
+        if is_trigger_there(connection, subject.backend.source.table):
             others = "a trigger does so at each INSERT"
         yield Finding("wake", "ok", f"`enqueue` wakes idle consumers{who}{may}; {others}")
 

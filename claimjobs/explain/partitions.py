@@ -17,15 +17,15 @@ def coming_partitions(connection: sa.Connection, subject: Subject) -> Iterator[F
     if unit is None:
         return
     dialect, table = subject.backend.dialect, subject.table
-    free, taken, _ = find_missing(connection, dialect, table)
+    free, taken, rest_rows = find_missing(connection, dialect, table)
     if not free and not taken:
         yield Finding("partitions", "ok", f"there is a partition for each coming {unit}")
     if taken:
         yield Finding("partitions", "warning", why_taken(dialect, table, taken))
     if free:
         rest = dialect.partitions.shown(table, dialect.partitions.rest)
-        says = (
-            f"there is no partition for the time from {free[0].first} on: its jobs go into the partition {rest}, "
-            "which is never dropped. Run `claimjobs purge` each day"
-        )
+        what = f"its jobs go into the partition {rest}, which is never dropped"
+        if rest_rows is None:
+            what = f"its jobs cannot be inserted, because the partition {rest} is gone, too"
+        says = f"there is no partition for the time from {free[0].first} on: {what}. Run `claimjobs purge` each day"
         yield Finding("partitions", "warning", says)

@@ -14,7 +14,7 @@ from claimjobs.claim.replica_url import said_of_the_replica
 from claimjobs.claim.strategy import ClaimRequest, Phase
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
-from claimjobs.errors import ConnectionFailed, ReplicaUnfit
+from claimjobs.errors import ClaimjobsError, ReplicaUnfit
 from claimjobs.explain.plans import Planned
 from claimjobs.explain.sent import as_sent
 from claimjobs.explain.subject import SIZE, Subject
@@ -98,12 +98,12 @@ def as_finding(subject: Subject, findings: list[Finding]) -> Iterator[None]:
     try:
         with said_of_the_replica():
             yield
-    except ConnectionFailed as error:
+    except ClaimjobsError as error:
         findings.append(unusable(error))
     except sa.exc.SQLAlchemyError as error:
         findings.append(unusable(ReplicaUnfit(subject.backend.source.name, reason(error))))
 
 
-def unusable(error: ConnectionFailed) -> Finding:
+def unusable(error: ClaimjobsError) -> Finding:
     """The finding about a replica that cannot be used."""
     return Finding("replica", "will not work", f"{error}; {WITHOUT}")

@@ -36,8 +36,8 @@ def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     if subject.plan.selection.in_regions:
         yield Finding("primaries", "ok", f"{says}, which is rare, because each begins in regions of its own")
     else:
-        hint = "which is frequent in one order: add order_by=() if any order will do, or let all write to one member"
-        yield Finding("primaries", "warning", f"{says}, {hint}")
+        hint = "which is frequent in one order: if any order will do, say so with --any-order (order_by=())"
+        yield Finding("primaries", "warning", f"{says}, {hint}; or let all write to one member")
 
 
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:

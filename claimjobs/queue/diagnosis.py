@@ -170,10 +170,11 @@ def _index_advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[s
 
 
 def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[str]:
-    """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing or NotClaimable."""
+    """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing, OwnTable or NotClaimable."""
     given, dialect = shape.map or Columns(), dialect_for(engine)
     with connected(engine) as connection:
         there = resolve(connection, tables_for(shape.load())[0].fullname)
+        check_no_own(there)
         check_table(connection, dialect, there)
         columns = [column_for(role, there, given) for role in dict.fromkeys(wanted) if role != INDEX]
         new = [column for column in columns if column.name not in there.c]

@@ -285,8 +285,11 @@ class QueueParts:
 
     @cached_property
     def _region_order(self) -> Sequence[sa.Column[Any]]:
-        """The order within regions, if any order will do and the table has an index for regions."""
-        if not isinstance(self._settings.order_by, (list, tuple)) or self._settings.order_by:
+        """The order within regions, if any order will do and the table has an index for regions. Without row locks a
+        claim begins at a random candidate, so it does not show which regions are empty.
+        """
+        any_order = isinstance(self._settings.order_by, (list, tuple)) and not self._settings.order_by
+        if not any_order or not self.backend.lock_source:
             return ()
         with connected(self.engine) as connection:
             return region_order(connection, self.backend.source)

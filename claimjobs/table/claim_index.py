@@ -108,7 +108,7 @@ def missing_index(
     if holds(found, [name for name in index.columns.keys() if name != besides]):  # noqa: SIM118 - no dict
         return MissingIndex("claims read rows that they do not take", renewed(index, found, connection))
     if any(other["name"] == index.name for other in found):  # of a queue on this table with another order
-        index.name = quoted_name(fitting(f"{roles.table.name}_claim_{index.columns.keys()[:2][-1]}"), quote=None)
+        index.name = quoted_name(fitting("_".join([roles.table.name, "claim", *index.columns.keys()])), quote=None)
     return MissingIndex("claims have no index", renewed(index, found, connection))
 
 

@@ -89,7 +89,7 @@ def make_coming(
             missing = find_missing(connection, dialect, table, now)
             if missing.taken:
                 _warn(table, f"table {table.fullname!r}: {why_taken(dialect, table, missing.taken)}")
-            return _make_free(connection, dialect, table, now) if missing.free else ()
+            return _make_free(connection, dialect, table, now=now, missing=missing) if missing.free else ()
         except PartitionsNotMade as error:
             _warn(table, str(error))
         except sa.exc.DBAPIError as error:
@@ -151,25 +151,29 @@ def _start(day: date) -> datetime:
 
 
 def _make_free(
-    connection: sa.Connection, dialect: Dialect, table: sa.Table, now: sa.ColumnElement[Any] | None
+    connection: sa.Connection,
+    dialect: Dialect,
+    table: sa.Table,
+    *,
+    now: sa.ColumnElement[Any] | None,
+    missing: Missing,
 ) -> Sequence[str]:
-    """Make those partitions that can be made; their names. Raises PartitionsNotMade."""
-    _check_few(connection, dialect, table, now)
+    """Make those of the missing partitions that can be made; their names. Raises PartitionsNotMade."""
+    _check_few(dialect, table, missing)
     connection.detach()  # the settings of its session change
     connection.rollback()
     with dialect.partitions.locked(connection, table, LOCK_TIMEOUT):
-        missing = _check_few(connection, dialect, table, now)
+        missing = find_missing(connection, dialect, table, now)
+        _check_few(dialect, table, missing)
         if missing.free:
             for statement in _additions(dialect, table, missing):
                 run(connection, statement)
         return [period.name for period in missing.free]
 
 
-def _check_few(
-    connection: sa.Connection, dialect: Dialect, table: sa.Table, now: sa.ColumnElement[Any] | None
-) -> Missing:
-    """The missing periods. Raises PartitionsNotMade if so many rows would be moved or read that others wait long."""
-    missing, parts = find_missing(connection, dialect, table, now), dialect.partitions
+def _check_few(dialect: Dialect, table: sa.Table, missing: Missing) -> None:
+    """Raises PartitionsNotMade if so many rows would be moved or read that others wait long."""
+    parts = dialect.partitions
     if (missing.rest_rows or 0) > MOST_MOVED and missing.free:
         why = f"more than {MOST_MOVED:,} rows are in the partition {parts.shown(table, parts.rest)}"
         then = (
@@ -177,7 +181,6 @@ def _check_few(
         )
         statements = "; ".join(_additions(dialect, table, missing))
         raise PartitionsNotMade(table.fullname, why, f"when the queue may wait, run what {then}: {statements}")
-    return missing
 
 
 def _additions(dialect: Dialect, table: sa.Table, missing: Missing) -> Sequence[str]:

@@ -31,12 +31,15 @@ def drop_statement(engine: sa.Engine, table: sa.Table) -> str:
 
 def has_wake_trigger(engine: sa.Engine, table: sa.Table) -> bool:
     """Whether the table has it."""
-    trigger = dialect_named_by(engine).wake_trigger
-    if trigger is None:
-        return False
     with connected(engine) as connection:
-        return bool(connection.scalar(sa.select(trigger.is_there(_name(engine, table)))))
+        return is_trigger_there(connection, table)
 
 
-def _name(engine: sa.Engine, table: sa.Table) -> str:
-    return engine.dialect.identifier_preparer.format_table(table)
+def is_trigger_there(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether the table has it, asked on this connection."""
+    trigger = dialect_named_by(connection).wake_trigger
+    return trigger is not None and bool(connection.scalar(sa.select(trigger.is_there(_name(connection, table)))))
+
+
+def _name(bind: sa.Engine | sa.Connection, table: sa.Table) -> str:
+    return bind.dialect.identifier_preparer.format_table(table)

@@ -48,11 +48,15 @@ class Hosts:
 
     @classmethod
     def of(cls, url: sa.URL) -> Hosts | None:
-        """The hosts in the query of a URL (`?host=a:3306&host=b:3306`); None: it has none there."""
+        """The hosts in the query of a URL (`?host=a:3306&host=b:3306`); None: it has none there.
+
+        Raises ValueError or TypeError.
+        """
         named = url.query.get("host", ())
         balance = str(url.query.get(BALANCE, "disable"))
         hosts = (named,) if isinstance(named, str) else named
-        return cls(hosts, balance, port=url.port or 3306) if hosts else None
+        port: Any = url.port or url.query.get("port", 3306)
+        return cls(hosts, balance, port=int(port)) if hosts else None
 
     def listen(self, engine: sa.Engine) -> None:
         """Choose a host for each connection of an engine, and again when that host takes writes no more."""

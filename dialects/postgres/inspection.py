@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
@@ -47,7 +47,8 @@ _PARTITIONS: Final = sa.text(
     "SELECT part.relname AS name, root.relname AS whole, "
     "part.relkind = 'r' AND pg_relation_size(part.oid) < :size AS small "
     "FROM pg_class part JOIN pg_class root ON root.oid = pg_partition_root(part.oid) "
-    "WHERE part.relispartition AND part.relname = ANY(:names)"
+    "JOIN pg_namespace space ON space.oid = part.relnamespace "
+    "WHERE part.relispartition AND part.relname = ANY(:names) AND space.nspname = ANY(:schemas)"
 )
 SMALL: Final = 800_000
 """Bytes, some thousand rows. A planner reads such a partition as a whole, whatever indexes it has."""
@@ -74,11 +75,14 @@ class PostgresInspection(Inspection):
         connection.exec_driver_sql(f"SET LOCAL statement_timeout = {limit}; SET LOCAL lock_timeout = {limit}").close()
 
     def plan(self, connection: sa.Connection, sql: str, parameters: Any) -> Plan:
-        found = connection.exec_driver_sql(f"EXPLAIN (FORMAT JSON) {sql}", parameters).scalar_one()
+        # VERBOSE says the schemas: other schemas may have partitions of the same names.
+        found = connection.exec_driver_sql(f"EXPLAIN (VERBOSE, FORMAT JSON) {sql}", parameters).scalar_one()
         top: Node = found[0]["Plan"]
         nodes = list(_all(top))
+        for node in nodes:
+            node.pop("Output", None)  # long, and of no use here
         reads = [read for node in nodes if (read := _read(node)) is not None]
-        parts = _partitions(connection, reads)
+        parts = _partitions(connection, reads, {node["Schema"] for node in nodes if "Schema" in node})
         sorts = any(_sorts_a_table(node, parts) for node in nodes)
         return Plan(tuple(_by_table(reads, parts)), sorts, json.dumps(found, indent=1))
 
@@ -165,10 +169,11 @@ def _read(node: Node) -> TableRead | None:
     return TableRead(table, indexes[0] if indexes else None, kind in _SCANS, rows)
 
 
-def _partitions(connection: sa.Connection, reads: Sequence[TableRead]) -> Parts:
+def _partitions(connection: sa.Connection, reads: Sequence[TableRead], schemas: Collection[str]) -> Parts:
     """Those of the tables and the indexes of a plan that are partitions, by their names."""
     names = [name for read in reads for name in (read.table, read.index) if name is not None]
-    found = connection.execute(_PARTITIONS, {"names": names, "size": SMALL}) if names else ()
+    named = {"names": names, "schemas": list(schemas), "size": SMALL}
+    found = connection.execute(_PARTITIONS, named) if names else ()
     return {row.name: Part(row.whole, row.small) for row in found}
 
 

@@ -106,9 +106,20 @@ def test_more_cores_and_larger_batches_carry_more(backend: str, claims: str) -> 
 def test_a_primary_is_as_busy_as_its_consumers_make_it() -> None:
     costs, primary = read("postgres").costs("rows", 100), Primary(4, 0.0005)
     found = sizes.size(read("postgres"), "rows", 100, primary)
-    assert list(found.consumers) == sorted(found.consumers)
-    for consumers, milliseconds in zip(found.consumers, sizes.HANDLERS_MS, strict=True):
+    assert list(found.consumers.values()) == sorted(found.consumers.values())
+    for milliseconds, consumers in found.consumers.items():
         assert primary.rate(costs, consumers, milliseconds / 1000) == pytest.approx(found.jobs, rel=0.02)
+
+
+@pytest.mark.parametrize("handler", [0.001, 0.01, 0.04, 1.0])
+def test_a_step_has_a_reserve_and_no_batch_that_takes_too_long(handler: float) -> None:
+    results = read("postgres")
+    found = sizes.step_for(results, 20_000, 0.0005, handler)
+    assert found is not None
+    most = Primary(found.cores, 0.0005).most(results.costs(found.claims, found.batch))
+    assert most >= 2 * 20_000
+    assert found.batch * handler <= sizes.LONGEST or found.batch == 100
+    assert found.consumers >= 20_000 * handler
 
 
 @pytest.mark.parametrize("backend", ["postgres", "mysql"])
@@ -143,6 +154,11 @@ def test_the_command_shows_sizes_and_what_they_are_held_against(
     command.main()
     shown = capsys.readouterr().out
     assert shown.count("a primary that is 90% busy, 0.5 ms from its consumers") == 2
+    monkeypatch.setattr(sys, "argv", ["scale", "--rate", "1000", "900000", "--handler-ms", "0.1", "200"])
+    command.main()
+    shown = capsys.readouterr().out
+    assert shown.count("a primary that carries 2 times the rate") == 2
+    assert shown.count("more than 8") == 4
     monkeypatch.setattr(sys, "argv", ["scale", "--held", "--backend", "mysql"])
     command.main()
     assert "drains, predicted from CPU costs" in capsys.readouterr().out

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -111,6 +113,21 @@ def test_options_go_before_the_file(tickets: Backend, file: Path) -> None:
     assert ended.code == exits.OK, ended.err
     assert noted(tickets, "done") == [3, 2, 1, 0]
     assert tickets.rows("tickets") == []
+
+
+def test_any_order_goes_before_the_order_of_the_file(tickets: Backend, file: Path) -> None:
+    AUDIT.create(tickets.engine)
+    words = ("--map", file, "--any-order", "--drain", "--json", "--consumers", "2", "--url", tickets.url)
+    ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words)
+    assert ended.code == exits.OK, ended.err
+    assert sorted(noted(tickets, "done")) == [0, 1, 2]
+    assert shapes.shape_of(map=file, column=(), state=(), any_order=True) == replace(Shape.read(file), order_by=())
+
+
+def test_any_order_and_an_order_exclude_each_other(file: Path) -> None:
+    ended = claimjobs("explain", "--map", file, "--any-order", "--order-by", "nr")
+    assert ended.code == exits.USAGE
+    assert "--any-order says that there is no order: leave out --order-by, or --any-order" in ended.err
 
 
 def test_an_order_that_is_none_is_told_before_anything_is_started(tickets: Backend, file: Path) -> None:
@@ -263,7 +280,9 @@ def test_a_value_is_read_as_toml_where_it_is(text: str, value: object) -> None:
 def test_a_file_and_options_say_the_same(file: Path) -> None:
     table, words = OPTIONS[1], OPTIONS[2:]
     pairs = list(zip(words[::2], words[1::2], strict=True))
-    given = {kind: tuple(text for option, text in pairs if option == f"--{kind}") for kind in ("column", "state")}
+    given: dict[str, Any] = {
+        kind: tuple(text for option, text in pairs if option == f"--{kind}") for kind in ("column", "state")
+    }
     options = shapes.shape_of(map=None, table=table, order_by=("-weight", "shop"), **given)
     assert options.over(where="weight < 90", on_done="keep") == Shape.read(file)
 

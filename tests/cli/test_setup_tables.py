@@ -242,7 +242,8 @@ def test_a_table_with_records_of_our_own_is_no_table_of_jobs(database: Backend) 
     database.run("CREATE TABLE items (id INT PRIMARY KEY)")
     assert claimjobs("setup-tables", "--table", "items", "--side-car", "--url", database.url).code == exits.OK
     for name in (OWNER_TABLE, "claimjobs_batches", "items_claims"):
-        for words in (("setup-tables",), ("status",), ("setup-tables", "--side-car")):
+        added = ("setup-tables", "--add", "priority", "--yes")
+        for words in (("setup-tables",), ("status",), ("setup-tables", "--side-car"), added):
             ended = claimjobs(*words, "--table", name, "--url", database.url)
             assert (ended.code, ended.out) == (exits.TABLE, ""), (name, words, ended)
             assert f"table {name!r} has the records of claimjobs itself, and no jobs: name another table" in ended.err

@@ -69,6 +69,15 @@ def test_an_order_without_an_index_is_a_warning(backend: Backend) -> None:
     assert "DROP" not in statement  # the other index is that of another queue on this table
 
 
+def test_each_order_gets_an_index_of_its_own(backend: Backend) -> None:
+    """Two of them begin with one column."""
+    backend.queue()
+    for order in ("d", ["d", "e"], ["d", "owner_date"]):
+        [statement] = of(backend.bare_queue(order_by=order).explain(), "index").fix
+        assert "DROP" not in statement
+        backend.run(statement)
+
+
 def test_an_order_by_an_expression_needs_an_index_of_its_own(backend: Backend) -> None:
     explained = filled(backend, order_by="length(d)").explain()
     assert of(explained, "index") == Finding("index", "warning", of(explained, "index").says)
@@ -93,6 +102,27 @@ def test_the_partitions_of_a_plan_are_counted_and_the_empty_ones_are_no_warning(
         assert sum(finding.says.count(name) for name in names) <= 6, finding.says
     backend.run("DROP INDEX jobs_claim" + ("" if backend.family == "postgres" else " ON jobs"))
     assert "warning" in {finding.verdict for finding in queue.explain().findings if finding.check.startswith("plan of")}
+
+
+def test_a_partition_of_the_same_name_in_another_schema_is_another_one(backend: Backend) -> None:
+    if backend.family != "postgres":
+        pytest.skip("a plan names the table, and not its partition as a table")
+    queue = backend.queue(article_table(partition_by_time="day"))
+    queue.enqueue(jobs(SMALL + 1))
+    with backend.engine.connect() as connection:
+        names = backend.dialect.partitions.names(connection, queue.table)
+    backend.run("CREATE SCHEMA tenant")
+    try:
+        backend.run("CREATE TABLE tenant.others (id INT) PARTITION BY RANGE (id)")
+        for number, name in enumerate(names):
+            values = f"FROM ({number}) TO ({number + 1})"
+            backend.run(f"CREATE TABLE tenant.jobs_{name} PARTITION OF tenant.others FOR VALUES {values}")
+        backend.analyze()
+        says = [finding.says for finding in queue.explain().findings if finding.check.startswith("plan of")]
+        assert f"jobs through jobs_claim in {len(names)} partitions" in says[0]
+        assert "others" not in " ".join(says)
+    finally:
+        backend.run("DROP SCHEMA tenant CASCADE")
 
 
 def test_the_plan_of_a_small_table_is_no_warning_but_a_missing_index_is(backend: Backend) -> None:

@@ -43,10 +43,18 @@ def test_a_key_of_which_half_is_used_up_is_a_warning(backend: Backend, kind: str
     assert "Make a table whose key is BIGINT" in found.says
 
 
-def test_a_key_of_several_columns_is_not_read(backend: Backend) -> None:
+@pytest.mark.parametrize("first", ["shop", "created"])
+def test_a_key_of_several_columns_is_not_read(backend: Backend, first: str) -> None:
     """The highest number of its second column is not at the end of an index."""
     backend.run(
-        "CREATE TABLE jobs (shop SMALLINT, nr INTEGER, status VARCHAR(16) NOT NULL, owner_id INTEGER, "
-        "PRIMARY KEY (shop, nr))"
+        f"CREATE TABLE jobs ({first} SMALLINT, nr INTEGER, status VARCHAR(16) NOT NULL, owner_id INTEGER, "
+        f"PRIMARY KEY ({first}, nr))"
     )
     assert not has_finding(backend)
+
+
+def test_a_key_of_a_user_may_have_the_name_of_our_column(backend: Backend) -> None:
+    backend.run("CREATE TABLE jobs (created INTEGER PRIMARY KEY, status VARCHAR(16) NOT NULL, owner_id INTEGER)")
+    backend.insert("jobs", [{"created": 7, "status": "unclaimed"}])
+    found = of(backend.queue().explain(), "key")
+    assert found.says == f"the highest created is 7, and the column holds numbers up to {2**31 - 1:,}"

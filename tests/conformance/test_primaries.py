@@ -116,6 +116,6 @@ def test_a_free_lock_of_an_owner_from_before_is_no_sign_of_death(backend: Backen
 def test_explain_says_that_claims_in_order_meet(backend: Backend) -> None:
     found = of(queue_on_one_of_several(backend).explain(), "primaries")
     assert found.verdict == "warning"
-    assert "add order_by=() if any order will do" in found.says
+    assert "if any order will do, say so with --any-order (order_by=())" in found.says
     assert of(queue_on_one_of_several(backend, order_by=()).explain(), "primaries").verdict == "ok"
     assert not [finding for finding in backend.queue().explain().findings if finding.check == "primaries"]

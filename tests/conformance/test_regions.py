@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, job_table
+from claimjobs import Queue, SideCar, job_table, make
 from claimjobs.claim.regions import MOST, Region, divided, shuffled
 from claimjobs.claim.strategy import After
 from claimjobs.database.connection import Connector
 from claimjobs.statements.find import ends
+from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import JOBS, still, stranger_holds
@@ -129,6 +130,29 @@ def test_regions_that_others_have_done_are_not_visited(backend: Backend, monkeyp
     found = [name for _ in range(12) for name in taken(queue, 2)]
     assert [place["claimjobs_after_1"] if place else None for place in places[:3]] == [None, 2, 70]
     assert sorted(found) == [f"{number:04}" for number in range(75, 99)]
+
+
+def test_suspects_do_not_hide_the_regions_behind_them(backend: Backend, monkeypatch: Any) -> None:
+    """A claim of suspects is one of few jobs, though there are many more."""
+    regions = [Region(None, (0, 10)), Region((0, 10), (0, 20)), Region((0, 20), (0, 40))]
+    monkeypatch.setattr("claimjobs.claim.regions.shuffled", lambda *_: regions[::-1])
+    queue = still(backend.queue(JOBS, **FREE))
+    queue.enqueue(jobs(40))
+    backend.run("UPDATE jobs SET suspect = 2 WHERE id <= 2")
+    places = begun(queue)
+    assert taken(queue, 8) == ["0000"]
+    assert taken(queue, 8) == ["0001"]
+    while taken(queue, 8):
+        pass
+    assert [place["claimjobs_after_1"] if place else None for place in places[:6]] == [None, None, None, 10, 18, 20]
+
+
+def test_a_side_car_without_row_locks_has_no_regions(database: Backend) -> None:
+    """Its claims begin at a random candidate, and show nothing of the regions before it."""
+    database.run("CREATE TABLE plain (id BIGINT PRIMARY KEY)")
+    make(database.engine, side_car_tables(database.engine, "plain"))
+    for locks in (True, False):
+        assert has_regions(database.bare_queue("plain", side_car=SideCar(lock_source=locks), **FREE)) is locks
 
 
 def test_a_job_that_failed_is_found_behind_the_consumer(backend: Backend) -> None:

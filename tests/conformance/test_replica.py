@@ -150,6 +150,24 @@ def test_what_the_replica_lists_too_late_is_not_claimed_and_what_it_lacks_is(
     assert not queue.claim(5).jobs
 
 
+def test_jobs_of_an_open_batch_that_the_replica_does_not_show_hide_no_others(
+    pair: Pair, queue_at: Callable[..., Queue]
+) -> None:
+    """Nothing is written in their rows: only the open batches of the primary tell that they are claimed."""
+    queue, other, direct = (queue_at(claims="batches", **more) for more in ({}, {}, {"candidates": None}))
+    queue.enqueue(jobs(30))
+    pair.wait_until_it_follows()
+    pair.cut_off()
+    everything = [job["d"] for job in jobs(30)]
+    held = names(direct.claim(12))
+    held += names(queue.claim(5))
+    assert held == everything[:17], "the replica shows only claimed ones: the primary was searched"
+    held += names(other.claim(20))
+    assert held == everything[:20], "the replica shows some that are free"
+    assert (other.report.replica_reads, other.report.collisions) == (1, 17)
+    assert sorted([*held, *names(other.claim(30)), *names(queue.claim(30))]) == everything
+
+
 def test_after_two_claims_in_vain_the_replica_is_left_for_a_moment(pair: Pair, queue_at: Callable[..., Queue]) -> None:
     """After one it is not: a claim from the head of the order finds what was just done, as long as it lags.
 

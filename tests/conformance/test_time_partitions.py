@@ -375,6 +375,22 @@ def test_deleting_one_by_one_reads_no_partition_of_a_later_time(backend: Backend
     assert names[5] not in plan
 
 
+def test_a_description_without_our_column_is_purged_too(backend: Backend, later: Queue, clock: Clock) -> None:
+    old(backend, clock, 1, "done", "dead")
+    queue = backend.bare_queue(article_table(), now=clock.sql, on_done="keep")
+    assert queue.purge(LATER - 3 * DAY) == 1
+
+
+def test_explain_says_that_no_partition_is_left_for_jobs_of_the_coming_time(backend: Backend) -> None:
+    queue = backend.queue(JOBS)
+    gone = "DROP TABLE jobs_" if backend.family == "postgres" else "ALTER TABLE jobs DROP PARTITION "
+    for name in (max({*partitions(backend)} - {backend.dialect.partitions.rest}), backend.dialect.partitions.rest):
+        backend.run(gone + name)
+    [found] = [one for one in queue.explain().findings if one.check == "partitions"]
+    assert found.verdict == "warning"
+    assert "its jobs cannot be inserted, because the partition" in found.says
+
+
 def test_jobs_of_a_partition_that_is_not_over_stay_for_the_purge_that_drops_it(
     backend: Backend, later: Queue, clock: Clock
 ) -> None:

@@ -80,6 +80,8 @@ def test_an_unknown_database_is_told_with_an_example_and_no_password(url: str) -
         "mysql://app:x@host/shop?password={}@y",
         "mysql://host:3306/shop?user=app&password=x@{}",
         "postgresql://[::1]/shop?user=app&password=x@{}",
+        "mysql://host?user=app&password=x@{}",
+        "postgresql://?user=app&password=x@{}",
         sa.URL.create("mysql", "app", "x", f"{SECRET}@host"),
     ],
 )
@@ -190,14 +192,16 @@ def test_a_host_of_several_that_cannot_be_read_is_told(host: str) -> None:
 
 
 TWICE = {
-    "db0:5432/shop?host=db1,db2": "gives the host twice (db0, and db1,db2)",
+    "db0:5432/shop?host=db1,db2": "gives the host twice (db0:5432, and db1,db2)",
     "db0/shop?host=db1:5432&host=db2:5432": "gives the host twice (db0, and db1:5432, db2:5432)",
     "db0/shop?host=db0": "gives the host twice (db0, and db0)",
     "db0:5432/shop?host=db1&host=db2": "gives the host twice (db0:5432, and db1, db2)",
+    ":5432/shop?host=db1,db2": "gives the host twice (:5432, and db1,db2)",
     ":5432/shop?host=db1&host=db2": "gives the host twice (:5432, and db1, db2)",
     "db0:5432/shop?port=5433": "gives the port twice (5432, and 5433)",
     "db0/shop?user=root": "gives the username twice (app, and root)",
     "db0/shop?database=other": "gives the database twice (shop, and other)",
+    f"db0/shop?passwd=x{SECRET}": "gives the password twice, and",
 }
 
 
@@ -213,6 +217,18 @@ def test_a_part_of_a_url_that_an_option_gives_again_is_refused(scheme: str, rest
     assert SECRET not in str(raised.value)
 
 
+def test_a_url_of_many_brackets_is_read_at_once() -> None:
+    """Without the limit of a test's time it would take hours."""
+    url = "mysql://" + "[]" * 10_000 + "?" + "=" * 10_000
+    assert parse(url).drivername == "mysql+pymysql"
+
+
+@pytest.mark.parametrize("query", ["host=db1&host=db2&port=1", "host=db1&port=x"])
+def test_options_that_sqlalchemy_refuses_are_those_of_the_url(query: str) -> None:
+    with pytest.raises(UnknownDatabase, match=r"cannot use this URL .*: check its options \(host, port\)"):
+        engine_of(f"postgresql://app:{SECRET}@/shop?{query}")
+
+
 def test_a_database_that_only_an_option_names_is_given_once() -> None:
     assert engine_of("postgresql:///?host=/var/run/postgresql&dbname=shop").url.query["dbname"] == "shop"
 
@@ -221,6 +237,7 @@ def test_a_port_in_front_is_that_of_one_host_among_the_options() -> None:
     engine = engine_of(f"postgresql://app:{SECRET}@:5433/shop?host=/run/postgresql")
     _, options = engine.dialect.create_connect_args(engine.url)
     assert (options["host"], options["port"]) == ("/run/postgresql", 5433)
-    hosts = Hosts.of(sa.make_url(f"mysql://app:{SECRET}@:3307/shop?host=db1"))
-    assert hosts is not None
-    assert hosts._addresses == [{"host": "db1", "port": 3307}]
+    for url in ("mysql://app@:3307/shop?host=db1", "mysql://app@/shop?host=db1&port=3307"):
+        hosts = Hosts.of(sa.make_url(url))
+        assert hosts is not None
+        assert hosts._addresses == [{"host": "db1", "port": 3307}]

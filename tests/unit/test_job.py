@@ -33,6 +33,7 @@ def test_columns_are_items_and_attributes() -> None:
         ("", "''"),
         (b"\0", "AA=="),
         (("a,b", 7), '"a,b",7'),
+        (("a", "b\r\nc"), repr('a,"b\r\nc"')),
         ((6, datetime(2026, 11, 23, 22, 53, tzinfo=UTC)), "6,2026-11-23T22:53:00+00:00"),
     ],
 )

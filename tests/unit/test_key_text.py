@@ -1,0 +1,17 @@
+"""Keys as text: what a message or `dead list` shows is what a command takes."""
+
+from __future__ import annotations
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.cli.keys import Keys
+from claimjobs.key_text import key_in_message, key_text
+
+KEY = Keys([sa.Column("shop", sa.String(9)), sa.Column("name", sa.String(9))])
+
+
+@pytest.mark.parametrize("key", [("a,b", "c\nd"), ("a", "\r\n"), ("\r", "x"), ('"', "'"), ("", "")])
+def test_a_key_of_several_columns_is_read_as_it_was_written(key: tuple[str, str]) -> None:
+    assert KEY.read([key_text(key)]) == [key]
+    assert len(key_in_message(key).splitlines()) == 1
