@@ -49,6 +49,11 @@ class Liveness:
         return self.lease / 5
 
     @property
+    def idle_beat(self) -> float:
+        """The most between two heartbeats of an owner that sleeps."""
+        return 0.75 * self.lease
+
+    @property
     def lock_timeout(self) -> float:
         """How long a statement waits for a row lock before its transaction is rolled back and tried again."""
         return max(1.0, self.lease / 5)  # whole seconds on some servers

@@ -28,6 +28,7 @@ from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError, ReplicaUnfit, ServerUnreachable
 from claimjobs.job import key_of
 from claimjobs.log_events import REPLICA_LEFT, REPLICA_TAKES_WRITES, REPLICA_USED
+from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.statements import batches, owners
 from claimjobs.statements.find import Selection
@@ -64,12 +65,11 @@ class Replica:
     the owner registered, or replicates another database. All times are the primary's.
     """
 
-    def __init__(self, engine: sa.Engine, backend: Backend, *, beat: float, report: Report) -> None:
-        """`beat`: seconds between two heartbeats of an owner."""
+    def __init__(self, engine: sa.Engine, backend: Backend, *, liveness: Liveness, report: Report) -> None:
         self._engine, self._report = engine, report
         self._name, self._sessions = backend.source.name, backend.dialect.sessions
         self._owner, self._shown = owners.oldest_here(backend.owners, self._name), owners.beat_of(backend.owners)
-        self._beat = beat
+        self._liveness = liveness
         self._connection: sa.Connection | None = None
         self._process = os.getpid()
         self._one_at_a_time = threading.Lock()
@@ -135,7 +135,7 @@ class Replica:
             return "how far it is behind is not known, because this consumer writes no heartbeats"
         shown = self._read(self._shown, {"claimjobs_me": owner.id, "claimjobs_started": owner.started})
         self._measure_at = time.monotonic() + MEASURE_EVERY
-        return why_left(lag_of(owner, shown, self._beat), is_shown=bool(shown))
+        return why_left(lag_of(owner, shown, self._liveness), is_shown=bool(shown))
 
     def _read(self, query: sa.Select[Any], parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
         if self._connection is None:
@@ -229,18 +229,19 @@ class FindOnReplica(FindThenLock):
         self._replica.require(self._finder.of(request), request.find_parameters)
 
 
-def lag_of(owner: sa.Row[Any], shown: Sequence[sa.Row[Any]], beat: float) -> float:
+def lag_of(owner: sa.Row[Any], shown: Sequence[sa.Row[Any]], liveness: Liveness) -> float:
     """For how many seconds the replica is behind at least.
 
     `owner`: its row on the primary, and the time there. `shown`: its heartbeat on the replica, if it has its row.
-    `beat`: seconds between two heartbeats.
+    `liveness`: of the owner.
     """
     if not shown:
         return float((owner.now - owner.started).total_seconds())
-    [[newest]] = shown
-    if newest >= owner.beat:  # an owner that sleeps writes fewer heartbeats
+    [[newest, asleep]] = shown
+    if newest >= owner.beat:
         return 0.0
-    behind: float = (owner.now - newest).total_seconds() - beat
+    until_next = liveness.beat if asleep is None else liveness.idle_beat
+    behind: float = (owner.now - newest).total_seconds() - until_next
     return max(0.0, behind)
 
 

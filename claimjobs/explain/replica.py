@@ -60,7 +60,7 @@ class ExplainedReplica:
             return Finding("replica lag", "not known", f"{says}: explain again while a consumer works; {rule}")
         parameters = {"claimjobs_me": owner.id, "claimjobs_started": owner.started}
         shown = self._connection.execute(owners.beat_of(self._subject.backend.owners), parameters).all()
-        lag = lag_of(owner, shown, Liveness(lease=owner.lease).beat)
+        lag = lag_of(owner, shown, Liveness(lease=owner.lease))
         if left := why_left(lag, is_shown=bool(shown)):
             step = "check that the URL is that of a replica of this database, and that replication runs"
             return Finding("replica lag", "warning", f"{left}: consumers search on the primary meanwhile; {step}")

@@ -187,8 +187,6 @@ class IdleSleeper:
 
 CYCLE: Final = 0.3
 """The longest pause between two checks, as a part of a lease."""
-SILENCE: Final = 0.75
-"""The longest silence of a sleeping owner, as a part of a lease: it writes a heartbeat before."""
 WATCHERS: Final = 3
 """How many of the sleeping owners check for dead ones in each cycle, on average."""
 MANY_ASLEEP: Final = 8
@@ -260,7 +258,7 @@ class IdleWait:
 
     def _beat_if_due(self, connection: sa.Connection) -> WakeReason | None:
         self.last_active = time.monotonic()
-        if self.last_active - self._beaten + self._longest() < SILENCE * self._liveness.lease:
+        if self.last_active - self._beaten + self._longest() < self._liveness.idle_beat:
             return None
         return self._beat_asleep(connection)
 

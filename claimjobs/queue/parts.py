@@ -263,8 +263,7 @@ class QueueParts:
         chosen = self._settings
         with self._preparing:
             if self._replica is None and chosen.candidates is not None:
-                beat = chosen.liveness.beat
-                self._replica = Replica(chosen.candidates, self.backend, beat=beat, report=self._report)
+                self._replica = Replica(chosen.candidates, self.backend, liveness=chosen.liveness, report=self._report)
                 self._finalizers.append(weakref.finalize(self, self._replica.close))
             return self._replica
 

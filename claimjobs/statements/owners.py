@@ -64,9 +64,12 @@ def oldest_alive(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
 
 
 def beat_of(owners: sa.Table) -> sa.Select[Any]:
-    """The heartbeat of the owner `me` that was registered at `started`. Another database has no such owner."""
+    """The heartbeat of the owner `me` that was registered at `started`, and since when it sleeps.
+
+    Another database has no such owner.
+    """
     started = owners.c.started == sa.bindparam("claimjobs_started", type_=Instant)
-    return sa.select(owners.c.beat).where(me(owners), started)
+    return sa.select(owners.c.beat, owners.c.asleep).where(me(owners), started)
 
 
 def alive(owners: sa.Table) -> sa.ColumnElement[bool]:

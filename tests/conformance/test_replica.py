@@ -8,6 +8,8 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -217,6 +219,18 @@ def test_a_replica_that_is_too_far_behind_is_left_and_used_again(
     wait_for(lambda: (claimed(), events(caplog))[1] == [REPLICA_LEFT, REPLICA_USED], "it is used again", 20)
     assert queue.report.replica_reads > reads
     assert queue.report.replica_claims > by_replica
+
+
+@pytest.mark.parametrize(("asleep", "lag"), [(False, 14.0), (True, 0.0)])
+def test_an_owner_that_sleeps_writes_fewer_heartbeats_and_no_lag_is_concluded_from_that(
+    asleep: bool, lag: float
+) -> None:
+    """It was just woken, and the replica does not have its new heartbeat yet."""
+    now = datetime(2026, 11, 24, tzinfo=UTC)
+    before = now - timedelta(seconds=20)
+    owner: Any = SimpleNamespace(started=before, beat=now, now=now)
+    shown: Any = [(before, before if asleep else None)]
+    assert module.lag_of(owner, shown, Liveness(lease=30.0)) == lag
 
 
 @pytest.mark.parametrize("way", WAYS)
