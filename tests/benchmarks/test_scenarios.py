@@ -23,7 +23,7 @@ TINY: dict[str, dict[str, Any]] = {
     "drain": {"jobs": 300, "consumers": [1]},
     "batch_size": {"jobs": 300, "batch": [10, 500]},
     "order": {"jobs": 300, "consumers": [1]},
-    "held_snapshot": {"seconds": 2, "raw_seconds": 1, "without": 1, "begins": 0, "waiting": 1_000, "last": 1},
+    "held_snapshot": {"seconds": 2, "raw_seconds": 1, "without": 1, "begins": 0, "waiting": 1_000, "last": 2},
     "backlog": {"waiting": [1_000], "turns": 3},
     "pickup": {"jobs": 4, "looking": 3},
     "idle": {"consumers": [2], "settle": 0, "seconds": 2, "looks": True},

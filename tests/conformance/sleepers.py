@@ -80,7 +80,7 @@ class Consumer:
         return any(said.startswith(f"{session} ") and words in said for said in self._backend.sessions())
 
     def falls_asleep(self) -> None:
-        wait_for(lambda: self.is_asleep() and self._sends_nothing_more(), "it sleeps")
+        wait_for(lambda: self.is_asleep() and self._sends_nothing_more(), "it sleeps", 30)
 
     def _sends_nothing_more(self) -> bool:
         """Whether its first check for work was sent, too: it follows when the owner is marked asleep already."""

@@ -81,7 +81,7 @@ def test_a_row_that_is_gone_is_told(backend: Backend) -> None:
     queue = backend.bare_queue(Order, on_done="delete")
     with queue.claim(2) as batch, Session(backend.engine) as session:
         backend.run("DELETE FROM orders WHERE number = 1")
-        with pytest.raises(LookupError, match=r"job \(0, 1\) is gone"):
+        with pytest.raises(LookupError, match="job 0,1 is gone"):
             batch.instances(session)
         batch.done()
     assert [job.key for job in batch.lost] == [(0, 1)]

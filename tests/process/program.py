@@ -19,11 +19,12 @@ def say(word: object) -> None:
 def wait_for_the_gate(queue: Queue) -> None:
     told = False
     while not os.path.exists(os.environ["GATE"]):
-        if queue.stopping and not told:
-            told = True
-            say("told")
         with contextlib.suppress(*[BaseException] if "STUBBORN" in os.environ else []):
-            time.sleep(0.01)
+            while not os.path.exists(os.environ["GATE"]):
+                if queue.stopping and not told:
+                    told = True
+                    say("told")
+                time.sleep(0.01)
 
 
 before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
