@@ -31,6 +31,8 @@ class TableRead:
     """How many rows the planner expects."""
     partitions: tuple[str, ...] = ()
     """Those that are read; none: the table has none, or the server does not say."""
+    are_small: bool = False
+    """Whether they are so small that they are read as a whole, and sorted, whatever indexes there are."""
 
 
 @dataclass(frozen=True)

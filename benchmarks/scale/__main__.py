@@ -29,6 +29,9 @@ def main() -> None:
     """`python -m benchmarks.scale`"""
     parser = _parser()
     options = parser.parse_args()
+    if options.rate and (options.batch or min(options.rate) <= 0):
+        parser.error("--rate: jobs a second, above 0, for which the size of a batch is chosen: leave out --batch")
+    options.batch = options.batch or BATCHES
     try:
         _run(options)
     except NotMeasured as error:
@@ -87,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
     parser.add_argument("--backend", nargs="+", choices=BACKENDS, default=["postgres", "mysql"])
     parser.add_argument("--claims", nargs="+", choices=NAMES, default=list(NAMES))
-    parser.add_argument("--batch", nargs="+", type=int, default=BATCHES, help="measured sizes, such as 10 100 500 1000")
+    parser.add_argument("--batch", nargs="+", type=int, help="measured sizes, such as 10 100 500 1000")
     parser.add_argument("--cores", nargs="+", type=int, default=CORES, help="of the primary")
     parser.add_argument("--round-trip-ms", type=float, default=ROUND_TRIP_MS, help="from a consumer to the primary")
     parser.add_argument("--handler-ms", nargs="+", type=float, default=HANDLERS_MS, help="that a job takes")

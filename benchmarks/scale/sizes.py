@@ -92,8 +92,8 @@ def lines(sizes: Sequence[Size]) -> Iterator[tuple[str, ...]]:
 
 # --- from the jobs a second that are wanted ------------------------------------------------------------------
 
-STEPS = (("rows", 100), ("rows", 500), ("rows", 1_000), ("batches", 1_000))
-"""The kind of claims and the size of a batch, the simplest first."""
+STEPS = (("rows", 100), ("rows", 500), ("rows", 1_000), ("batches", 1_000), ("rows", 10))
+"""The kind of claims and the size of a batch, the simplest first. Batches of 10 are for slow handlers alone."""
 CORES = (2, 4, 8)
 RESERVE = 2
 """A primary must carry so many times the rate: the model may promise so many times too much."""
@@ -131,7 +131,7 @@ def step_for(results: Results, jobs: float, round_trip: float, handler: float) -
 
 def _steps(handler: float) -> Sequence[tuple[str, int]]:
     """Those whose batches do not take too long. The smallest batch is left if all do."""
-    return [(claims, batch) for claims, batch in STEPS if batch * handler <= LONGEST] or STEPS[:1]
+    return [(claims, batch) for claims, batch in STEPS if batch * handler <= LONGEST] or STEPS[-1:]
 
 
 def step_lines(

@@ -207,11 +207,11 @@ class FindOnReplica(FindThenLock):
         return super().lock(connection, request, marked)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        find, lock = super().phases(request, keys)
-        if self._open_now is None or self._batches is None:
-            return [find, lock]
-        given = {"claimjobs_keys": keys, **self._batches.range_of(keys)}
-        return [find, Phase("read open batches", self._open_now, given), lock]
+        phases = [*super().phases(request, keys)]
+        if self._open_now is not None and self._batches is not None:
+            given = {"claimjobs_keys": keys, **self._batches.range_of(keys)}
+            phases.insert(1, Phase("read open batches", self._open_now, given))
+        return phases
 
     def _in_open_batch(self, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> set[Key]:
         """Those of the candidates that are in an open batch, which the replica may not show yet. Nothing is written in
@@ -237,7 +237,7 @@ def lag_of(owner: sa.Row[Any], shown: Sequence[sa.Row[Any]], liveness: Liveness)
     """
     if not shown:
         return float((owner.now - owner.started).total_seconds())
-    [[newest, asleep]] = shown
+    newest, asleep = shown[0][0], shown[0][1]
     if newest >= owner.beat:
         return 0.0
     until_next = liveness.beat if asleep is None else liveness.idle_beat

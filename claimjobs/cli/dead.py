@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from claimjobs.cli import exits
+from claimjobs.cli import exits, next_step
 from claimjobs.cli.console import asks, number, on_terminal, say
 from claimjobs.cli.keys import Keys
-from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import AnyCommand, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -90,8 +89,14 @@ def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str |
         wanted = dict.fromkeys(keys.read(ids))
         found = queue.dead.show(wanted)
     click.echo("\n".join(map(_json, found)) if as_json else "\n\n".join(map(_block, found)), nl=bool(found))
-    if missing := wanted.keys() - {job.key for job in found}:
-        say(f"no dead job: {', '.join(keys.written(key) for key in wanted if key in missing)}")
+    _report_missing(context, queue, wanted, found)
+
+
+def _report_missing(context: click.Context, queue: Queue, wanted: Iterable[Any], found: Iterable[Job]) -> None:
+    there = {job.key for job in found}
+    if missing := [key for key in wanted if key not in there]:
+        which = ", ".join(map(Keys(queue.roles.key).written, missing))
+        say(f"no dead job: {which}: {next_step.command('dead list')} shows which there are")
         context.exit(exits.INPUT)
 
 
@@ -179,7 +184,9 @@ def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, shape:
     choice.check()
     with queue_for(url, shape) as queue:
         given = choice.of(queue)
-        _report(context, queue.dead.retry(**given), given["keys"], "retried" if as_json else None)
+        there = queue.dead.show(given["keys"] or ())
+        _report(queue.dead.retry(**given), "retried" if as_json else None)
+        _report_missing(context, queue, given["keys"] or (), there)
 
 
 @dead.command()
@@ -207,12 +214,14 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, s
     choice.check()
     with queue_for(url, shape) as queue:
         given = choice.of(queue)
+        there = queue.dead.show(given["keys"] or ())
         if not yes:
             _confirm(queue, **given)
         dropped = queue.dead.drop(**given)
         if shape.side_car and dropped:
             say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
-        _report(context, dropped, given["keys"], "dropped" if as_json else None)
+        _report(dropped, "dropped" if as_json else None)
+        _report_missing(context, queue, given["keys"] or (), there)
 
 
 def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | None) -> None:
@@ -227,8 +236,5 @@ def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | 
     click.confirm(f"Drop {jobs} in {where_from}?", abort=True, err=True)
 
 
-def _report(context: click.Context, count: int, keys: list[Any] | None, as_json: str | None) -> None:
+def _report(count: int, as_json: str | None) -> None:
     click.echo(json.dumps({as_json: count}) if as_json else count)
-    if keys is not None and count < len(keys):
-        say(f"{count:,} of {number(len(keys), 'job')} were dead: {command('dead list')} shows which are")
-        context.exit(exits.INPUT)

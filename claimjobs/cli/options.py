@@ -96,9 +96,15 @@ def candidates_url_option(command: AnyCommand) -> AnyCommand:
         "--candidates-url",
         envvar="CLAIMJOBS_CANDIDATES_URL",
         metavar="URL",
-        callback=remember_url,
+        callback=_not_empty,
         help="A replica of the database. Claims are searched for there, and locked on the primary, which is --url.",
     )(command)
+
+
+def _not_empty(context: click.Context, option: click.Parameter, url: str | None) -> str | None:
+    if url is not None and not url.strip():
+        raise click.BadParameter("it is empty: give a URL, or leave the option out", param=option)
+    return remember_url(context, option, url)
 
 
 def remember_url(context: click.Context, _option: click.Parameter, url: str | None) -> str | None:

@@ -230,7 +230,7 @@ def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger:
         _confirm(engine, setup.drop_plan(engine, shape.load(), partition_by_time=unit), yes)
     _must_be_there(engine, shape)
     try:
-        say(what_becomes_of_done_jobs(engine, shape, unit))
+        say(what_becomes_of_done_jobs(engine, shape, unit, recreate=recreate))
     except OwnTable:
         raise
     except UnfitTable:  # `checked_roles` says all that the table lacks

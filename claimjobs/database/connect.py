@@ -44,7 +44,6 @@ _PARTS = {
     "host": "host",
     "port": "port",
     **dict.fromkeys(("user", "username"), "username"),
-    **dict.fromkeys(("password", "passwd"), "password"),
     **dict.fromkeys(("database", "db", "dbname"), "database"),
 }
 """Options of drivers that give what is also a part of a URL: its names in `sqlalchemy.URL`."""
@@ -183,9 +182,10 @@ def _refuse_parts_given_twice(url: sa.URL) -> None:
             given = f"{given or ''}:{url.port}"  # a port is that of one host
         if not given or again is None:  # the database of `postgresql:///?dbname=jobs` is an empty text
             continue
-        both = "" if part == "password" else f" ({given}, and {', '.join(values)})"
+        both = f"{given}, and {', '.join(values)}"
         step = f"leave out one, and give several hosts as in {SEVERAL_HOSTS}" if part == "host" else "leave out one"
-        raise UnknownDatabase(f"{shown(url)} gives the {part} twice{both}, and only the option would be used: {step}")
+        twice = f"gives the {part} twice ({both}), and only the option would be used"
+        raise UnknownDatabase(f"{shown(url)} {twice}: {step}")
 
 
 def dialect_for(engine: sa.Engine) -> Dialect:
@@ -306,7 +306,7 @@ def _unreachable(engine: sa.Engine, dialect: Dialect, error: sa.exc.DBAPIError) 
     if dialect.errors.takes_no_writes(error):
         return "no server of this URL takes writes ({}): wait until one is promoted, or add the primary to the URL"
     options = ", and the URL's options" if engine.url.query else ""
-    return f"no connection ({{}}): check host and port, and that the server is running{options}"
+    return f"no connection ({{}}): check host and port, and that the server is running and is {dialect.title}{options}"
 
 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:

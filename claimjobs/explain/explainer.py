@@ -22,7 +22,7 @@ from claimjobs.explain.partitions import coming_partitions
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
 from claimjobs.explain.replica import as_finding, oldest_owner, opened
 from claimjobs.explain.rights import rights
-from claimjobs.explain.server import isolation, primaries, snapshots
+from claimjobs.explain.server import isolation, primaries, regions, snapshots
 from claimjobs.explain.subject import Subject
 from claimjobs.explain.trial import trial
 from claimjobs.findings import Explanation, Finding
@@ -52,6 +52,7 @@ class Explainer:
             self._add(session, "key", lambda connection: key_numbers(connection, subject))
             self._add(session, "durability", lambda connection: durability(connection, subject))
             self._add(session, "failures", lambda _: failures(subject))
+            self._add(session, "regions", lambda _: regions(subject))
             self._add(session, "rights", lambda connection: rights(connection, subject))
             self._add(session, "isolation", lambda connection: isolation(connection, subject))
             self._add(session, "primaries", lambda connection: primaries(connection, subject))

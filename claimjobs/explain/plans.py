@@ -62,15 +62,18 @@ def plan_finding(found: Planned, *, is_small: bool) -> Finding:
     if not found.reads:
         return Finding(check, "not known", "not known, because no owner lives for whom it could reach a row")
     if not costs:
-        return Finding(check, "ok", f"it reads {', '.join(map(_through, found.reads))}, and sorts nothing")
+        reads = ", ".join(map(_through, found.reads))
+        are_small = any(read.are_small for read in found.reads)
+        return Finding(check, "ok", f"it reads {reads}" + ("" if are_small else ", and sorts nothing"))
     if is_small:
         return Finding(check, "ok", f"it {', and '.join(costs)}: that costs little in a table as small as this one")
     return Finding(check, "warning", f"it {', and '.join(costs)}, each time: see the finding on the index")
 
 
 def index_finding(connection: sa.Connection, subject: Subject, *, is_costly: bool, is_small: bool) -> Finding:
-    """Whether the table has the index that claims read."""
-    lack = missing_index(connection, subject.backend.source, subject.plan.selection.order)
+    """Whether the table has the index that claims read. In any order that is the index of the default order."""
+    source = subject.backend.source
+    lack = missing_index(connection, source, subject.plan.selection.order or source.default_order)
     if lack is not None and (is_costly or is_small):
         return Finding("index", "warning", f"{lack.effect}: add one", (lack.ddl,))
     if lack is not None:
@@ -82,6 +85,8 @@ def index_finding(connection: sa.Connection, subject: Subject, *, is_costly: boo
 
 def _unhelped(subject: Subject) -> str:
     """What to do where the usual index is there, or cannot be told, and the plan is costly nevertheless."""
+    if not subject.plan.selection.order:
+        return "the table has the index that claims read, but in any order the plan does not use it: see `regions`"
     if claim_index(subject.backend.source, subject.plan.selection.order) is None:
         return (
             "claimjobs can name no index for this order: add one with the columns of `where`, then those of the order"
@@ -98,6 +103,8 @@ def _about(read: TableRead) -> str:
 
 def _through(read: TableRead) -> str:
     by = f"through {read.index}" if read.index else "without an index"
+    if read.are_small:
+        by = "as a whole, because little is in it,"
     return f"{read.table} {by}{_where(read)}"
 
 

@@ -40,6 +40,20 @@ def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("primaries", "warning", f"{says}, {hint}; or let all write to one member")
 
 
+def regions(subject: Subject) -> Iterator[Finding]:
+    """Whether a claim in any order begins in a region of its own. None for a queue with an order."""
+    selection = subject.plan.selection
+    if selection.in_regions:
+        yield Finding("regions", "ok", "in any order each consumer begins in regions of its own")
+    elif not selection.order:
+        says = (
+            "any order gains nothing here, because consumers have no regions: not with a `where`, with partitions by "
+            "time, with a key or a priority that is no whole number, or without the claim index; leave out --any-order "
+            "(order_by=())"
+        )
+        yield Finding("regions", "warning", says)
+
+
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Who keeps rows that are deleted since then from being removed, and for how long already."""
     old = [pin for pin in subject.inspection.pins(connection) if pin.seconds is None or pin.seconds > LONG]

@@ -93,14 +93,15 @@ def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
     return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
 
 
-def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape, unit: Unit | None) -> str:
+def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape, unit: Unit | None, *, recreate: bool) -> str:
     """What happens to done jobs, as a sentence. The table of jobs may be missing, and the owners table, too.
 
-    `unit`: the time of a partition, if a missing table is to have some.
+    `unit`: the time of a partition, if a missing table is to have some. `recreate`: a table that is there will be made
+    anew.
     """
     jobs = tables_for(shape.load(), partition_by_time=unit)[0]
     with connected(engine) as connection:
-        is_there = exists(connection, jobs)
+        is_there = exists(connection, jobs) and not recreate
         given = (shape.map or Columns()).beside_claims if shape.side_car else shape.map
         described = resolve(connection, jobs.fullname) if is_there else jobs
         check_no_own(described)

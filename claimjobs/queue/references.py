@@ -21,6 +21,9 @@ def load(reference: str) -> Any:
     Raises ReferenceNotFound, with the reason.
     """
     module_name, _, path = reference.partition(":")
+    if path and ("/" in module_name or module_name.endswith(".py")):
+        module = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise ReferenceNotFound(reference, f"{module_name!r} is a path: name the module, as in {module}:{path}")
     if not module_name or not path:
         raise ReferenceNotFound(reference, "it is not of the form MODULE:ATTRIBUTE")
     found: Any = _module(reference, module_name)
@@ -33,9 +36,6 @@ def load(reference: str) -> Any:
 
 
 def _module(reference: str, name: str) -> Any:
-    if "/" in name or name.endswith(".py"):
-        module = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise ReferenceNotFound(reference, f"{name!r} is a path: name the module, as in {module}:...")
     here = os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -107,9 +107,16 @@ def missing_index(
     besides = None if roles.suspect is None else roles.suspect.name
     if holds(found, [name for name in index.columns.keys() if name != besides]):  # noqa: SIM118 - no dict
         return MissingIndex("claims read rows that they do not take", renewed(index, found, connection))
-    if any(other["name"] == index.name for other in found):  # of a queue on this table with another order
-        index.name = quoted_name(fitting("_".join([roles.table.name, "claim", *index.columns.keys()])), quote=None)
+    index.name = quoted_name(_free_name(roles, index, {other["name"] for other in found}), quote=None)
     return MissingIndex("claims have no index", renewed(index, found, connection))
+
+
+def _free_name(roles: ColumnRoles, index: sa.Index, taken: Collection[str | None]) -> str:
+    """A name that no index of a queue on this table with another order has: the usual one, if it is free."""
+    columns = index.columns.keys()
+    usual = str(index.name)
+    longer = [fitting("_".join([roles.table.name, "claim", *some])) for some in (columns[:2][-1:], columns)]
+    return next((name for name in (usual, *longer) if name not in taken), usual)
 
 
 def renewed(index: sa.Index, found: Sequence[Any], bind: sa.Engine | sa.Connection) -> str:

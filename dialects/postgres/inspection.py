@@ -179,17 +179,18 @@ def _partitions(connection: sa.Connection, reads: Sequence[TableRead], schemas: 
 
 def _by_table(reads: Sequence[TableRead], parts: Parts) -> Iterator[TableRead]:
     """The reads, those of partitions as one read of their table for each index."""
-    groups: dict[tuple[str, str | None, bool], list[TableRead]] = {}
+    groups: dict[tuple[str, str | None, bool, bool], list[TableRead]] = {}
     for read in reads:
         if read.table not in parts:
             yield read
             continue
         index = parts[read.index].whole if read.index is not None and read.index in parts else read.index
-        is_scan = read.is_scan and not _is_small(read.table, parts)
-        groups.setdefault((parts[read.table].whole, index, is_scan), []).append(read)
-    for (table, index, is_scan), found in groups.items():
+        small = read.is_scan and _is_small(read.table, parts)
+        groups.setdefault((parts[read.table].whole, index, read.is_scan, small), []).append(read)
+    for (table, index, is_scan, small), found in groups.items():
         rows = sum(read.rows or 0 for read in found)
-        yield TableRead(table, index, is_scan, rows, tuple(dict.fromkeys(read.table for read in found)))
+        names = tuple(dict.fromkeys(read.table for read in found))
+        yield TableRead(table, index, is_scan and not small, rows, names, are_small=small)
 
 
 def _is_small(table: str, parts: Parts) -> bool:

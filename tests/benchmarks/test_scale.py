@@ -118,7 +118,7 @@ def test_a_step_has_a_reserve_and_no_batch_that_takes_too_long(handler: float) -
     assert found is not None
     most = Primary(found.cores, 0.0005).most(results.costs(found.claims, found.batch))
     assert most >= 2 * 20_000
-    assert found.batch * handler <= sizes.LONGEST or found.batch == 100
+    assert found.batch * handler <= sizes.LONGEST or found.batch == 10
     assert found.consumers >= 20_000 * handler
 
 
@@ -159,6 +159,10 @@ def test_the_command_shows_sizes_and_what_they_are_held_against(
     shown = capsys.readouterr().out
     assert shown.count("a primary that carries 2 times the rate") == 2
     assert shown.count("more than 8") == 4
+    for wrong in (["--rate", "0"], ["--rate", "9", "--batch", "10"]):
+        monkeypatch.setattr(sys, "argv", ["scale", *wrong])
+        with pytest.raises(SystemExit):
+            command.main()
     monkeypatch.setattr(sys, "argv", ["scale", "--held", "--backend", "mysql"])
     command.main()
     assert "drains, predicted from CPU costs" in capsys.readouterr().out

@@ -32,7 +32,10 @@ SECRET = "gehe%40im7"  # an @ in it, as it must be written in a URL
             "mysql://app:{}@db0:3306/shop?host=db1:3306&host=db2:3306",
             "the host twice (db0:3306, and db1:3306, db2:3306)",
         ),
-        ("postgresql://app:{}@db0:5432/shop?host=db1,db2", "the host twice (db0, and db1,db2), and only the option"),
+        (
+            "postgresql://app:{}@db0:5432/shop?host=db1,db2",
+            "the host twice (db0:5432, and db1,db2), and only the option",
+        ),
         (
             "postgresql://app:{}@db1:5432,db2:5432/shop",
             "several hosts: postgresql://user:***@/database?host=first:5432",

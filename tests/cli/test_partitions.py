@@ -149,7 +149,8 @@ def test_an_existing_table_is_refused_and_recreated_if_asked(database: Backend) 
     ended = claimjobs(*words)
     assert (ended.code, ended.out) == (exits.TABLE, "")
     assert "'jobs' exists with no partitions by time" in ended.err
-    assert claimjobs(*words, "--recreate", "--yes").code == exits.OK
+    ended = claimjobs(*words, "--recreate", "--yes")
+    assert (ended.code, "Done jobs of jobs are kept" in ended.err) == (exits.OK, True), ended.err
     assert len(partitions(database)) == 9
     ended = claimjobs("setup-tables", "--recreate", "--yes", "--url", database.url)
     assert ended.code == exits.TABLE

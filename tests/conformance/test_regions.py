@@ -14,6 +14,7 @@ from claimjobs import Queue, SideCar, job_table, make
 from claimjobs.claim.regions import MOST, Region, divided, shuffled
 from claimjobs.claim.strategy import After
 from claimjobs.database.connection import Connector
+from claimjobs.findings import Finding
 from claimjobs.statements.find import ends
 from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import Backend
@@ -253,6 +254,20 @@ def test_without_the_index_or_with_a_predicate_the_database_chooses_where_to_rea
     assert not has_regions(backend.queue(JOBS))
     backend.run("DROP INDEX jobs_claim" + ("" if backend.family == "postgres" else " ON jobs"))
     assert not has_regions(backend.bare_queue(JOBS, **FREE))
+
+
+def test_explain_says_whether_any_order_gains_something(backend: Backend) -> None:
+    queue = backend.queue(JOBS, **FREE)
+    queue.enqueue(jobs(30))
+    found = {finding.check: finding for finding in queue.explain().findings}
+    assert (found["regions"].verdict, found["index"].verdict) == ("ok", "ok")
+    found = {
+        finding.check: finding for finding in backend.queue(JOBS, where=sa.text("d > ''"), **FREE).explain().findings
+    }
+    assert found["regions"].verdict == "warning"
+    assert "leave out --any-order" in found["regions"].says
+    assert found["index"] == Finding("index", "ok", "the table has the index that claims read")
+    assert "regions" not in {finding.check for finding in backend.queue(JOBS).explain().findings}
 
 
 def test_the_ends_of_a_sweep_are_read_through_the_index_also_behind_many_jobs_that_are_not_due(

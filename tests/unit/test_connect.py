@@ -201,7 +201,6 @@ TWICE = {
     "db0:5432/shop?port=5433": "gives the port twice (5432, and 5433)",
     "db0/shop?user=root": "gives the username twice (app, and root)",
     "db0/shop?database=other": "gives the database twice (shop, and other)",
-    f"db0/shop?passwd=x{SECRET}": "gives the password twice, and",
 }
 
 
