@@ -229,7 +229,7 @@ class FindOnReplica(FindThenLock):
         self._replica.require(self._finder.of(request), request.find_parameters)
 
 
-def lag_of(owner: sa.Row[Any], shown: Sequence[sa.Row[Any]], liveness: Liveness) -> float:
+def lag_of(owner: sa.Row[Any], shown: Sequence[Sequence[Any]], liveness: Liveness) -> float:
     """For how many seconds the replica is behind at least.
 
     `owner`: its row on the primary, and the time there. `shown`: its heartbeat on the replica, if it has its row.
@@ -237,7 +237,7 @@ def lag_of(owner: sa.Row[Any], shown: Sequence[sa.Row[Any]], liveness: Liveness)
     """
     if not shown:
         return float((owner.now - owner.started).total_seconds())
-    newest, asleep = shown[0][0], shown[0][1]
+    [[newest, asleep]] = shown
     if newest >= owner.beat:
         return 0.0
     until_next = liveness.beat if asleep is None else liveness.idle_beat
