@@ -8,13 +8,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from claimjobs import Queue, make, tables_for
 from claimjobs.claim import replica as module
@@ -28,14 +26,13 @@ from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.proxy import Proxy
 from servers.replication import Pair, replicated, run
-from servers.server import Server
 from tests.backends import Backend, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
+from tests.conformance.replicas import claimed_and_released, counts, done_by, end_sessions, events
 from tests.conformance.test_explain import of
 from tests.flavours import FAMILIES, MAY_BE_MISSING
 from tests.process.command import ROOT
-from tests.process.scrape import parsed
 
 QUICK = Liveness(lease=2.0)
 WAYS: dict[str, dict[str, Any]] = {
@@ -93,21 +90,6 @@ def queue_at(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
         queue.engine.dispose()
 
 
-def done_by(queue: Queue, size: int = 5) -> list[str]:
-    """Work until nothing is due."""
-    seen = []
-    for batch in queue.batches(size, drain=True):
-        with batch:
-            seen += names(batch)
-            batch.done()
-        assert not batch.lost
-    return seen
-
-
-def events(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.event for record in caplog.records if record.name == "claimjobs.replica"]  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_candidates_are_found_there_and_claimed_once(pair: Pair, queue_at: Callable[..., Queue], way: str) -> None:
     queue, other = queue_at(**WAYS[way]), queue_at(**WAYS[way])
@@ -128,13 +110,6 @@ def test_candidates_are_found_there_and_claimed_once(pair: Pair, queue_at: Calla
     assert sorted(seen) == [job["d"] for job in jobs(60)]
     claims, by_replica, _ = counts(metrics)
     assert 1 <= by_replica < claims == queue.report.claims  # the last, which is empty, searched the primary
-
-
-def counts(metrics: CollectorRegistry) -> tuple[float, ...]:
-    """Claims, those by candidates from the replica, and how often it was left."""
-    found = parsed(generate_latest(metrics).decode())
-    names = ("claims", "replica_claims", "replica_left")
-    return tuple(found[f"claimjobs_{name}_total", ""] for name in names)
 
 
 def test_what_the_replica_lists_too_late_is_not_claimed_and_what_it_lacks_is(
@@ -222,18 +197,6 @@ def test_a_replica_that_is_too_far_behind_is_left_and_used_again(
     assert queue.report.replica_claims > by_replica
 
 
-@pytest.mark.parametrize(("asleep", "lag"), [(False, 14.0), (True, 0.0)])
-def test_an_owner_that_sleeps_writes_fewer_heartbeats_and_no_lag_is_concluded_from_that(
-    asleep: bool, lag: float
-) -> None:
-    """It was just woken, and the replica does not have its new heartbeat yet."""
-    now = datetime(2026, 11, 24, tzinfo=UTC)
-    before = now - timedelta(seconds=20)
-    owner: Any = SimpleNamespace(started=before, beat=now, now=now)
-    shown: Any = [(before, before if asleep else None)]
-    assert module.lag_of(owner, shown, Liveness(lease=30.0)) == lag
-
-
 @pytest.mark.parametrize("way", WAYS)
 def test_an_error_of_the_primary_is_not_taken_for_one_of_the_replica(
     pair: Pair, queue_at: Callable[..., Queue], way: str, monkeypatch: pytest.MonkeyPatch
@@ -262,19 +225,6 @@ def test_a_replica_may_be_the_only_host_among_the_options(pair: Pair, queue_at: 
     pair.wait_until_it_follows()
     queue.claim(1).release()
     assert queue.report.replica_reads == 1
-
-
-def end_sessions(server: Server) -> None:
-    """End all sessions of other clients in the database of the URL."""
-    engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-    with engine.connect() as connection:
-        if engine.dialect.name == "postgresql":
-            others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
-            connection.exec_driver_sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
-            return
-        others = "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
-        for number in connection.exec_driver_sql(others).scalars().all():
-            connection.exec_driver_sql(f"KILL {number}")
 
 
 def test_a_replica_that_answers_too_late_is_left_and_explained_so(
@@ -307,12 +257,6 @@ def soon_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixtur
     caplog.set_level(logging.WARNING)
     monkeypatch.setattr(module, "MOST_LAG", 0.5)
     monkeypatch.setattr(module, "MEASURE_EVERY", 0.05)
-
-
-def claimed_and_released(queue: Queue) -> int:
-    with queue.claim(1) as batch:
-        batch.release()
-    return len(batch)
 
 
 @pytest.mark.usefixtures("soon_behind")
