@@ -96,7 +96,7 @@ def _report_missing(context: click.Context, queue: Queue, wanted: Iterable[Any],
     there = {job.key for job in found}
     if missing := [key for key in wanted if key not in there]:
         which = ", ".join(map(Keys(queue.roles.key).written, missing))
-        say(f"no dead job: {which}: {next_step.command('dead list')} shows which there are")
+        say(f"no dead job: {which}: {next_step.command('dead list')} shows which are")
         context.exit(exits.INPUT)
 
 

@@ -138,7 +138,7 @@ def test_what_is_not_dead_cannot_be_shown(anywhere: Backend) -> None:
     ended = dead(anywhere, "show", "2", "1", "99")
     assert ended.code == exits.INPUT
     assert ended.out.startswith("id          1\n")
-    shows = "`claimjobs dead list` shows which there are"
+    shows = "`claimjobs dead list` shows which are"
     assert ended.err == f"claimjobs: no dead job: 2, 99: {shows}\n"
     assert dead(anywhere, "show", "99") == Ended(exits.INPUT, "", f"claimjobs: no dead job: 99: {shows}\n")
 
