@@ -212,7 +212,7 @@ def test_an_error_of_the_primary_is_not_taken_for_one_of_the_replica(
     with queue.claim(2) as batch:
         batch.done()
     assert (len(batch), queue.report.replica_left) == (2, 0)
-    assert queue.report.transients["connection lost"] == 1
+    assert queue.report.transients["connection lost"] in (1, 2)  # its owner's heartbeat may have noticed as well
 
 
 def test_a_replica_may_be_the_only_host_among_the_options(pair: Pair, queue_at: Callable[..., Queue]) -> None:
