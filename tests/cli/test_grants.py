@@ -437,7 +437,7 @@ def test_a_session_of_another_account_is_ended_with_the_optional_right(database:
             ended = claimjobs("reclaim", "--url", given.url("operator"))
             assert ended.out.strip() == "1", ended.err
             batch.done()
-            assert len(database.sessions()) <= before
+            database.wait_for(lambda: len(database.sessions()) <= before, "those of the command are gone, too")
 
 
 def test_the_commands_of_the_page_about_security(database: Backend) -> None:
