@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -226,12 +227,14 @@ def _connections(pid: int, url: str) -> int:
     """The connections to a server that a process and its descendants have open, by the client's own count: a server
     lists a session for a while after its client closed it.
     """
-    port, found = sa.make_url(url).port, set()
+    port = sa.make_url(url).port
+    found: set[Any] = set()
     try:
         processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
         return 0
     for process in processes:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            found.update(seen.laddr for seen in process.net_connections("tcp") if seen.raddr and seen.raddr.port == port)
+            seen = process.net_connections("tcp")
+            found.update(one.laddr for one in seen if one.raddr and one.raddr.port == port)
     return len(found)
