@@ -103,7 +103,7 @@ class Claimer:
         hold = self._parts.hold
         if self._control.paused or self._pause_expected or hold.pause_is_stale:
             self._pause_expected = False
-            hold.read_pause()
+            self._parts.read_pause(hold)
         return self._control.paused
 
     def expect_pause(self) -> None:

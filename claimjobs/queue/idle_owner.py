@@ -29,7 +29,8 @@ class IdleOwner:
     It registers when a loop is idle for the first time, and leaves when the Queue is closed. A consumer that cannot
     have it polls: without the tables of owners and queues, without the rights to write them, or behind a pooler.
 
-    If candidates come from a replica, it registers at once, because its heartbeats tell how far the replica is behind.
+    If candidates come from a replica, it registers before the first claim, because its heartbeats tell how far the
+    replica is behind. If that fails for a moment, it tries again in the time of a heartbeat.
     """
 
     def __init__(
@@ -57,7 +58,10 @@ class IdleOwner:
         self._needs_beats = needs_beats
         self._may_register = needs_beats or (backend.dialect.wakes and liveness.session_lock is not False)
         self._hold: LeaseHold | None = None
-        if needs_beats:
+
+    def write_needed_heartbeats(self) -> None:
+        """Register if its heartbeats are needed, and it is not registered yet."""
+        if self._needs_beats:
             self._register()
 
     @property

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
+from claimjobs.batch.hold import Hold
 from claimjobs.batch.settle import OnDone, Settler
 from claimjobs.batch.still_due import StillDueRows
 from claimjobs.batch.transaction_hold import TransactionHold
@@ -110,8 +111,16 @@ class QueueParts:
             if self._hold is None:
                 self._hold = self._new_hold(backend)
                 self._finalizers.append(weakref.finalize(self, self._hold.close))
-                self._hold.read_pause()
+                self.read_pause(self._hold)
             return self._hold
+
+    def read_pause(self, hold: Hold) -> None:
+        """Read whether the queue is paused. Between two claims this is done once in the time of a heartbeat at least,
+        by a heartbeat or by the claimer; so an idle owner that could not register tries again here.
+        """
+        if self._idle_owner is not None:
+            self._idle_owner.write_needed_heartbeats()
+        hold.read_pause()
 
     def check_session_lock(self) -> None:
         """Raise SessionsShared if `session_lock=True` is set, and no session can keep a lock for this Queue."""

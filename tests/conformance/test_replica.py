@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,6 +20,8 @@ from claimjobs.findings import Finding
 from claimjobs.log_events import REPLICA_LEFT, REPLICA_TAKES_WRITES, REPLICA_USED
 from claimjobs.metrics import QueueCollector
 from claimjobs.options import Liveness
+from claimjobs.queue import idle_owner
+from claimjobs.table.backend import with_owners
 from servers.errors import Unavailable
 from servers.proxy import Proxy
 from servers.replication import Pair, replicated, run
@@ -30,10 +29,9 @@ from tests.backends import Backend, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import idle_owner_of
-from tests.conformance.replicas import claimed_and_released, counts, done_by, end_sessions, events
+from tests.conformance.replicas import claimed_and_released, counts, done_by, end_sessions, events, run_of
 from tests.conformance.test_explain import of
 from tests.flavours import FAMILIES, MAY_BE_MISSING
-from tests.process.command import ROOT
 
 QUICK = Liveness(lease=2.0)
 WAYS: dict[str, dict[str, Any]] = {
@@ -217,6 +215,25 @@ def test_an_error_of_the_primary_is_not_taken_for_one_of_the_replica(
         batch.done()
     assert (len(batch), queue.report.replica_left) == (2, 0)
     assert queue.report.transients["connection lost"] == 1
+
+
+def test_an_idle_owner_that_could_not_register_at_the_start_does_so_between_claims(
+    pair: Pair, queue_at: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its heartbeats the lag is not known, and the replica is not used."""
+
+    def breaks(*given: Any) -> Any:
+        end_sessions(pair.primary)
+        return with_owners(*given)
+
+    queue = queue_at(hold="transaction")
+    queue.enqueue(jobs(10))
+    pair.wait_until_it_follows()
+    with monkeypatch.context() as patched:
+        patched.setattr(idle_owner, "with_owners", breaks)
+        assert claimed_and_released(queue) == 1
+        assert idle_owner_of(queue) is None
+    wait_for(lambda: claimed_and_released(queue) and queue.report.replica_claims, "the replica is used", 20)
 
 
 def test_a_replica_may_be_the_only_host_among_the_options(pair: Pair, queue_at: Callable[..., Queue]) -> None:
@@ -437,14 +454,6 @@ def test_explain_finds_a_replica_that_cannot_be_read_and_all_about_the_primary(
 
 
 # --- the command ---------------------------------------------------------------------------------------------
-
-
-def run_of(pair: Pair) -> subprocess.CompletedProcess[str]:
-    """`start-processing` until nothing is due."""
-    words = ("tests.process.work:whatever", "--consumers", "2", "--per", "job", "--batch-size", "5", "--drain")
-    command = [sys.executable, "-m", "claimjobs", "start-processing", *words, "--url", pair.primary.url]
-    candidates = {**os.environ, "CLAIMJOBS_CANDIDATES_URL": pair.replica.url}
-    return subprocess.run(command, cwd=ROOT, env=candidates, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_a_run_that_begins_without_the_replica_is_refused_and_one_that_loses_it_goes_on(
