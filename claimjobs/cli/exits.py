@@ -10,13 +10,13 @@ the deadline of `--stop-timeout`. A service manager that asked for the stop must
 FAILURE: Final = 1
 """Something failed that has no code of its own."""
 USAGE: Final = 2
-"""The command line is wrong (click's own code)."""
+"""The command line is wrong (click's own code), or what it says cannot be a key of the table."""
 CONNECTION: Final = 3
-"""The database cannot be reached, refuses the user, or cannot do what a claim needs."""
+"""The database, a replica or a pooler cannot be reached, refuses the user, or cannot do what is needed."""
 TABLE: Final = 4
-"""The table is missing, or is no queue: see `claimjobs setup-tables`."""
+"""A table is missing, or is not fit for what was asked."""
 INPUT: Final = 5
-"""A row, a predicate, a map, a handler or an id that was given does not fit."""
+"""A row, a predicate, a map or a handler that was given does not fit, or no dead job has an id that was given."""
 GAVE_UP: Final = 6
 """`start-processing` ended before its work was done: every try ended by the same error."""
 UNHEALTHY: Final = 7
@@ -35,10 +35,10 @@ CANCELLED: Final = 130
 MEANINGS: Final = {
     OK: "the work is done, or one Ctrl-C or SIGTERM ended it after its open batches, or at --stop-timeout",
     FAILURE: "something failed that has no code of its own (explain: there are warnings)",
-    USAGE: "the command line is wrong (explain: or the queue will not work)",
-    CONNECTION: "the database cannot be reached, refuses the user, or is too old to claim",
-    TABLE: "a table is missing, or was dropped meanwhile, or is no queue: see `claimjobs setup-tables`",
-    INPUT: "a row, a predicate, a map, a handler or an id that was given does not fit",
+    USAGE: "the command line is wrong, also an id that cannot be one (explain: or the queue will not work)",
+    CONNECTION: "the database cannot be reached, refuses the user, or cannot do what is needed",
+    TABLE: "a table is missing, or was dropped meanwhile, or is not fit for what was asked",
+    INPUT: "a row, a predicate, a map or a handler that was given does not fit, or an id is no dead job",
     GAVE_UP: "start-processing gave up: consumers ended by the same error each time, or no job was done or failed",
     UNHEALTHY: "status --check: the queue exceeds a limit, which the output names",
     OUTDATED: "upgrade-tables --check: a table has an earlier schema, which the output names",
