@@ -57,6 +57,13 @@ def _raise_if_pending() -> None:
         raise Cancelled
 
 
+def raise_delayed() -> None:
+    """Raise a `Cancelled` that `shielded` delays, between two attempts of a transaction."""
+    if _shield.pending:
+        _shield.pending = False
+        raise Cancelled
+
+
 def allow_cancel() -> None:
     """Let `cancel` raise `Cancelled` in the main thread of this process from now on. Call it in the main thread."""
     signal.signal(CANCEL_SIGNAL, lambda _number, _frame: cancel_here())

@@ -29,6 +29,7 @@ from claimjobs.errors import (
 )
 from claimjobs.job import Job, claim_of
 from claimjobs.options import Retry, bounded
+from claimjobs.signals import shielded
 from claimjobs.table.columns import DEAD
 from claimjobs.table.roles import ColumnRoles
 
@@ -320,26 +321,27 @@ class Batch:
         if self._transaction is not None and not any((self._outcomes.done, self._outcomes.errors)):
             self._transaction.undo_all()  # all jobs are released: none of their writes may be committed
         try:
-            if not self._order:
-                lost: set[Key] = set()
-            else:
-                with tracing.span("settle", self._roles.name, len(self._order)):
-                    lost = self._write(settled_by)
-        except BaseException as error:
-            if self._hold.settle_is_final or isinstance(error, OutcomeRefused):  # the other outcomes were written
+            with shielded():  # what is committed is noted before `Cancelled` is raised
+                lost = self._write(settled_by)
                 self._mark_settled()
-            if _wrote_others(error):
+                self.lost = tuple(job for job in self._order if job.key in lost)
+        except BaseException as error:
+            wrote = self.settled or _wrote_others(error)
+            if not self.settled and (self._hold.settle_is_final or isinstance(error, OutcomeRefused)):
+                self._mark_settled()
+            if wrote:
                 self._report_failures()
             raise
-        self._mark_settled()
-        if lost:
-            self.lost = tuple(job for job in self._order if job.key in lost)
         self._report_failures()
 
     def _write(self, settled_by: SettlesBatch | None) -> set[Key]:
-        if settled_by is None:
-            return self._hold.settle(self._claimed, self._outcomes)
-        return settled_by.settle(self._hold, self._claimed, self._outcomes)
+        """Write the outcomes; return the keys of the lost jobs."""
+        if not self._order:
+            return set()
+        with tracing.span("settle", self._roles.name, len(self._order)):
+            if settled_by is None:
+                return self._hold.settle(self._claimed, self._outcomes)
+            return settled_by.settle(self._hold, self._claimed, self._outcomes)
 
     def _report_failures(self) -> None:
         if self._failures is not None and self._outcomes.errors:

@@ -80,7 +80,7 @@ class Hold(ABC):
         """
         regions = self._range.regions(plan.strategy)
         if regions is not None:
-            with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
+            with contextlib.suppress(sa.exc.DBAPIError, ClaimjobsError):
                 self._choose_region(connector, regions, size, plan.selection)
         return self._range.next_request(size, plan.strategy)
 
@@ -141,6 +141,12 @@ class Hold(ABC):
         """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
         return False
 
+    @abstractmethod
+    def release_following(self, claimed: ClaimResult) -> None:
+        """Release this claim of `settle_and_claim`, for which nobody will ask. After an error of the database it is
+        released later.
+        """
+
     def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
         """The open transaction that holds these jobs. None: a lease holds them, or there are none."""
         return None
@@ -152,10 +158,6 @@ class Hold(ABC):
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
         self._range.restart_from_head()
-
-    @abstractmethod
-    def give_up(self) -> None:
-        """Let what cannot be sent now fail, without another try: this hold is about to be closed."""
 
     @abstractmethod
     def close(self) -> None:

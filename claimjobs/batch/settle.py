@@ -61,6 +61,8 @@ class Outcomes:
     """The jobs as they were claimed, where they are known."""
     batch: int = 0
     """The number of the open batch that these jobs are from; 0: not known."""
+    losses: int | None = None
+    """How often the connection of an owner had been lost before the first try to settle them."""
 
     def keys(self) -> list[Key]:
         """The keys of all jobs."""
@@ -185,18 +187,18 @@ class Settler:
         """Settles a batch whose jobs are all done, and closes it. None: several statements do that."""
         self._settle_batch = None if self.settle_batch is None else CompiledStatement(self.settle_batch)
 
-    def settle(self, connector: Connector, me: int, outcomes: Outcomes) -> set[Key]:
+    def settle(self, connector: Connector, me: int, outcomes: Outcomes, patience: float | None = None) -> set[Key]:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
 
         These are jobs that `me` no longer held, and jobs whose write was swallowed (see `batch.refusals`). To write
         outcomes twice does no harm.
         """
         try:
-            for attempt in connector.attempts():
+            for attempt in connector.attempts(patience):
                 with attempt as connection:
                     unwritten = self.settle_in(connection, me, outcomes)
         except SomeLost:
-            for attempt in connector.attempts():
+            for attempt in connector.attempts(patience):
                 with attempt as connection:
                     unwritten = self._lock_then_write(connection, me, outcomes)
         return unwritten

@@ -282,6 +282,9 @@ class TransactionHold(Hold):
         self._engine, self._liveness, self._retry = engine, liveness, retry
         self._is_careful = False
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
+        self._one_at_a_time = threading.Lock()
+        """Locked during a claim: what a claim learns is for the next one."""
+        self._taking = threading.Lock()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
         self._pause_read_at = -math.inf
@@ -292,7 +295,8 @@ class TransactionHold(Hold):
         """Claim up to `size` jobs, locked by a transaction that stays open."""
         transaction = self._take()
         try:
-            claimed = self._claim_until_over(transaction, size, plan)
+            with self._one_at_a_time:
+                claimed = self._claim_until_over(transaction, size, plan)
         except BaseException:
             self._end(transaction)
             raise
@@ -303,10 +307,11 @@ class TransactionHold(Hold):
         return NOTHING if claimed.jobs else claimed
 
     def _take(self) -> OpenTransaction:
-        if not self._idle:
-            self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
-        transaction = self._idle.pop()
-        self._busy.append(transaction)
+        with self._taking:
+            if not self._idle:
+                self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
+            transaction = self._idle.pop()
+            self._busy.append(transaction)
         return transaction
 
     @property
@@ -328,6 +333,10 @@ class TransactionHold(Hold):
             self._pause_read_at = math.inf  # it is missing, or this user may not read it: do not try again
         finally:
             self._end(transaction)
+
+    def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
+        connector.close()  # the last try claimed nothing, and the borders of regions need a transaction of their own
+        return super()._next_request(connector, size, plan)
 
     def _claim_once(
         self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
@@ -373,27 +382,28 @@ class TransactionHold(Hold):
         return self.settle(claimed, outcomes), NOTHING
 
     def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
-        batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
+        with self._taking:
+            batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
         return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
+
+    def release_following(self, claimed: ClaimResult) -> None:
+        """Do nothing: a settle claims no other batch."""
 
     def progress(self) -> None:
         """Do nothing: the locks last as long as the transaction is open."""
 
     def _end(self, transaction: OpenTransaction) -> None:
         transaction.close()
-        if transaction in self._busy:
-            self._busy.remove(transaction)
-            self._idle.append(transaction)
+        with self._taking:
+            if transaction in self._busy:
+                self._busy.remove(transaction)
+                self._idle.append(transaction)
 
     def release_held(self) -> int:
         """Break the connections of all open transactions: the server rolls them back."""
         if self._process != os.getpid():
             return 0
         return sum(transaction.break_off() for transaction in tuple(self._busy))
-
-    def give_up(self) -> None:
-        for transaction in (*self._busy, *self._idle):
-            transaction.give_up()
 
     def close(self) -> None:
         if self._process == os.getpid():

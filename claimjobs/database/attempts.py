@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
 from claimjobs.control import Control
+from claimjobs.signals import raise_delayed
 
 if TYPE_CHECKING:
     from claimjobs.database.connection import Connector
@@ -94,4 +95,6 @@ class Attempts:
         if is_over or (self._unless is not None and self._unless.stopping):
             self._connector.raise_in_words(error)
             return False
-        return not self._connector.pause(self._backoff.pause())
+        time.sleep(self._backoff.pause())
+        raise_delayed()
+        return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -90,7 +89,6 @@ class Connector:
         self._autocommit = False
         self._opened = 0.0
         self._outage: Outage | None = None
-        self._giving_up = threading.Event()
 
     @property
     def is_calm(self) -> bool:
@@ -173,15 +171,10 @@ class Connector:
     def _table_name(self) -> str | None:
         return None if self._tables is None else self._tables.name
 
-    def give_up(self) -> None:
-        """Make transactions fail instead of trying again: the connector is about to be closed."""
-        self._giving_up.set()
-
     def close(self) -> None:
         """Close the connection; a later transaction opens another one."""
         with self._locked():
             self._drop()
-        self._giving_up.clear()
 
     # --- waiting on the connection -----------------------------------------------------------------------
 
@@ -393,10 +386,6 @@ class Connector:
             log.warning(
                 "%s: over after %.1f s and %d more attempts", outage.kind, seconds, outage.attempts, extra=fields
             )
-
-    def pause(self, seconds: float) -> bool:
-        """Wait before another attempt; whether `give_up` was called, so that there must be none."""
-        return self._giving_up.wait(seconds)
 
 
 class _Autocommit:

@@ -18,7 +18,7 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import IdleSleeper
-from claimjobs.log_events import HANDLER_HANGS, HEARTBEAT_FAILED
+from claimjobs.log_events import HANDLER_HANGS, HEARTBEAT_FAILED, HOOK_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
 from claimjobs.table.backend import Backend
 
@@ -58,7 +58,7 @@ class Heartbeat:
         self._liveness = liveness
         self._owner = owner
         self._reaper = reaper
-        name = backend.roles.name
+        self._name = name = backend.roles.name
         self._try_to_lead = sa.select(backend.dialect.sessions.try_named_lock(f"reaper of {name}"))
         self._leads = False
         self._led_through = -1
@@ -115,10 +115,13 @@ class Heartbeat:
         try:
             if not self._hangs():
                 self._beat_if_due()
-                self._reclaim_dead()
                 self._hold.release_forgotten()
-        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.debug("no heartbeat: %s", error, extra={"event": HEARTBEAT_FAILED, "error": str(error)})
+                self._reclaim_dead()
+        except Exception as error:  # without heartbeats the consumer would lose every batch that lasts for a lease
+            is_databases = isinstance(error, (ClaimjobsError, sa.exc.SQLAlchemyError))
+            fields = {"event": HEARTBEAT_FAILED, "error": str(error)}
+            level = logging.DEBUG if is_databases else logging.ERROR
+            log.log(level, "no heartbeat: %s", error, extra=fields, exc_info=None if is_databases else error)
             self._leads = False
             return True
         return False
@@ -133,8 +136,15 @@ class Heartbeat:
             seconds = time.monotonic() - since
             fields = {"event": HANDLER_HANGS, "owner": self._owner.id, "seconds": round(seconds, 1)}
             log.error("no progress for %.0f s: the handler hangs, others get its jobs", seconds, extra=fields)
-            self._control.batch_hangs()
+            self._call_on_hang()
         return True
+
+    def _call_on_hang(self) -> None:
+        try:
+            self._control.batch_hangs()
+        except Exception as error:
+            fields = {"event": HOOK_FAILED, "queue": self._name, "hook": "on_hang", "error": str(error)}
+            log.exception("on_hang failed", extra=fields)
 
     def _beat_if_due(self) -> None:
         now = time.monotonic()
@@ -149,7 +159,7 @@ class Heartbeat:
         if not self._leads and self._connector.locks_are_seen:
             self._leads = bool(self._connector.scalar(self._try_to_lead, patience=0))
             self._led_through = self._connector.lost
-        jobs = sum(self._reaper.reclaim(owner) for owner in self._reaper.dead())
+        jobs = self._reaper.reclaim_those(self._reaper.dead())
         # Without session locks there is no leader, and every owner searches.
         if (self._leads or not self._connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + SWEEP

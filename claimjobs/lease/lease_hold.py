@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -26,7 +27,6 @@ from claimjobs.errors import (
     ClaimjobsError,
     ClaimRefused,
     CrossedFork,
-    KeyNotUnique,
     OutcomeRefused,
     OwnerDeclaredDead,
     SettleFailed,
@@ -37,10 +37,13 @@ from claimjobs.lease.heartbeat import Heartbeat
 from claimjobs.lease.owner import Owner, OwnerConnector
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import IdleSleeper
+from claimjobs.log_events import RELEASE_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
+
+log = logging.getLogger("claimjobs.lease")
 
 OWNER_IDS: Final = 5
 """How often a claim is tried whose owner was declared dead before it and goes on under a new id."""
@@ -78,8 +81,11 @@ class LeaseHold(Hold):
         self._unconfirmed_since: float | None = None
         self._closed = False
         self._lease = liveness.lease
+        self._claim_patience = min(liveness.patience, liveness.lease)
+        """For how long a settle is tried together with a claim, before it is tried without."""
         self._one_at_a_time = threading.Lock()
-        """Locked during a claim and a settle, until `_held_keys` is up to date: no other thread may read it before."""
+        """Locked during a claim and a settle, until `_held_keys` is up to date."""
+        self._noting = threading.Lock()
         self.owner = Owner(self._connector, backend, liveness)
         self._settling = SettleWithRefusals(self._connector, backend, settler, retry)
         self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
@@ -111,6 +117,12 @@ class LeaseHold(Hold):
         self._held_keys[claimed.owner].update(keys_of(claimed))
         self._release_unconfirmed()
 
+    def _disown(self, claimed: ClaimResult) -> None:
+        """Note that no batch has the jobs of this claim: they are released like those of an unconfirmed one."""
+        self._held_keys[claimed.owner].difference_update(keys_of(claimed))
+        self._report.released += len(claimed.jobs)
+        self._unconfirmed_since = time.monotonic()
+
     def _claim_once(
         self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
     ) -> tuple[ClaimRequest, ClaimResult]:
@@ -141,7 +153,7 @@ class LeaseHold(Hold):
         if dialect.errors.refuses_row(error) and dialect.errors.code(error) not in dialect.errors.bad_predicate:
             raise ClaimRefused(self._backend.roles.name, reason(error)) from error
 
-    def _held_by(self, owner: int, patience: float | None = None) -> list[Key]:
+    def _held_by(self, owner: int, patience: float | None) -> list[Key]:
         rows = self._connector.rows(owners.held(self._backend.roles), {"claimjobs_me": owner}, patience)
         return [key_of(row) for row in rows]
 
@@ -150,7 +162,8 @@ class LeaseHold(Hold):
         return WriteSwallowed(self._backend.roles.name, "the claim", (short.marked, short.locked), short.keys)
 
     def _release_unconfirmed(self) -> None:
-        """Release the jobs of an unconfirmed claim: this owner holds them in the database, and does not know of them.
+        """Release the jobs that this owner holds in the database, and that no batch has: those of an unconfirmed claim,
+        or of one that nobody asked for. After an error the next claim or heartbeat does it.
 
         The commit of a claim may have happened although the connection broke. This is checked until a lease has passed:
         without a session lock the old session may still be alive, and may commit late.
@@ -160,12 +173,18 @@ class LeaseHold(Hold):
             self._losses_seen, self._unconfirmed_since = self._connector.lost, now
         if self._unconfirmed_since is None:
             return
-        self._unconfirmed_since = None if now - self._unconfirmed_since > self._lease else self._unconfirmed_since
         me = self.owner.id
-        held = self._held_by(me)
-        unknown = [key for key in held if key not in self._held_keys[me] and key not in self._stuck]
-        if unknown:
-            self._settler.settle(self._connector, me, Outcomes(released=unknown))
+        try:
+            held = self._held_by(me, patience=0)
+            unknown = [key for key in held if key not in self._held_keys[me] and key not in self._stuck]
+            if unknown:
+                self._settler.settle(self._connector, me, Outcomes(released=unknown), patience=0)
+        except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
+            fields = {"event": RELEASE_FAILED, "owner": me, "error": reason(error)}
+            log.debug("jobs that no batch has are not released yet: %s", fields["error"], extra=fields)
+        else:
+            if now - self._unconfirmed_since > self._lease:
+                self._unconfirmed_since = None
 
     # --- settling --------------------------------------------------------------------------------------
 
@@ -174,27 +193,23 @@ class LeaseHold(Hold):
 
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
-        with self._one_settle(outcomes):
-            losses = self._connector.lost
-            outcomes.batch = claimed.batch
+        with self._one_settle(claimed, outcomes):
             unsettled = self._settling.settle(claimed.owner, outcomes)
             if not outcomes.all_done:
                 self.restart_from_head()
-            return self._record_settle(outcomes, claimed.owner, unsettled, losses=losses)
+            return self._record_settle(outcomes, claimed.owner, unsettled)
 
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
         owner = claimed.owner
         way = plan.way_to_settle_and_claim(self._settler)
-        with self._one_settle(outcomes):
-            losses = self._connector.lost
-            outcomes.batch = claimed.batch
+        with self._one_settle(claimed, outcomes):
             if not outcomes.all_done:
                 self.restart_from_head()
             request, autocommit = self._next_request(self._connector, size, plan), way.needs_no_transaction(outcomes)
             try:
-                for attempt in self._connector.attempts(autocommit=autocommit):
+                for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
                         if attempt.failures:
@@ -202,17 +217,14 @@ class LeaseHold(Hold):
                         unwritten, following = way.settle_and_claim(
                             connection, me, request, owner=owner, outcomes=outcomes
                         )
-            except (OwnerDead, SomeLost, KeyNotUnique, WriteSwallowed, sa.exc.DBAPIError) as error:
-                if self._connector.is_passing(error):
-                    raise
-                # If the claim was refused, the next call of `claim` raises the error.
+            except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError):
+                # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
                 unsettled, following = self._settling.settle(owner, outcomes), NOTHING
             else:
                 self._range.learn(request, following)
                 unsettled, following = self._followed(outcomes, owner, unwritten, following)
-            lost = self._record_settle(outcomes, owner, unsettled, losses=losses)
-            with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
-                self._add_held(following)  # an error is no harm: the next claim releases unconfirmed jobs, too
+            lost = self._record_settle(outcomes, owner, unsettled)
+            self._add_held(following)
         if following.jobs and self._control.expired:
             self.release_held()
             following = NOTHING
@@ -238,12 +250,22 @@ class LeaseHold(Hold):
         self._reaper.report()
         return self._following.take(claimed)
 
+    def release_following(self, claimed: ClaimResult) -> None:
+        if self._following.take(claimed):
+            with self._one_at_a_time:
+                self._disown(claimed)
+                self._release_unconfirmed()
+            self.progress()
+
     @contextlib.contextmanager
-    def _one_settle(self, outcomes: Outcomes) -> Iterator[None]:
+    def _one_settle(self, claimed: ClaimResult, outcomes: Outcomes) -> Iterator[None]:
         """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
         with self._one_at_a_time:
+            outcomes.batch = claimed.batch
+            if outcomes.losses is None:
+                outcomes.losses = self._connector.lost
             try:
                 yield
             except sa.exc.DBAPIError as error:
@@ -256,13 +278,12 @@ class LeaseHold(Hold):
                     self._connector.close()
         self.progress()
 
-    def _record_settle(self, outcomes: Outcomes, owner: int, unsettled: Unsettled, *, losses: int) -> set[Key]:
+    def _record_settle(self, outcomes: Outcomes, owner: int, unsettled: Unsettled) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
 
-        `losses`: how often the connection had been lost before the settle. If it was lost since, an earlier try of the
-        settle may have been committed.
+        If the connection was lost since the first try of the settle, that try may have been committed.
         """
-        in_doubt = unsettled.lost and self._connector.lost != losses
+        in_doubt = unsettled.lost and self._connector.lost != outcomes.losses
         lost = set() if in_doubt and self._is_still(owner) else unsettled.lost
         keys = outcomes.keys()
         self._held_keys[owner].difference_update(keys, unsettled.stuck)
@@ -302,28 +323,35 @@ class LeaseHold(Hold):
     # --- the whole hold --------------------------------------------------------------------------------
 
     def progress(self) -> None:
-        self.heartbeat.note_progress(any(self._held_keys.values()))
+        with self._noting:  # of two threads the one that comes last reports what both have done
+            self.heartbeat.note_progress(any(tuple(self._held_keys.values())))
 
     def release_forgotten(self) -> None:
-        """Release the claims of a settle that no loop asked for within half a lease."""
-        if self._one_at_a_time.locked():  # the heartbeat must not wait for a long claim or settle
+        """Release what this owner holds without a batch: unconfirmed claims, and claims of a settle that no loop asked
+        for within half a lease. During a claim or a settle it does nothing: a heartbeat must not wait for them.
+        """
+        if not self._one_at_a_time.acquire(blocking=False):
             return
-        for claimed in self._following.forgotten(self._lease / 2):
-            self.settle(claimed, Outcomes(released=keys_of(claimed)))
+        try:
+            forgotten = list(self._following.forgotten(self._lease / 2))
+            for claimed in forgotten:
+                self._disown(claimed)
+            self._release_unconfirmed()
+        finally:
+            self._one_at_a_time.release()
+        if forgotten:
+            self.progress()
 
     def release_held(self) -> int:
         """Release all jobs, also those of open batches: the guard refuses the outcomes of these."""
         if self._process != os.getpid():
             return 0
         with self._one_at_a_time:
-            jobs = self._release_but(self._stuck)
+            jobs = self._release_but(self._stuck, None)
             self._held_keys.clear()
             self._report.released += jobs
         self.progress()
         return jobs
-
-    def give_up(self) -> None:
-        self._connector.give_up()
 
     def close(self) -> None:
         if self._process != os.getpid():
@@ -348,16 +376,16 @@ class LeaseHold(Hold):
 
     def _release_all(self) -> None:
         self._reaper.report()
-        self._release_but(frozenset(), patience=1)
+        self._release_but(frozenset(), 1)
         self.owner.leave()
 
-    def _release_but(self, stuck: Set[Key], patience: float | None = None) -> int:
+    def _release_but(self, stuck: Set[Key], patience: float | None) -> int:
         """Release what this owner holds in the database; return how many jobs that were."""
         self._following.clear()
         me = self.owner.id
         keys = [key for key in self._held_by(me, patience) if key not in stuck]
         if keys:
-            self._settler.settle(self._connector, me, Outcomes(released=keys))
+            self._settler.settle(self._connector, me, Outcomes(released=keys), patience)
         return len(keys)
 
 

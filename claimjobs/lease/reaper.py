@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -19,15 +19,16 @@ from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
 from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
-from claimjobs.errors import ClaimjobsError, WriteSwallowed
+from claimjobs.errors import ClaimjobsError, StatementTimedOut, WriteSwallowed
 from claimjobs.job import Job, claim_of, key_of
 from claimjobs.key_text import key_in_message
 from claimjobs.lease.owner import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
-from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE
+from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE, OWNER_STUCK
 from claimjobs.options import Retry
 from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import SettleGuard, release
@@ -65,7 +66,7 @@ class Reaper:
         self._watch = Watch()
         self._watched_through = connector.lost
         self._reported: set[int] = set()
-        """Dead owners for which a job that cannot be reclaimed was logged."""
+        """Dead owners for which it was logged that they, or one of their jobs, cannot be reclaimed."""
 
     # --- finding ---------------------------------------------------------------------------------------
 
@@ -99,7 +100,27 @@ class Reaper:
 
     def reclaim_dead(self) -> int:
         """Reclaim the jobs of all dead and unknown owners; return how many."""
-        return sum(map(self.reclaim, self.dead())) + self.reclaim_unknown()
+        return self.reclaim_those(self.dead()) + self.reclaim_unknown()
+
+    def reclaim_those(self, dead: Iterable[OwnerState]) -> int:
+        """Reclaim the jobs of these owners; return how many.
+
+        If an owner's jobs cannot be reclaimed at the moment, that is logged once, and the next owner follows.
+        """
+        return sum(map(self._reclaimed, dead))
+
+    def _reclaimed(self, seen: OwnerState) -> int:
+        try:
+            return self.reclaim(seen)
+        except (StatementTimedOut, sa.exc.DBAPIError) as error:
+            if self._backend.dialect.errors.broken_kind(error):
+                raise
+            if seen.id not in self._reported:
+                self._reported.add(seen.id)
+                fields = {"event": OWNER_STUCK, "queue": self._name, "owner": seen.id, "error": reason(error)}
+                words = "owner %d is dead, and its jobs cannot be reclaimed now: %s; it is tried again"
+                log.warning(words, seen.id, fields["error"], extra=fields)
+            return 0
 
     def reclaim_unknown(self) -> int:
         """Reclaim the jobs of owners that are not in the owners table; return how many."""

@@ -199,8 +199,7 @@ class BatchSource:
         following, self._next = self._next, None
         if following is not None:
             hold, claimed = following
-            if hold.take_following(claimed):
-                hold.settle(claimed, Outcomes(released=[job.key for job in claimed.jobs]))
+            hold.release_following(claimed)
 
 
 class PrefetchSource:
@@ -236,10 +235,12 @@ class PrefetchSource:
         self._release_all()
 
     def _release_all(self) -> None:
-        for claim in self._next:
-            if not claim.cancelled() and not claim.exception():
-                claim.result().settle()
-        self._next.clear()
+        """Release each of them, also after an error, which is raised at the end."""
+        with contextlib.ExitStack() as releases:
+            while self._next:
+                claim = self._next.popleft()
+                if not claim.cancelled() and not claim.exception():
+                    releases.callback(claim.result().settle)
 
     def _claim(self) -> Batch:
         return self._claimer.claim(self._size, self.where)

@@ -171,8 +171,10 @@ class QueueParts:
             settler, retry = self._settler(None), self._settings.retry
             connector.transaction(ClaimsCheck(backend).run, patience=1)
             reaper = Reaper(connector, backend, settler, retry, failures=self.failures)
-            yield reaper
-            reaper.report()
+            try:
+                yield reaper
+            finally:
+                reaper.report()
 
     @property
     def on_done(self) -> OnDone:

@@ -90,7 +90,8 @@ class Queue:
 
     Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerTooOld or UnfitTable
     (TableMissing, ColumnMissing, ...) if it cannot work. A Queue that holds by lease registers as one owner at its
-    first claim. Several threads may use it; another process needs a Queue of its own (CrossedFork).
+    first claim. Several threads may use it at once, and each batch is for one of them at a time; another process needs
+    a Queue of its own (CrossedFork).
     """
 
     def __init__(  # noqa: PLR0913 - by name only, each a choice of its own

@@ -202,7 +202,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     try:
         yield queue, supervisor
     except Cancelled:
-        log.warning("cancelled: an open batch is released", extra={"event": CONSUMER_CANCELLED})
+        log.warning("cancelled: jobs that are not settled are released", extra={"event": CONSUMER_CANCELLED})
     except Exception as error:
         code = 1
         is_missing = isinstance(error, TableMissing)  # the supervisor logs it, once for all processes

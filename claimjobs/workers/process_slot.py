@@ -87,16 +87,19 @@ class ProcessSlot:
         return self.process is None and not self.finished and time.monotonic() >= self._due
 
     def start(self) -> None:
-        """Start a new process."""
+        """Start a new process. Raises OSError if the system has no more processes, memory or files to give."""
         self.open_jobs.value = 0
-        self.pipe, theirs = SPAWN.Pipe(duplex=True)
-        # No daemon: the parent's exit would kill it with its batch. It ends by itself when the pipe breaks.
-        self.process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
         resource_tracker.ensure_running()  # otherwise the first child starts it, and that unblocks signals
-        with signals_blocked():
-            self.process.start()
-        theirs.close()
+        ours, theirs = SPAWN.Pipe(duplex=True)
+        # No daemon: the parent's exit would kill it with its batch. It ends by itself when the pipe breaks.
+        process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
         self._born = time.monotonic()
+        with theirs, contextlib.ExitStack() as failed:
+            failed.enter_context(ours)
+            with signals_blocked():
+                process.start()
+            failed.pop_all()
+        self.process, self.pipe = process, ours
         self.ended_normally = False
 
     def reap(self) -> int:
@@ -121,10 +124,14 @@ class ProcessSlot:
 
     def replace_later(self) -> float:
         """Plan a replacement; return the seconds until then."""
+        self.restarts += 1
+        return self.start_later()
+
+    def start_later(self) -> float:
+        """Plan another start; return the seconds until then."""
         self._young_deaths = 0 if time.monotonic() - self._born > YOUNG else self._young_deaths + 1
         pause = Backoff(FIRST_WAIT, LONGEST_WAIT, least=1.0).after(self._young_deaths)
         self._due = time.monotonic() + pause
-        self.restarts += 1
         return pause
 
     def kill(self) -> None:

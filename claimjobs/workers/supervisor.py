@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries
 from claimjobs.errors import ClaimjobsError
-from claimjobs.log_events import OUTPUT_FAILED, RUN_GAVE_UP, RUN_IDLE, RUN_LATE, RUN_PHASE, RUN_STARTED
+from claimjobs.log_events import OUTPUT_FAILED, PROCESS_REFUSED, RUN_GAVE_UP, RUN_IDLE, RUN_LATE, RUN_PHASE, RUN_STARTED
 from claimjobs.report import Report
 from claimjobs.signals import REACTION
 from claimjobs.workers.backlog_counter import BacklogCounter
@@ -162,9 +162,20 @@ class Supervisor:
 
     def _start_due(self) -> None:
         for child in self._children():
-            if child.due:
-                child.start()
+            if child.due and self._started(child):
                 self._send([child], *self._sent)
+
+    def _started(self, child: ProcessSlot) -> bool:
+        """Start a process of this slot. If the system refuses it, it is tried again later, with longer pauses."""
+        try:
+            child.start()
+        except OSError as error:
+            pause = child.start_later()
+            fields = {"event": PROCESS_REFUSED, "consumer": child.number, "error": str(error)}
+            words = "a process cannot be started (%s): raise the limit, or give fewer; tried again in %.1f s"
+            log.warning(words, error, pause, extra=fields)
+            return False
+        return True
 
     def _receive(self) -> Iterator[Message]:
         """Wait until a process sends a message or ends, then read the messages of all."""

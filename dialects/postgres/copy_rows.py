@@ -130,8 +130,9 @@ def copy(connection: sa.Connection, table: sa.Table, keys: Sequence[str], rows: 
                     copying.write_row(row)
         except psycopg.Error as error:
             raise _explained(connection, error, command.as_string()) from error
-        except (KeyboardInterrupt, SystemExit):
-            connection.invalidate()  # as SQLAlchemy does for its own statements: the copy may still be under way
+        except BaseException as error:
+            if not isinstance(error, Exception):  # as SQLAlchemy does for its own: the copy may still be under way
+                connection.invalidate()
             raise
 
 

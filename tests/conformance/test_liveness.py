@@ -225,6 +225,35 @@ def test_a_batch_without_progress_ends_the_signs_of_life(backend: Backend, caplo
     assert queue.owner_id > me
 
 
+def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
+    queue = backend.queue(liveness=QUICK)
+    queue.on_hang = lambda: 1 / 0  # type: ignore[assignment]
+    queue.enqueue(jobs(1))
+    batch = queue.claim(1)
+    heart = hold_of(queue).heartbeat
+    heart._working_since = time.monotonic() - QUICK.max_batch_time - 1
+    backend.wait_for(lambda: [record for record in caplog.records if record.message == "on_hang failed"], "it is told")
+    assert heart._thread.is_alive()
+    batch.extend()
+    before = owner_row(backend, queue.owner_id)["beat"]
+    backend.wait_for(lambda: owner_row(backend, queue.owner_id)["beat"] > before, "it beats")
+    batch.release()
+    batch.settle()
+
+
+def test_an_error_that_nobody_expects_ends_no_heartbeat(
+    backend: Backend, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = backend.queue(liveness=QUICK)
+    assert queue.owner_id
+    monkeypatch.setattr(hold_of(queue), "release_forgotten", lambda: 1 / 0)
+    backend.wait_for(lambda: [each for each in caplog.records if each.levelname == "ERROR"], "it is told")
+    assert "no heartbeat: division by zero" in caplog.messages
+    monkeypatch.undo()
+    before = owner_row(backend, queue.owner_id)["beat"]
+    backend.wait_for(lambda: owner_row(backend, queue.owner_id)["beat"] > before, "it beats")
+
+
 def test_progress_keeps_the_signs_of_life(backend: Backend) -> None:
     """Each job passed, each word about one, and `extend()` where neither happens for long."""
     queue = still(backend.queue())

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs import Batch
+from claimjobs.errors import ServerUnreachable
+from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.connections import answer_lost
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import age, owner_row, states, still
+from tests.conformance.owners import age, hold_of, owner_row, states, still
 
 both_ways = pytest.mark.parametrize("happened", [True, False], ids=["it happened", "it did not"])
 
@@ -75,6 +78,46 @@ def decide(batch: Batch) -> None:
     batch.fail(batch[1], "broken")
     batch.release(batch[2])
     batch.fail(batch[3], "broken for good", retry=False)
+
+
+@both_ways
+def test_a_settle_whose_answer_is_lost_can_be_called_again(backend: Backend, happened: bool) -> None:
+    """Nothing was tried again after the first call, so the second one finds out that it is committed."""
+    engine = backend.new_engine()
+    queue = still(backend.queue(bind=engine, liveness=Liveness(patience=0)))
+    queue.enqueue(jobs(2))
+    batch = queue.claim(2)
+    batch.done()
+    with answer_lost(engine, backend.dialect, happened, lambda: None), pytest.raises(sa.exc.DBAPIError):
+        batch.settle()
+    batch.settle()
+    assert (batch.lost, queue.report.done, queue.report.lost) == ((), 2, 0)
+    assert backend.rows() == []
+
+
+def test_jobs_of_an_unconfirmed_claim_that_cannot_be_released_now_are_released_later(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim that follows is given to its caller all the same."""
+    engine = backend.new_engine()
+    queue = still(backend.queue(bind=engine, liveness=Liveness(patience=0)))
+    queue.enqueue(jobs(4))
+    hold = hold_of(queue)
+    with answer_lost(engine, backend.dialect, True, lambda: None), pytest.raises(sa.exc.DBAPIError):
+        queue.claim(2)
+    with monkeypatch.context() as broken:
+        broken.setattr(hold._settler, "settle", fails)
+        batch = queue.claim(1)
+    assert (names(batch), states(backend).count("claimed")) == (["0002"], 3)
+    hold.release_forgotten()
+    assert states(backend) == ["unclaimed", "unclaimed", "claimed", "unclaimed"]
+    batch.done()
+    batch.settle()
+    assert batch.lost == ()
+
+
+def fails(*_: object, **__: object) -> None:
+    raise ServerUnreachable("no answer")
 
 
 @both_ways

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs import Queue, Retry
+from claimjobs.errors import ServerUnreachable
+from claimjobs.lease.reaper import Reaper
+from claimjobs.log_events import OWNER_STUCK
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import FIRST_OWNER
 from tests.backends import Backend
 from tests.conformance.consumer_process import consumer
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import age, owner_row, session_of, states, still, stranger_holds
+from tests.conformance.owners import age, hold_of, owner_row, session_of, states, still, stranger_holds
 
 QUICK = Liveness(lease=2.0)
 PATIENT = Liveness(lease=60.0)
@@ -109,6 +114,50 @@ def test_jobs_that_a_stranger_has_locked_are_left_for_the_next_look(backend: Bac
     assert other.reclaim() == 1
     assert states(backend) == ["unclaimed"] * 3
     assert owner_row(backend, me) is None
+
+
+def test_an_owner_that_cannot_be_reclaimed_keeps_no_other_waiting(
+    backend: Backend, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, other = [still(backend.queue()) for _ in range(3)], still(backend.queue())
+    dead[0].enqueue(jobs(6))
+    held = [queue.claim(2) for queue in dead]
+    age(backend, *(queue.owner_id for queue in dead))
+    reaper, first = hold_of(other)._reaper, dead[0].owner_id
+    declare_dead = reaper._declare_dead
+
+    def refused(connection: sa.Connection, owner: int, *given: Any, **named: Any) -> Any:
+        if owner == first:
+            connection.execute(sa.text("SELECT nothing"))
+        return declare_dead(connection, owner, *given, **named)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(reaper, "_declare_dead", refused)
+        assert [reaper.reclaim_dead(), reaper.reclaim_dead()] == [4, 0]
+    told = [record for record in caplog.records if getattr(record, "event", "") == OWNER_STUCK]
+    assert [(record.owner, record.levelname) for record in told] == [(first, "WARNING")]  # type: ignore[attr-defined]
+    assert reaper.reclaim_dead() == 2
+    assert states(backend) == ["unclaimed"] * 6
+    assert len(held) == 3
+
+
+def test_what_was_reclaimed_before_an_error_is_reported(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    dead: list[Any] = []
+    queue, other = (
+        still(backend.queue()),
+        still(backend.queue(retry=Retry(attempts=1), on_dead=lambda *job: dead.append(job))),
+    )
+    queue.enqueue(jobs(1))
+    assert queue.claim(1)
+    age(backend, queue.owner_id)
+    monkeypatch.setattr(Reaper, "reclaim_unknown", fails)
+    with pytest.raises(ServerUnreachable):
+        other.reclaim()
+    assert len(dead) == 1
+
+
+def fails(_: Reaper) -> int:
+    raise ServerUnreachable("no answer")
 
 
 def test_of_several_jobs_none_is_charged_though_a_stranger_has_locked_all_but_one(backend: Backend) -> None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, SideCar, job_table, make
+from claimjobs.batch.hold import Hold
 from claimjobs.claim.regions import MOST, Region, divided, shuffled
 from claimjobs.claim.strategy import After
 from claimjobs.database.connection import Connector
@@ -190,6 +191,32 @@ def test_the_regions_of_a_dead_consumer_are_done_by_the_others(backend: Backend)
     assert other.reclaim_owner(dead.owner_id) == 4
     assert sorted(drained(other, 4)) == sorted(names(held))
     assert backend.rows() == []
+
+
+def test_after_a_claim_in_vain_a_consumer_by_transaction_chooses_a_region_too(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its transaction is still open then."""
+    holder, queue = backend.queue(JOBS, **FREE), backend.queue(JOBS, hold="transaction", **FREE)
+    holder.enqueue(jobs(3))
+    holder = still(holder)
+    steps: list[str] = []
+    choose = Hold._choose_region
+
+    def choose_region(*given: Any) -> None:
+        steps.append("begun")
+        choose(*given)
+        steps.append("chosen")
+
+    monkeypatch.setattr(Hold, "_choose_region", choose_region)
+    with stranger_holds(backend, *names_of(3)):
+        assert not queue.claim(2)
+    assert steps.count("begun") > 2
+    assert steps == ["begun", "chosen"] * steps.count("begun")
+
+
+def names_of(count: int) -> list[str]:
+    return [job["d"] for job in jobs(count)]
 
 
 def test_a_claim_ends_though_others_have_locked_more_than_it_reads(backend: Backend) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,6 +16,7 @@ from claimjobs import Batch, Queue
 from claimjobs.errors import TooLate
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend
+from tests.conformance.connections import joined
 from tests.conformance.effects import EFFECTS, JOBS, effects, left, queue_with_effects, raise_after_all, raise_at, write
 from tests.conformance.jobs import counted, jobs, names
 
@@ -64,6 +69,25 @@ def test_several_batches_are_open_at_once(backend: Backend, queue: Queue) -> Non
     first.done()
     first.settle()
     assert left(backend) == []
+
+
+def test_several_threads_claim_at_once(backend: Backend, queue: Queue) -> None:
+    """Each batch has a transaction of its own, and no job is in two of them."""
+    queue.enqueue(jobs(40))
+    together, found = threading.Barrier(4), [list[str]() for _ in range(4)]
+
+    def work(mine: list[str]) -> None:
+        together.wait(10)
+        for _ in range(5):
+            with queue.claim(2) as batch:
+                mine.extend(names(batch))
+                batch.done()
+
+    with contextlib.ExitStack() as threads:
+        for mine in found:
+            threads.enter_context(joined(partial(work, mine))).start()
+    assert sorted(itertools.chain(*found)) == [job["d"] for job in jobs(40)]
+    assert backend.rows() == []
 
 
 def test_an_empty_claim_leaves_no_transaction_open(backend: Backend, queue: Queue) -> None:

@@ -6,13 +6,15 @@ import itertools
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
+from claimjobs.batch.settle_and_claim import SettleThenClaim
 from claimjobs.database.connect import engine_of
-from claimjobs.errors import BadPredicate
+from claimjobs.errors import BadPredicate, KeyUnreadable, ServerUnreachable, StatementTimedOut
 from claimjobs.options import ClaimsKind, HoldKind, Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
@@ -153,6 +155,54 @@ def test_a_batch_that_is_asked_for_too_late_is_released_meanwhile(backend: Backe
     with next(batches) as batch:
         assert names(batch) == ["0003", "0004"]
         batch.done()
+    batches.close()
+
+
+def test_a_batch_that_nobody_asked_for_and_that_cannot_be_released_now_is_released_later(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = still(backend.queue())
+    queue.enqueue(jobs(5))
+    batches = queue.batches(3)
+    with next(batches) as batch:
+        batch.done()
+    with monkeypatch.context() as broken:
+        broken.setattr(hold_of(queue)._settler, "settle", unreachable)
+        batches.close()
+    assert states(backend) == {OWNED: 2}
+    assert not any(hold_of(queue)._held_keys.values()), "it may sleep"
+    hold_of(queue).release_forgotten()
+    assert states(backend) == {FREE: 2}
+
+
+def unreachable(*_: object, **__: object) -> None:
+    raise ServerUnreachable("no answer")
+
+
+class Refused(SettleThenClaim):
+    """A claim that ends with this error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def settle_and_claim(self, *_: Any, **__: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [StatementTimedOut("too long"), KeyUnreadable("jobs", "no date")])
+def test_a_settle_stands_whatever_error_the_next_claim_ends_with(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    queue = still(backend.queue())
+    queue.enqueue(jobs(5))
+    batches = queue.batches(3)
+    batch = next(batches).__enter__()
+    with monkeypatch.context() as broken:
+        plan = queue._parts.plan(None)
+        broken.setattr(plan, "way_to_settle_and_claim", lambda _: Refused(error))
+        batch.done()
+        batch.__exit__(None, None, None)
+    assert (states(backend), batch.lost) == ({FREE: 2}, ())
     batches.close()
 
 

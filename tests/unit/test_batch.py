@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from claimjobs import Batch, Job, Retry, job_table
+from claimjobs.batch.failures import Failures, Hooks
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.errors import BatchSettled, ColumnMissing, NotInBatch
+from claimjobs.signals import Cancelled, cancel_here, shielded
 from claimjobs.table.roles import roles_of
 
 ROLES = roles_of(job_table("emails", sa.MetaData(), sa.Column("address", sa.String(100))))
@@ -40,20 +42,26 @@ class Settled(Hold):
         self._lost = lost or set()
 
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Any]:
-        self.calls.append(outcomes)
+        with shielded():
+            self.calls.append(outcomes)
+            self.when_committed()
         return self._lost
+
+    def when_committed(self) -> None:
+        """Nothing happens."""
 
     def claim(self, size: int, plan: Any) -> ClaimResult:
         raise NotImplementedError
 
     settle_and_claim: Any = claim
+    release_following: Any = claim
     _claim_once: Any = claim
     read_pause: Any = claim
 
     def progress(self) -> None:
         """Nobody is told."""
 
-    restart_from_head = give_up = close = progress
+    restart_from_head = close = progress
 
     @property
     def outcomes(self) -> Outcomes:
@@ -64,6 +72,21 @@ class Settled(Hold):
 def batch_of(settle: Any, count: int = 3, *, retry: Retry | None = None, attempts: int = 0) -> Batch:
     jobs = [Job(key, {"id": key, "attempts": attempts}) for key in range(1, count + 1)]
     return Batch(ClaimResult(jobs, count, count), settle, ROLES, retry or Retry(attempts=3, base=8, cap=100))
+
+
+def test_what_is_committed_when_the_process_is_cancelled_is_noted_and_reported() -> None:
+    class Cut(Settled):
+        def when_committed(self) -> None:
+            cancel_here()
+
+    dead: list[Any] = []
+    failures = Failures("emails", ROLES, Hooks(on_dead=lambda job, error: dead.append((job.key, error))))
+    jobs = [Job(1, {"id": 1, "attempts": 0})]
+    batch = Batch(ClaimResult(jobs, 1, 1), Cut(lost={1}), ROLES, Retry(attempts=1), failures=failures)
+    batch.fail(jobs[0], "broken")
+    with pytest.raises(Cancelled):
+        batch.settle()
+    assert (batch.settled, batch.lost, dead) == (True, batch.jobs, [(1, "broken")])
 
 
 def test_it_settles_once_when_the_block_is_left() -> None:

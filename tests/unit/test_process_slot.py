@@ -38,6 +38,29 @@ def test_a_place_whose_processes_die_young_waits_twice_as_long_each_time() -> No
     assert not child.due
 
 
+def test_a_process_that_the_system_refuses_leaves_nothing_and_can_be_started_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = place()
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    with monkeypatch.context() as full:
+        full.setattr("multiprocessing.popen_spawn_posix.Popen._launch", refuses)
+        for _ in range(3):
+            with pytest.raises(BlockingIOError):
+                child.start()
+            child.kill()
+    assert (child.process, child.pipe, child.restarts) == (None, None, 0)
+    assert (len(os.listdir("/proc/self/fd")) if before else 0) == before
+    child.start()
+    assert child.process is not None
+    assert wait([child.process.sentinel], 20)
+    assert child.reap() == 7
+
+
+def refuses(*_: object) -> None:
+    raise BlockingIOError(11, "Resource temporarily unavailable")
+
+
 def test_a_death_after_a_long_life_is_a_new_misfortune(monkeypatch: pytest.MonkeyPatch) -> None:
     child = place()
     monkeypatch.setattr("claimjobs.workers.process_slot.YOUNG", float("inf"))
