@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.batch.settle import Settler
-from claimjobs.batch.settle_and_claim import SettleThenClaim, settle_and_claim_for
+from claimjobs.batch.settle_and_claim import SettleAndClaim, settle_and_claim_for
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.statements.find import Selection
 from claimjobs.statements.idle import work
@@ -30,9 +30,9 @@ class ClaimPlan:
     now: sa.ColumnElement[Any]
     changes: bool
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
-    _settle_and_claim: SettleThenClaim | None = field(default=None, init=False)
+    _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
 
-    def way_to_settle_and_claim(self, settler: Settler) -> SettleThenClaim:
+    def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:
         """How a batch is settled and the next one claimed in one transaction. Built at the first call."""
         if self._settle_and_claim is None:
             self._settle_and_claim = settle_and_claim_for(settler, self.strategy)

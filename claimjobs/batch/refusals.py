@@ -139,9 +139,9 @@ class IsolatingSettle:
         self._settler, self._retry = settler, retry
         self._roles, self._dialect = backend.roles, backend.dialect
 
-    def write(self, connection: sa.Connection, *, whole: sa.NestedTransaction | None, careful: bool) -> None:
-        """Write the outcomes. `whole`: a savepoint from before all writes. `careful`: make one if there is none."""
-        savepoint = whole or (connection.begin_nested() if careful else None)
+    def write(self, connection: sa.Connection, *, whole: sa.NestedTransaction | None, with_savepoint: bool) -> None:
+        """Write the outcomes. `whole`: a savepoint from before all writes. `with_savepoint`: make one if it is None."""
+        savepoint = whole or (connection.begin_nested() if with_savepoint else None)
         try:
             self._settler.write_locked(connection, None, self.written)
         except sa.exc.DBAPIError as error:

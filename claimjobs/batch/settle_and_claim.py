@@ -5,6 +5,7 @@ That is one commit for each batch. Where the database can, it is also one statem
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,17 +23,14 @@ from claimjobs.statements.batches import settle_and_check
 from claimjobs.statements.claim import settled_by_the_dead
 
 
-class SettleThenClaim:
-    """First the statements of a settle, then those of a claim."""
+class SettleAndClaim(ABC):
+    """A way to settle a batch and claim the next one."""
 
-    def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
-        self._settler = settler
-        self._strategy = strategy
-
+    @abstractmethod
     def needs_no_transaction(self, outcomes: Outcomes) -> bool:
-        """Whether one statement settles these outcomes and claims. It needs no transaction around it."""
-        return False
+        """Whether these outcomes and the claim need no transaction around them."""
 
+    @abstractmethod
     def settle_and_claim(
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
@@ -41,17 +39,32 @@ class SettleThenClaim:
 
         Raises SomeLost, OwnerDead or KeyNotUnique: roll back then, and settle without a claim.
         """
+
+
+class SettleThenClaim(SettleAndClaim):
+    """First the statements of a settle, then those of a claim."""
+
+    def __init__(self, settler: Settler, strategy: ClaimStrategy) -> None:
+        self._settler = settler
+        self._strategy = strategy
+
+    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
+        return False
+
+    def settle_and_claim(
+        self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
+    ) -> tuple[set[Key], ClaimResult]:
         unwritten = self._settler.settle_in(connection, owner, outcomes)
         return unwritten, self._strategy.claim(connection, me, request)
 
 
-class SettleAndClaimInOne(SettleThenClaim):
+class SettleAndClaimInOne(SettleAndClaim):
     """One statement if all jobs are done, which is the usual case."""
 
     def __init__(self, settler: Settler, strategy: OneStatement, settle: sa.Delete | sa.Update, keys: int) -> None:
         """`settle`: the settler's statement for done jobs."""
-        super().__init__(settler, strategy)
-        self._one = strategy
+        self._settler, self._one = settler, strategy
+        self._otherwise = SettleThenClaim(settler, strategy)
         self._settle_columns = SETTLED_COLUMNS + keys
         self._statement = strategy.statement(self._settle_columns, settle)
 
@@ -62,7 +75,7 @@ class SettleAndClaimInOne(SettleThenClaim):
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         if not self.needs_no_transaction(outcomes):
-            return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+            return self._otherwise.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         if owner != me:  # declared dead meanwhile: without BEGIN only one statement can be sent, and that is the settle
             return self._settler.settle_in(connection, owner, outcomes), NOTHING
         statement = self._statement
@@ -77,7 +90,7 @@ class SettleAndClaimInOne(SettleThenClaim):
         return unwritten, self._one.result(connection, statement.reader, rows, owner=me, request=request)
 
 
-class SettleAndClaimInPipeline(SettleThenClaim):
+class SettleAndClaimInPipeline(SettleAndClaim):
     """Two statements in one round trip, if all jobs of a batch are done. The first claims the next batch. The second
     settles the last one, and looks at the open batches again: it begins when the jobs are locked.
 
@@ -88,7 +101,7 @@ class SettleAndClaimInPipeline(SettleThenClaim):
         self, settler: Settler, strategy: BatchClaims, claim: BatchStatement, settle: sa.Delete | sa.Update
     ) -> None:
         """`settle`: the settler's statement for a batch whose jobs are all done."""
-        super().__init__(settler, strategy)
+        self._otherwise = SettleThenClaim(settler, strategy)
         self._claim, self._sessions = claim, claim.dialect.sessions
         self._settle = CompiledStatement(settle_and_check(settle, claim.batches))
         self._were_together = False
@@ -101,7 +114,7 @@ class SettleAndClaimInPipeline(SettleThenClaim):
         self, connection: sa.Connection, me: int, request: ClaimRequest, *, owner: int, outcomes: Outcomes
     ) -> tuple[set[Key], ClaimResult]:
         if not outcomes.is_done_batch:
-            return super().settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+            return self._otherwise.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
         number = next(NUMBERS)
         new = {"claimjobs_new_me": me, "claimjobs_new_number": number}
         claim = Sent(self._claim.of(request), self._claim.parameters(me, number, request), self._claim.reader)
@@ -125,7 +138,7 @@ def _keys(arrays: list[list[Any]]) -> set[Key]:
     return set(arrays[0]) if len(arrays) == 1 else set(zip(*arrays, strict=True))
 
 
-def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleThenClaim:
+def settle_and_claim_for(settler: Settler, strategy: ClaimStrategy) -> SettleAndClaim:
     """The way with the fewest statements that the database can do."""
     if isinstance(strategy, BatchClaims) and strategy.at_once is not None and settler.settle_batch is not None:
         return SettleAndClaimInPipeline(settler, strategy, strategy.at_once, settler.settle_batch)

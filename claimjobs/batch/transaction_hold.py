@@ -222,14 +222,14 @@ class BatchTransaction:
         wrote, self._whole, self._intact = self._whole is not None, None, None
         return wrote
 
-    def commit(self, settling: IsolatingSettle, *, careful: bool) -> None:
+    def commit(self, settling: IsolatingSettle, *, with_savepoint: bool) -> None:
         """Write the outcomes and commit all or nothing. Raises BatchRolledBack."""
         try:
             self._flush()
             with self._own.committed() as connection:
                 if self._intact is not None:
                     self._intact.commit()
-                settling.write(connection, whole=self._whole, careful=careful)
+                settling.write(connection, whole=self._whole, with_savepoint=with_savepoint)
         finally:
             for session in self._sessions:  # a session that the user keeps must not write in the next batch
                 session.expunge_all()
@@ -280,7 +280,7 @@ class TransactionHold(Hold):
     ) -> None:
         super().__init__(backend, settler, report, control)
         self._engine, self._liveness, self._retry = engine, liveness, retry
-        self._is_careful = False
+        self._makes_savepoints = False
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._one_at_a_time = threading.Lock()
         """Locked during a claim: what a claim learns is for the next one."""
@@ -359,11 +359,11 @@ class TransactionHold(Hold):
         settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
         settled = False
         try:
-            batch.commit(settling, careful=self._is_careful)
+            batch.commit(settling, with_savepoint=self._makes_savepoints)
             settled, batch.transaction.batch = True, None
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
-            self._is_careful = self._is_careful or settling.was_refused
+            self._makes_savepoints = self._makes_savepoints or settling.was_refused
             raise
         finally:
             self._end(batch.transaction)

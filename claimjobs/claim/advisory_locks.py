@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
@@ -22,7 +22,7 @@ from claimjobs.claim.mark import Mark
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.connection import AFTERWARDS
+from claimjobs.database.connection import SESSION_LOCKS
 from claimjobs.dialects import Dialect, Key, Lock
 from claimjobs.errors import SessionsNotOurs
 from claimjobs.job import Job
@@ -33,9 +33,6 @@ from claimjobs.statements.lock import lock
 from claimjobs.table.backend import Backend
 from claimjobs.table.job_state import Column
 from claimjobs.table.roles import ColumnRoles
-
-LOCKS: Final = "claimjobs_locks"
-"""The key in the `info` of a connection that holds the locks of its session. It goes with the session."""
 
 
 class AdvisoryLocks:
@@ -201,11 +198,11 @@ class AdvisoryStrategy(ClaimStrategy):
         return jobs
 
     def _locks(self, connection: sa.Connection) -> AdvisoryLocks:
-        found: AdvisoryLocks | None = connection.info.get(LOCKS)
+        found: AdvisoryLocks | None = connection.info.get(SESSION_LOCKS)
         if found is None:
             found = self._new_locks(connection)
             _guard(connection.engine.pool)
-            connection.info.update({LOCKS: found, AFTERWARDS: found.clear})
+            connection.info[SESSION_LOCKS] = found
         return found
 
     def _new_locks(self, connection: sa.Connection) -> AdvisoryLocks:
@@ -264,9 +261,9 @@ def advisory_strategy(
     hold: HoldKind,
     *,
     session_lock: bool | None = None,
-    careful: bool = False,
+    lock_before_mark: bool = False,
 ) -> ClaimStrategy:
-    """The claim by advisory locks. `careful`: see `strategy_for`.
+    """The claim by advisory locks. `lock_before_mark`: see `strategy_for`.
 
     `session_lock`: whether a session of the database belongs to this connection alone (see `Liveness`). None: each new
     session is asked. A claim raises SessionsNotOurs if it does not, as behind a pooler.
@@ -275,7 +272,7 @@ def advisory_strategy(
     if hold == "transaction":
         recheck = RecheckOnly(backend, selection)
     else:
-        recheck = (LockRowsAndMark if careful else RecheckAndMark)(backend, selection, now)
+        recheck = (LockRowsAndMark if lock_before_mark else RecheckAndMark)(backend, selection, now)
     return AdvisoryStrategy(backend, selection, recheck, declared=session_lock)
 
 
@@ -286,6 +283,6 @@ def _guard(pool: sa.Pool) -> None:
 
 
 def _end_if_locked(_driver_connection: Any, session: sa.pool.ConnectionPoolEntry) -> None:
-    locks: AdvisoryLocks | None = session.info.get(LOCKS)
+    locks: AdvisoryLocks | None = session.info.get(SESSION_LOCKS)
     if locks is not None and locks.held:
         session.invalidate()

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.claim.strategy import ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import KeyNotUnique
-from claimjobs.job import Job
+from claimjobs.job import Job, key_of
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
@@ -93,7 +93,7 @@ def check_keys(roles: ColumnRoles, jobs: Sequence[Job]) -> None:
 def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:
     """The keys of the candidates whose group is as large as that of the first, and how many of them may be claimed."""
     group_size = rows[0][-1]
-    keys = [row[0] if len(row) == 2 else tuple(row[:-1]) for row in rows if row[-1] == group_size]
+    keys = [key_of(row[:-1]) for row in rows if row[-1] == group_size]
     return keys, at_most(size, group_size)
 
 

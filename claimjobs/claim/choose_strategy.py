@@ -28,7 +28,7 @@ def strategy_for(
     hold: HoldKind = "lease",
     lock: LockKind = "rows",
     session_lock: bool | None = None,
-    careful: bool = False,
+    lock_before_mark: bool = False,
     replica: Replica | None = None,
 ) -> ClaimStrategy:
     """The strategy for these settings. Strategies that most users do not need are imported only when they are chosen.
@@ -38,13 +38,16 @@ def strategy_for(
 
     `replica`: where candidates are found; None: where they are locked.
 
-    `careful`: a claim by lease locks rows before it marks them. So it raises Unmarked if the database swallows the
-    mark. A statement that checks and marks at once cannot distinguish that from rows that others have claimed.
+    `lock_before_mark`: a claim by lease locks rows in a statement before the one that marks them. So it raises Unmarked
+    if the database swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that
+    others have claimed.
     """
     if lock == "advisory":
         from claimjobs.claim.advisory_locks import advisory_strategy  # noqa: PLC0415
 
-        return advisory_strategy(backend, selection, now, hold, session_lock=session_lock, careful=careful)
+        return advisory_strategy(
+            backend, selection, now, hold, session_lock=session_lock, lock_before_mark=lock_before_mark
+        )
     if (batches := backend.roles.batches) is not None:
         simple = backend.user_table is None and replica is None
         in_one = batch_statement(backend, selection, batches) if simple else None
@@ -55,7 +58,7 @@ def strategy_for(
         from claimjobs.claim.side_car import SideCarStrategy  # noqa: PLC0415
 
         return SideCarStrategy(backend, selection, now)
-    if backend.dialect.claims_in_one_statement and not careful and replica is None:
+    if backend.dialect.claims_in_one_statement and not lock_before_mark and replica is None:
         return OneStatement(backend, selection, now)
     values = ClaimedValues(backend.roles)
     return TwoPhases(backend, _locks(backend, selection, now, replica=replica, known=values.names), values, now)

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 
 import sqlalchemy as sa
 
@@ -28,13 +28,20 @@ from claimjobs.signals import shielded
 
 Result = TypeVar("Result")
 
-AFTERWARDS: Final = "claimjobs_afterwards"
-"""The key of a connection's `info` with a function to call with the connection when its transaction has ended."""
+SESSION_LOCKS: Final = "claimjobs_session_locks"
+"""The key of a connection's `info` with the SessionLocks of its session. They go with the session."""
 
 CALM: Final = 3.0
 """Seconds after a lost connection in which other owners may still reconnect: that takes a second and a heartbeat."""
 
 log = logging.getLogger("claimjobs.connection")
+
+
+class SessionLocks(Protocol):
+    """The advisory locks of a session, which outlast its transaction (`claim.advisory_locks.AdvisoryLocks`)."""
+
+    def clear(self, connection: sa.Connection) -> None:
+        """Release all of them."""
 
 
 @dataclass(frozen=True)
@@ -257,12 +264,14 @@ class Connector:
             raise SettingUnfit(*unfit) from error
 
     def _clear_up(self) -> None:
-        """Call the function of AFTERWARDS. If it fails, end the session, which has the same effect."""
+        """Release the locks that are kept until a transaction has ended. If that fails, end the session, which has the
+        same effect."""
         connection = self._connection
-        if connection is None or connection.closed or connection.invalidated or AFTERWARDS not in connection.info:
+        if connection is None or connection.closed or connection.invalidated or SESSION_LOCKS not in connection.info:
             return
         try:
-            connection.info[AFTERWARDS](connection)
+            locks: SessionLocks = connection.info[SESSION_LOCKS]
+            locks.clear(connection)
         except sa.exc.SQLAlchemyError:
             self._drop()
 

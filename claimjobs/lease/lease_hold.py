@@ -217,7 +217,9 @@ class LeaseHold(Hold):
                         unwritten, following = way.settle_and_claim(
                             connection, me, request, owner=owner, outcomes=outcomes
                         )
-            except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError):
+            except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+                if self._control.stopping and self._connector.is_passing(error):
+                    raise  # after `stop` a lease is enough
                 # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
                 unsettled, following = self._settling.settle(owner, outcomes), NOTHING
             else:

@@ -311,7 +311,7 @@ class Reaper:
         `alone`: the owner held one job only; no other one was reclaimed before, or is locked by another session.
         Unless it `charges`, all jobs are released.
         """
-        found: list[tuple[Key, int]] = [(row[0] if len(row) == 2 else tuple(row[:-1]), row[-1]) for row in rows]
+        found: list[tuple[Key, int]] = [(key_of(row[:-1]), row[-1]) for row in rows]
         roles = self._backend.roles
         if not (charges and roles.can_retry and roles.can_suspect and roles.can_be_dead):
             return Outcomes(released=[key for key, _ in found])

@@ -67,7 +67,7 @@ class Claimer:
                 claimed = hold.claim(size, parts.plan(where))
             self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
             if self._in_vain in PROBES:
-                claimed = self._claim_carefully(hold, size, where)
+                claimed = self._claim_with_rows_locked_first(hold, size, where)
             elif not claimed.found:
                 self._report_unreadable_keys()
         return self.batch(hold, claimed, settled_by)
@@ -112,7 +112,7 @@ class Claimer:
 
     # --- claims in vain --------------------------------------------------------------------------------
 
-    def _claim_carefully(self, hold: Hold, size: int, where: Where) -> ClaimResult:
+    def _claim_with_rows_locked_first(self, hold: Hold, size: int, where: Where) -> ClaimResult:
         """Claim after candidates were found again and again and never claimed: others hold them, or nobody can.
 
         The strategy locks rows before it marks them. Only so it finds out which rows swallow the write.
@@ -120,7 +120,7 @@ class Claimer:
         parts, plan = self._parts, self._parts.plan(where)
         with parts.connector() as connector:
             connector.transaction(Probe(parts.backend, plan.selection).run)
-        return hold.claim(size, replace(plan, strategy=parts.strategy(plan.selection, careful=True)))
+        return hold.claim(size, replace(plan, strategy=parts.strategy(plan.selection, lock_before_mark=True)))
 
     def _report_unreadable_keys(self) -> None:
         """Log once the rows that are never claimed, when no other row is left: then the claim's index finds them."""

@@ -254,8 +254,8 @@ class QueueParts:
         changes = self.selector.changes(where)
         return ClaimPlan(where, selection, self.strategy(selection), self.backend, now, changes=changes)
 
-    def strategy(self, selection: Selection, *, careful: bool = False) -> ClaimStrategy:
-        """How jobs are claimed. A careful strategy locks rows before it marks them."""
+    def strategy(self, selection: Selection, *, lock_before_mark: bool = False) -> ClaimStrategy:
+        """How jobs are claimed. `lock_before_mark`: see `strategy_for`."""
         chosen = self._settings
         return strategy_for(
             self.backend,
@@ -264,8 +264,8 @@ class QueueParts:
             hold=chosen.hold,
             lock=chosen.lock,
             session_lock=chosen.liveness.session_lock,
-            careful=careful,
-            replica=None if careful else self.replica,
+            lock_before_mark=lock_before_mark,
+            replica=None if lock_before_mark else self.replica,
         )
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
@@ -37,6 +36,19 @@ LASTING = (BatchRolledBack, Unreadable)
 log = logging.getLogger("claimjobs.consumer")
 
 
+class BatchObserver:
+    """Is told what the loop of a consumer does. This one ignores it."""
+
+    def begun(self, batch: Batch) -> None:
+        """The handler begins with this batch."""
+
+    def ended(self) -> None:
+        """The handler has ended, also by an exception."""
+
+    def settled(self, batch: Batch) -> None:
+        """This batch is settled, or its transaction was rolled back."""
+
+
 def consume(
     queue: Queue,
     handler: Handler,
@@ -45,9 +57,9 @@ def consume(
     where: Where = None,
     poll: float = 1.0,
     prefetch: int = 0,
-    on_batch: Callable[[Batch], None] = lambda _: None,
+    observer: BatchObserver | None = None,
 ) -> None:
-    """Handle batches until the queue is stopped, or drained. `on_batch` is called after each settle.
+    """Handle batches until the queue is stopped, or drained.
 
     An exception of the handler (SystemExit, too) is logged, and the loop goes on: the jobs without an outcome become
     suspects. If suspects cannot be stored, if the handler gave no outcome at all, or if the open transaction was rolled
@@ -56,22 +68,23 @@ def consume(
     value that cannot be read: no job after such a row would ever be claimed.
     """
     backoff, fruitless = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=1.0), 0
+    observer = observer or BatchObserver()
     for batch in queue.batches(size, where, poll=poll, prefetch=prefetch):
-        failure = _settled(queue, batch, handler)
+        failure = _settled(queue, batch, handler, observer)
         if failure is None:
             backoff.reset()
         else:
             queue.wait(backoff.pause())
-        on_batch(batch)
+        observer.settled(batch)
         fruitless = fruitless + 1 if failure is not None and _is_fruitless(queue, batch, failure) else 0
         if failure is not None and fruitless >= FRUITLESS and (queue.draining or isinstance(failure, LASTING)):
             raise NothingDone(fruitless, _why(failure, queue.roles)) from failure
 
 
-def _settled(queue: Queue, batch: Batch, handler: Handler) -> BaseException | None:
+def _settled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
     """Handle and settle a batch; return the error after which the next claim may return the same jobs."""
     try:
-        raised = _handled(queue, batch, handler)
+        raised = _handled(queue, batch, handler, observer)
     except (BatchRolledBack, NoOpenTransaction) as error:
         log.warning("%d jobs: %s", len(batch), error, extra=_fields(BATCH_ROLLED_BACK, queue, batch, error))
         return None if isinstance(error, BatchRolledBack) and error.isolates else error
@@ -97,12 +110,13 @@ def _why(failure: BaseException, roles: ColumnRoles) -> str:
     return "; ".join((f"{type(failure).__name__}: {failure}", *map(str, lacking(roles, "suspect"))))
 
 
-def _handled(queue: Queue, batch: Batch, handler: Handler) -> BaseException | None:
+def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
     """Handle and settle a batch; return what the handler raised."""
     raised: BaseException | None = None
     with batch:
+        observer.begun(batch)
         try:
-            handler(batch)
+            handler.handle(batch)
         except (NothingDecided, UnfitTable) as error:  # the handler decided nothing, or the table stores no failure
             raised, fields = error, _fields(HANDLER_FAILED, queue, batch, error)
             log.error("%s", error, extra=fields, exc_info=error.__context__)  # noqa: TRY400 - what the handler raised
@@ -115,6 +129,8 @@ def _handled(queue: Queue, batch: Batch, handler: Handler) -> BaseException | No
             batch.blame(error)
             if error not in batch.outcomes.raised.values():  # otherwise its job is reported after the settle
                 _log_failure(queue, batch, error, undecided)
+        finally:
+            observer.ended()
     if batch.lost:
         fields = {"event": JOBS_LOST, "queue": queue.table.fullname, "keys": [job.key for job in batch.lost]}
         log.warning("%d jobs were lost to another owner; their outcome was not written", len(batch.lost), extra=fields)

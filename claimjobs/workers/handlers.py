@@ -1,8 +1,9 @@
-"""Makes a handler of batches from a user's function."""
+"""Handlers: what a consumer does with a batch. Most of them call a function of the user's."""
 
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -12,8 +13,46 @@ from claimjobs.errors import BadHandler, NothingDecided, UnfinishedHandler
 from claimjobs.job import Job
 from claimjobs.signals import Cancelled
 
-Handler = Callable[[Batch], object]
 Per = Literal["batch", "job"]
+
+
+class Handler(ABC):
+    """What a consumer does with a batch."""
+
+    @abstractmethod
+    def handle(self, batch: Batch) -> None:
+        """Handle the jobs, and give them outcomes."""
+
+
+class BatchHandler(Handler):
+    """Calls a function with a whole batch, which must give outcomes."""
+
+    def __init__(self, function: Callable[[Batch], object], name: str) -> None:
+        self._function, self._name = function, name
+
+    def handle(self, batch: Batch) -> None:
+        """Call the function. Raises NothingDecided if no job has an outcome then, and UnfinishedHandler."""
+        _check_finished(self._function(batch), self._name)
+        if len(batch.undecided) == len(batch):
+            raise NothingDecided(self._name)
+
+
+class JobHandler(Handler):
+    """Calls a function with each job. A job is done when its call returns, and failed if it raises."""
+
+    def __init__(self, function: Callable[..., object], name: str, *, connected: bool) -> None:
+        """`connected`: it has a parameter `connection`, for the open transaction."""
+        self._function, self._name, self._connected = function, name, connected
+
+    def handle(self, batch: Batch) -> None:
+        for job in batch:
+            given = {"connection": batch.connection} if self._connected else {}
+            try:
+                _check_finished(self._function(job, **given), self._name)
+            except Cancelled:
+                raise
+            except BaseException as error:
+                batch.fail(job, error)
 
 
 def handler_of(function: Any, name: str, per: Per | None = None, *, in_transaction: bool = False) -> Handler:
@@ -29,7 +68,7 @@ def handler_of(function: Any, name: str, per: Per | None = None, *, in_transacti
     _check_runs_when_called(function, name)
     if (per or _per_of(_signature(function, name), name)) == "batch":
         _check_parameters(function, name, "batch")
-        return _whole(function, name)
+        return BatchHandler(function, name)
     connected = _has_connection_parameter(function, name)
     _check_parameters(function, name, "job", *(["connection"] if connected else []))
     if connected and not in_transaction:
@@ -37,7 +76,7 @@ def handler_of(function: Any, name: str, per: Per | None = None, *, in_transacti
             f"handler {name!r} has a parameter `connection`, and no transaction holds its jobs: "
             "give `--hold transaction`"
         )
-    return _each(function, name, connected=connected)
+    return JobHandler(function, name, connected=connected)
 
 
 # --- what cannot be a handler ----------------------------------------------------------------------------------
@@ -94,32 +133,6 @@ def _check_parameters(function: Any, name: str, first: Per, *more: str) -> None:
             f"handler {name!r} has the parameters {signature}, and is called with ({call}): {error}; "
             "give every other parameter a default"
         ) from None
-
-
-# --- calling it ------------------------------------------------------------------------------------------------
-
-
-def _whole(function: Callable[[Batch], object], name: str) -> Handler:
-    def handle(batch: Batch) -> None:
-        _check_finished(function(batch), name)
-        if len(batch.undecided) == len(batch):
-            raise NothingDecided(name)
-
-    return handle
-
-
-def _each(function: Callable[..., object], name: str, *, connected: bool) -> Handler:
-    def handle(batch: Batch) -> None:
-        for job in batch:
-            given = {"connection": batch.connection} if connected else {}
-            try:
-                _check_finished(function(job, **given), name)
-            except Cancelled:
-                raise
-            except BaseException as error:
-                batch.fail(job, error)
-
-    return handle
 
 
 def _check_finished(result: object, name: str) -> None:

@@ -36,7 +36,6 @@ from claimjobs.workers.hooks import entered, hook_named, setup_named
 from claimjobs.workers.process_slot import Count
 from claimjobs.workers.reporter import SOONEST, Reporter
 from claimjobs.workers.supervisor_pipe import (
-    Began,
     Ended,
     GaveUp,
     LogToSupervisor,
@@ -112,7 +111,7 @@ class Plan:
     def load_handler(self) -> Handler:
         """The user's function, or the article's demonstration."""
         if self.handler is None:
-            return demonstrate
+            return Demonstration()
         return handler_of(load(self.handler), self.handler, self.per, in_transaction=self.shape.hold == "transaction")
 
     def load_hooks(self) -> Hooks:
@@ -125,10 +124,12 @@ def _is_demonstrations(queue: Queue) -> bool:
         return is_demonstrations(connection, queue.table)
 
 
-def demonstrate(batch: Batch) -> None:
+class Demonstration(Handler):
     """The article's consumer: waits a moment, then marks the whole batch done."""
-    time.sleep(DEMONSTRATION_PAUSE)
-    batch.done()
+
+    def handle(self, batch: Batch) -> None:
+        time.sleep(DEMONSTRATION_PAUSE)
+        batch.done()
 
 
 def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connection) -> None:
@@ -141,42 +142,19 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connec
             handler = plan.load_handler()
             queue.use_hooks(plan.load_hooks())
             setup.enter_context(entered(setup_named(plan.setup), plan.setup))
-        soonest = 0.0 if reports_begin else SOONEST
-        reporter = Reporter(queue, supervisor, soonest=soonest, sends_alive=plan.observed)
+        reporter = Reporter(
+            queue,
+            supervisor,
+            open_jobs,
+            soonest=0.0 if reports_begin else SOONEST,
+            sends_began=reports_begin,
+            sends_alive=plan.observed,
+        )
         if plan.observed:
             queue.measure_batches()
-            handler = reporter.watching(handler)
-        if reports_begin:
-            handler = _reporting_begin(handler, supervisor)
         supervisor.send(Registered(queue.owner_id or None))
         with reporter:
-            consume(
-                queue,
-                _counting(handler, open_jobs),
-                size=plan.size,
-                poll=plan.poll,
-                prefetch=plan.prefetch,
-                on_batch=reporter.note_settled,
-            )
-
-
-def _reporting_begin(handler: Handler, supervisor: SupervisorPipe) -> Handler:
-    def begin(batch: Batch) -> None:
-        supervisor.send(Began())
-        handler(batch)
-
-    return begin
-
-
-def _counting(handler: Handler, open_jobs: Count) -> Handler:
-    def begin(batch: Batch) -> None:
-        open_jobs.value = len(batch)
-        try:
-            handler(batch)
-        finally:
-            open_jobs.value = 0
-
-    return begin
+            consume(queue, handler, size=plan.size, poll=plan.poll, prefetch=plan.prefetch, observer=reporter)
 
 
 def run_generator(plan: Plan, jobs: int | None, rate: float | None, pipe: Connection) -> None:
@@ -202,7 +180,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
     try:
         yield queue, supervisor
     except Cancelled:
-        log.warning("cancelled: jobs that are not settled are released", extra={"event": CONSUMER_CANCELLED})
+        log.warning("cancelled: a batch that is not settled is released", extra={"event": CONSUMER_CANCELLED})
     except Exception as error:
         code = 1
         is_missing = isinstance(error, TableMissing)  # the supervisor logs it, once for all processes

@@ -9,8 +9,9 @@ from typing import Final, Self
 
 from claimjobs.batch.batch import Batch
 from claimjobs.queue.queue import Queue
-from claimjobs.workers.handlers import Handler
-from claimjobs.workers.supervisor_pipe import Alive, Progress, SupervisorPipe
+from claimjobs.workers.consumer import BatchObserver
+from claimjobs.workers.process_slot import Count
+from claimjobs.workers.supervisor_pipe import Alive, Began, Progress, SupervisorPipe
 
 SOONEST: Final = 0.1
 """Seconds between two reports. One after each fast batch would cost as much as several of its jobs."""
@@ -18,7 +19,7 @@ ALIVE_EVERY: Final = 2.0
 """Seconds without a batch after which `Alive` is sent."""
 
 
-class Reporter:
+class Reporter(BatchObserver):
     """Sends `Progress` after batches, and on request `Alive` meanwhile: a process whose threads are stuck sends none.
 
     The report of a batch is sent at once, or SOONEST seconds after the report before, together with those of the
@@ -26,8 +27,20 @@ class Reporter:
     """
 
     def __init__(
-        self, queue: Queue, supervisor: SupervisorPipe, *, soonest: float = SOONEST, sends_alive: bool = False
+        self,
+        queue: Queue,
+        supervisor: SupervisorPipe,
+        open_jobs: Count,
+        *,
+        soonest: float = SOONEST,
+        sends_began: bool = False,
+        sends_alive: bool = False,
     ) -> None:
+        """`open_jobs` has the number of jobs that the handler works on: the supervisor reads it if this process dies.
+
+        `sends_began`: `Began` is sent before each batch.
+        """
+        self._open_jobs, self._sends_began = open_jobs, sends_began
         self._queue = queue
         self._supervisor = supervisor
         self._soonest = soonest
@@ -50,7 +63,17 @@ class Reporter:
     def __exit__(self, *_: object) -> None:
         self._send_unsent()
 
-    def note_settled(self, batch: Batch) -> None:
+    def begun(self, batch: Batch) -> None:
+        self._open_jobs.value = len(batch)
+        self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
+        if self._sends_began:
+            self._supervisor.send(Began())
+
+    def ended(self) -> None:
+        self._open = None
+        self._open_jobs.value = 0
+
+    def settled(self, batch: Batch) -> None:
         """Report a batch, now or with those that follow soon."""
         self._jobs = len(batch)
         if self._unsent.is_set():  # the report that is sent soon has the counts of that time
@@ -60,18 +83,6 @@ class Reporter:
             self._send()
         else:
             self._unsent.set()
-
-    def watching(self, handler: Handler) -> Handler:
-        """The handler, with a note of the batch that it works on."""
-
-        def watched(batch: Batch) -> None:
-            self._progressed_at, self._undecided, self._open = time.monotonic(), len(batch), batch
-            try:
-                handler(batch)
-            finally:
-                self._open = None
-
-        return watched
 
     def _send(self) -> None:
         self._next = time.monotonic() + self._soonest

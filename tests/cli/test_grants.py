@@ -132,7 +132,6 @@ def operate(given: Accounts) -> None:
 WORK = {"producer": produce, "consumer": consume, "operator": operate}
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", WORK)
 def test_the_rights_are_enough_and_no_right_could_be_left_out(database: Backend, kind: str) -> None:
     database.make()
@@ -197,7 +196,6 @@ def operate_per_batch(given: Accounts) -> None:
     assert backend.rows(OWNER_TABLE) == backend.rows(BATCHES_TABLE) == []
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("kind", "work"), [("consumer", consume_per_batch), ("operator", operate_per_batch)])
 def test_the_rights_for_claims_per_batch(database: Backend, kind: str, work: Callable[[Accounts], None]) -> None:
     database.make()

@@ -12,7 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue
-from claimjobs.batch.settle_and_claim import SettleThenClaim
+from claimjobs.batch.settle import Outcomes
+from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.database.connect import engine_of
 from claimjobs.errors import BadPredicate, KeyUnreadable, ServerUnreachable, StatementTimedOut
 from claimjobs.options import ClaimsKind, HoldKind, Liveness
@@ -179,11 +180,14 @@ def unreachable(*_: object, **__: object) -> None:
     raise ServerUnreachable("no answer")
 
 
-class Refused(SettleThenClaim):
+class Refused(SettleAndClaim):
     """A claim that ends with this error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
+
+    def needs_no_transaction(self, outcomes: Outcomes) -> bool:
+        return False
 
     def settle_and_claim(self, *_: Any, **__: Any) -> Any:
         raise self.error

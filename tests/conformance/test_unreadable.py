@@ -54,7 +54,7 @@ def test_who_reads_it_fails_that_job_alone(backend: Backend, way: str, number: i
     backend.requires("values that Python has not")
     queue = spoiled(backend, number, **WAYS[way])
     with queue.claim(4) as batch:
-        handler_of(lambda job: job.due, "due", "job")(batch)
+        handler_of(lambda job: job.due, "due", "job").handle(batch)
     assert left(backend) == ["0001"]
     [dead] = queue.dead.list()
     assert "'due'" in dead.last_error
@@ -168,5 +168,5 @@ def test_a_value_that_a_handler_of_batches_reads_each_time_ends_its_loop_where_n
         assert [job.due for job in batch.jobs]
 
     with pytest.raises(NothingDone, match=r"5 batches.*'due' of the row with the key .*2026.*cannot be read"):
-        consume(queue, read, size=2)
+        consume(queue, handler_of(read, "read"), size=2)
     assert backend.run("DELETE FROM days WHERE status = 'unclaimed'") == 2

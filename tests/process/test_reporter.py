@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 
 from claimjobs import Queue
+from claimjobs.workers.process_slot import SPAWN, Count
 from claimjobs.workers.reporter import Reporter
 from claimjobs.workers.supervisor_pipe import Message, Progress, SupervisorPipe
 from tests.backends import Backend
@@ -26,6 +27,11 @@ class Kept(SupervisorPipe):
         return [message.report.done for message in self.messages if isinstance(message, Progress)]
 
 
+def open_jobs() -> Count:
+    """The number that a consumer process shares with its supervisor."""
+    return SPAWN.RawValue("i", 0)
+
+
 def filled(backend: Backend) -> Queue:
     queue = backend.queue()
     queue.enqueue(rows(20))
@@ -36,12 +42,12 @@ def drained(queue: Queue, reporter: Reporter) -> None:
     for batch in queue.batches(5, drain=True):
         with batch:
             batch.done()
-        reporter.note_settled(batch)
+        reporter.settled(batch)
 
 
 def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_the_end(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
-    with Reporter(queue, pipe, soonest=600.0) as reporter:
+    with Reporter(queue, pipe, open_jobs(), soonest=600.0) as reporter:
         drained(queue, reporter)
         assert pipe.done == [5]
     assert pipe.done == [5, 20]
@@ -52,7 +58,7 @@ def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_t
 
 def test_they_are_reported_soon_without_another_batch(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
-    with Reporter(queue, pipe) as reporter:
+    with Reporter(queue, pipe, open_jobs()) as reporter:
         drained(queue, reporter)
         anywhere.wait_for(lambda: pipe.done[-1] == 20, "the last batch is reported")
         assert pipe.done[0] == 5
@@ -60,6 +66,6 @@ def test_they_are_reported_soon_without_another_batch(anywhere: Backend) -> None
 
 def test_each_batch_is_reported_at_once_if_that_is_asked_for(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
-    with Reporter(queue, pipe, soonest=0.0) as reporter:
+    with Reporter(queue, pipe, open_jobs(), soonest=0.0) as reporter:
         drained(queue, reporter)
         assert pipe.done == [5, 10, 15, 20]
