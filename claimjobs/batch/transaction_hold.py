@@ -284,7 +284,7 @@ class TransactionHold(Hold):
         """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
         self._one_at_a_time = threading.Lock()
         """Locked during a claim: what a claim learns is for the next one."""
-        self._taking = threading.Lock()
+        self._guard = threading.Lock()
         self._idle: list[OpenTransaction] = []
         self._busy: list[OpenTransaction] = []
         self._pause_read_at = -math.inf
@@ -307,7 +307,7 @@ class TransactionHold(Hold):
         return NOTHING if claimed.jobs else claimed
 
     def _take(self) -> OpenTransaction:
-        with self._taking:
+        with self._guard:
             if not self._idle:
                 self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
             transaction = self._idle.pop()
@@ -382,7 +382,7 @@ class TransactionHold(Hold):
         return self.settle(claimed, outcomes), NOTHING
 
     def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
-        with self._taking:
+        with self._guard:
             batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
         return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
 
@@ -394,7 +394,7 @@ class TransactionHold(Hold):
 
     def _end(self, transaction: OpenTransaction) -> None:
         transaction.close()
-        with self._taking:
+        with self._guard:
             if transaction in self._busy:
                 self._busy.remove(transaction)
                 self._idle.append(transaction)

@@ -85,7 +85,7 @@ class LeaseHold(Hold):
         """For how long a settle is tried together with a claim, before it is tried without."""
         self._one_at_a_time = threading.Lock()
         """Locked during a claim and a settle, until `_held_keys` is up to date."""
-        self._noting = threading.Lock()
+        self._guard = threading.Lock()
         self.owner = Owner(self._connector, backend, liveness)
         self._settling = SettleWithRefusals(self._connector, backend, settler, retry)
         self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
@@ -325,7 +325,7 @@ class LeaseHold(Hold):
     # --- the whole hold --------------------------------------------------------------------------------
 
     def progress(self) -> None:
-        with self._noting:  # of two threads the one that comes last reports what both have done
+        with self._guard:  # of two threads the one that comes last reports what both have done
             self.heartbeat.note_progress(any(tuple(self._held_keys.values())))
 
     def release_forgotten(self) -> None:
