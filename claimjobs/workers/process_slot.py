@@ -52,7 +52,7 @@ class ProcessSlot:
         self.finished = False
         """Whether the process came to its end: no replacement is due."""
         self.was_ready = False
-        """Whether a process of this slot has registered or ended."""
+        """Whether a process of this slot has registered or ended, or could not be started."""
         self.ending = False
         """Whether the process was sent `stop`: it is not replaced, however it ends."""
         self.gave_up: GaveUp | None = None

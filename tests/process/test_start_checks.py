@@ -1,15 +1,20 @@
-"""At its start a run warns of what `claimjobs explain` would warn of, once for each finding."""
+"""The start of a run: it warns of what `claimjobs explain` would warn of, and begins with the processes it gets."""
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from claimjobs.workers.process_slot import ProcessSlot
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs
+from tests.process.command import HANDLERS, rows, summary
 
 
 def test_a_run_without_an_index_warns_once_with_the_statement_that_helps(database: Backend) -> None:
@@ -59,3 +64,25 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     """A process of its own: here pytest has the log."""
     command = [sys.executable, "-m", "claimjobs", *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_a_run_goes_on_with_the_processes_that_the_system_grants(
+    anywhere: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are tried again; none is left behind, and the end does not wait for them."""
+    start, refused = ProcessSlot.start, list[int]()
+
+    def granted(slot: ProcessSlot) -> None:
+        if slot.number > 1:
+            refused.append(slot.number)
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        start(slot)
+
+    monkeypatch.setattr(ProcessSlot, "start", granted)
+    anywhere.queue().enqueue(rows(20))
+    words = (f"{HANDLERS}:whatever", "--per", "job", "--consumers", "3", "--drain", "--json", "--url", anywhere.url)
+    ended = claimjobs("start-processing", *words)
+    assert ended.code == 0, ended.err
+    assert (summary(ended.out)["done"], summary(ended.out)["replaced"]) == (20, 0)
+    assert {2, 3} <= set(refused)
+    assert "a process cannot be started ([Errno 11] Resource temporarily unavailable): raise the limit" in ended.err
