@@ -58,7 +58,7 @@ def _raise_if_pending() -> None:
 
 
 def raise_delayed() -> None:
-    """Raise a `Cancelled` that `shielded` delays, between two attempts of a transaction."""
+    """Raise a `Cancelled` that `shielded` delays, where no transaction is open: between two attempts, for example."""
     if _shield.pending:
         _shield.pending = False
         raise Cancelled

@@ -84,6 +84,7 @@ class Attempts:
 
     def _may_go_on(self, error: Exception) -> bool:
         """Whether another attempt follows. It waits for the pause before that attempt."""
+        raise_delayed()
         if not self._connector.is_passing(error):
             return False
         self._connector.note(error)

@@ -83,11 +83,11 @@ class Heartbeat:
             self.sleeper.stop()
             self._thread.join(AGAIN)
 
-    def note_progress(self, holds_jobs: bool) -> None:
-        """A job was claimed, decided or settled. `holds_jobs`: whether the owner holds jobs now."""
+    def note_progress(self, holds_jobs: bool, *, may_sleep: bool) -> None:
+        """A job was claimed, decided or settled. `holds_jobs`: whether the owner holds jobs of a batch now."""
         self._working_since = time.monotonic() if holds_jobs else None
         self._hung = False
-        self.sleeper.note_progress(holds_jobs)
+        self.sleeper.note_progress(may_sleep=may_sleep)
 
     @property
     def is_here(self) -> bool:
@@ -142,7 +142,7 @@ class Heartbeat:
     def _call_on_hang(self) -> None:
         try:
             self._control.batch_hangs()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             fields = {"event": HOOK_FAILED, "queue": self._name, "hook": "on_hang", "error": str(error)}
             log.exception("on_hang failed", extra=fields)
 
@@ -159,11 +159,17 @@ class Heartbeat:
         if not self._leads and self._connector.locks_are_seen:
             self._leads = bool(self._connector.scalar(self._try_to_lead, patience=0))
             self._led_through = self._connector.lost
-        jobs = self._reaper.reclaim_those(self._reaper.dead())
-        # Without session locks there is no leader, and every owner searches.
-        if (self._leads or not self._connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
-            self._next_sweep = time.monotonic() + SWEEP
-            jobs += self._reaper.reclaim_unknown()
-        if jobs:
-            self._hold.restart_from_head()
-            self._control.wake()
+        jobs = 0
+        try:
+            for owner in self._reaper.dead():
+                jobs += self._reaper.reclaim_or_log(owner)
+                if time.monotonic() >= self._next_beat:  # each may take as long as a lock timeout
+                    self._beat_if_due()
+            # Without session locks there is no leader, and every owner searches.
+            if (self._leads or not self._connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
+                self._next_sweep = time.monotonic() + SWEEP
+                jobs += self._reaper.reclaim_unknown()
+        finally:
+            if jobs:
+                self._hold.restart_from_head()
+                self._control.wake()

@@ -40,11 +40,14 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import RELEASE_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
+from claimjobs.signals import raise_delayed
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 
 log = logging.getLogger("claimjobs.lease")
 
+LOOK_UP: Final = 1.0
+"""Seconds after which a thread that waits for another one looks whether its process was cancelled."""
 OWNER_IDS: Final = 5
 """How often a claim is tried whose owner was declared dead before it and goes on under a new id."""
 
@@ -79,6 +82,8 @@ class LeaseHold(Hold):
         """Jobs whose outcome and whose failure the database refuses. They stay claimed while this owner lives."""
         self._losses_seen = 0
         self._unconfirmed_since: float | None = None
+        self._may_hold_unowned = False
+        """Whether this owner may hold jobs that no batch has: their claim ended in an error, or nobody asked for it."""
         self._closed = False
         self._lease = liveness.lease
         self._claim_patience = min(liveness.patience, liveness.lease)
@@ -99,13 +104,26 @@ class LeaseHold(Hold):
     def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
         """Claim up to `size` jobs for this owner, and commit."""
         self._reaper.report()
-        with self._one_at_a_time:
+        with self._alone():
             if self._control.expired:
                 return NOTHING
             claimed = self._claim_until_over(self._connector, size, plan)
             self._add_held(claimed)
         self.progress()
         return claimed
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """A `with` block of one thread at a time. After an error what it claimed may be committed."""
+        while not self._one_at_a_time.acquire(timeout=LOOK_UP):
+            raise_delayed()
+        try:
+            yield
+        except BaseException:
+            self._may_hold_unowned = True
+            raise
+        finally:
+            self._one_at_a_time.release()
 
     def read_pause(self, patience: float | None = None) -> None:
         """Read it through the owner's connection. After `stop` that is not tried again."""
@@ -115,13 +133,12 @@ class LeaseHold(Hold):
 
     def _add_held(self, claimed: ClaimResult) -> None:
         self._held_keys[claimed.owner].update(keys_of(claimed))
-        self._release_unconfirmed()
+        self._release_unowned()
 
     def _disown(self, claimed: ClaimResult) -> None:
-        """Note that no batch has the jobs of this claim: they are released like those of an unconfirmed one."""
+        """Note that no batch has the jobs of this claim."""
         self._held_keys[claimed.owner].difference_update(keys_of(claimed))
-        self._report.released += len(claimed.jobs)
-        self._unconfirmed_since = time.monotonic()
+        self._may_hold_unowned = True
 
     def _claim_once(
         self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
@@ -161,17 +178,17 @@ class LeaseHold(Hold):
         short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
         return WriteSwallowed(self._backend.roles.name, "the claim", (short.marked, short.locked), short.keys)
 
-    def _release_unconfirmed(self) -> None:
-        """Release the jobs that this owner holds in the database, and that no batch has: those of an unconfirmed claim,
-        or of one that nobody asked for. After an error the next claim or heartbeat does it.
+    def _release_unowned(self) -> None:
+        """Release the jobs that this owner holds in the database, and that no batch has. After an error the next claim
+        or heartbeat does it, and until then this owner does not sleep.
 
-        The commit of a claim may have happened although the connection broke. This is checked until a lease has passed:
-        without a session lock the old session may still be alive, and may commit late.
+        The commit of a claim may have happened although the connection broke. Claims check this until a lease has
+        passed: without a session lock the old session may still be alive, and may commit late.
         """
         now = time.monotonic()
         if self._losses_seen != self._connector.lost:
             self._losses_seen, self._unconfirmed_since = self._connector.lost, now
-        if self._unconfirmed_since is None:
+        if self._unconfirmed_since is None and not self._may_hold_unowned:
             return
         me = self.owner.id
         try:
@@ -180,10 +197,13 @@ class LeaseHold(Hold):
             if unknown:
                 self._settler.settle(self._connector, me, Outcomes(released=unknown), patience=0)
         except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
+            self._may_hold_unowned = True
             fields = {"event": RELEASE_FAILED, "owner": me, "error": reason(error)}
             log.debug("jobs that no batch has are not released yet: %s", fields["error"], extra=fields)
         else:
-            if now - self._unconfirmed_since > self._lease:
+            self._report.released += len(unknown)
+            self._may_hold_unowned = False
+            if self._unconfirmed_since is not None and now - self._unconfirmed_since > self._lease:
                 self._unconfirmed_since = None
 
     # --- settling --------------------------------------------------------------------------------------
@@ -207,8 +227,9 @@ class LeaseHold(Hold):
         with self._one_settle(claimed, outcomes):
             if not outcomes.all_done:
                 self.restart_from_head()
-            request, autocommit = self._next_request(self._connector, size, plan), way.needs_no_transaction(outcomes)
+            autocommit = way.needs_no_transaction(outcomes)
             try:
+                request = self._next_request(self._connector, size, plan)
                 for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
@@ -253,10 +274,10 @@ class LeaseHold(Hold):
         return self._following.take(claimed)
 
     def release_following(self, claimed: ClaimResult) -> None:
-        if self._following.take(claimed):
-            with self._one_at_a_time:
+        if self._process == os.getpid() and self._following.take(claimed):
+            with self._alone():
                 self._disown(claimed)
-                self._release_unconfirmed()
+                self._release_unowned()
             self.progress()
 
     @contextlib.contextmanager
@@ -264,7 +285,7 @@ class LeaseHold(Hold):
         """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
-        with self._one_at_a_time:
+        with self._alone():
             outcomes.batch = claimed.batch
             if outcomes.losses is None:
                 outcomes.losses = self._connector.lost
@@ -283,10 +304,11 @@ class LeaseHold(Hold):
     def _record_settle(self, outcomes: Outcomes, owner: int, unsettled: Unsettled) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
 
-        If the connection was lost since the first try of the settle, that try may have been committed.
+        If the connection was lost since the first try of the settle, that try may have been committed; unless this
+        owner itself has released the jobs meanwhile.
         """
-        in_doubt = unsettled.lost and self._connector.lost != outcomes.losses
-        lost = set() if in_doubt and self._is_still(owner) else unsettled.lost
+        in_doubt = unsettled.lost <= self._held_keys[owner] and self._connector.lost != outcomes.losses
+        lost = set() if unsettled.lost and in_doubt and self._is_still(owner) else unsettled.lost
         keys = outcomes.keys()
         self._held_keys[owner].difference_update(keys, unsettled.stuck)
         if lost:
@@ -326,22 +348,24 @@ class LeaseHold(Hold):
 
     def progress(self) -> None:
         with self._guard:  # of two threads the one that comes last reports what both have done
-            self.heartbeat.note_progress(any(tuple(self._held_keys.values())))
+            holds_jobs = any(tuple(self._held_keys.values()))
+            self.heartbeat.note_progress(holds_jobs, may_sleep=not (holds_jobs or self._may_hold_unowned))
 
     def release_forgotten(self) -> None:
-        """Release what this owner holds without a batch: unconfirmed claims, and claims of a settle that no loop asked
-        for within half a lease. During a claim or a settle it does nothing: a heartbeat must not wait for them.
+        """Release what this owner holds without a batch, also the claims of a settle that no loop asked for within half
+        a lease. During a claim or a settle it does nothing: a heartbeat must not wait for them.
         """
         if not self._one_at_a_time.acquire(blocking=False):
             return
         try:
-            forgotten = list(self._following.forgotten(self._lease / 2))
-            for claimed in forgotten:
+            for claimed in self._following.forgotten(self._lease / 2):
                 self._disown(claimed)
-            self._release_unconfirmed()
+            is_due = self._may_hold_unowned
+            if is_due:
+                self._release_unowned()
         finally:
             self._one_at_a_time.release()
-        if forgotten:
+        if is_due:
             self.progress()
 
     def release_held(self) -> int:

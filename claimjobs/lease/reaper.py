@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -66,7 +66,10 @@ class Reaper:
         self._watch = Watch()
         self._watched_through = connector.lost
         self._reported: set[int] = set()
-        """Dead owners for which it was logged that they, or one of their jobs, cannot be reclaimed."""
+        """Dead owners for which a job that cannot be reclaimed was logged."""
+        self._failed_owners: set[int] = set()
+        """Owners for which an error was logged."""
+        self._error: Exception | None = None
 
     # --- finding ---------------------------------------------------------------------------------------
 
@@ -99,32 +102,41 @@ class Reaper:
     # --- reclaiming ------------------------------------------------------------------------------------
 
     def reclaim_dead(self) -> int:
-        """Reclaim the jobs of all dead and unknown owners; return how many."""
-        return self.reclaim_those(self.dead()) + self.reclaim_unknown()
+        """Reclaim the jobs of all dead and unknown owners; return how many. Raises the last error after all of them."""
+        self._error = None
+        jobs = sum(map(self.reclaim_or_log, self.dead())) + self.reclaim_unknown()
+        if self._error is not None:
+            raise self._error
+        return jobs
 
-    def reclaim_those(self, dead: Iterable[OwnerState]) -> int:
-        """Reclaim the jobs of these owners; return how many.
-
-        If an owner's jobs cannot be reclaimed at the moment, that is logged once, and the next owner follows.
-        """
-        return sum(map(self._reclaimed, dead))
-
-    def _reclaimed(self, seen: OwnerState) -> int:
-        try:
+    def reclaim_or_log(self, seen: OwnerState) -> int:
+        """Reclaim the jobs of a dead owner; return how many. If that fails for this owner, it is logged once."""
+        with self._logged(seen.id):
             return self.reclaim(seen)
+        return 0
+
+    @contextlib.contextmanager
+    def _logged(self, owner: int) -> Iterator[None]:
+        """An error about the jobs of this owner must not keep others waiting."""
+        try:
+            yield
         except (StatementTimedOut, sa.exc.DBAPIError) as error:
             if self._backend.dialect.errors.broken_kind(error):
                 raise
-            if seen.id not in self._reported:
-                self._reported.add(seen.id)
-                fields = {"event": OWNER_STUCK, "queue": self._name, "owner": seen.id, "error": reason(error)}
-                words = "owner %d is dead, and its jobs cannot be reclaimed now: %s; it is tried again"
-                log.warning(words, seen.id, fields["error"], extra=fields)
-            return 0
+            self._error = error
+            if owner not in self._failed_owners:
+                self._failed_owners.add(owner)
+                fields = {"event": OWNER_STUCK, "queue": self._name, "owner": owner, "error": reason(error)}
+                words = "owner %d is dead, and its jobs cannot be reclaimed now: %s"
+                log.warning(words, owner, fields["error"], extra=fields)
 
     def reclaim_unknown(self) -> int:
-        """Reclaim the jobs of owners that are not in the owners table; return how many."""
-        return sum(map(self.reclaim_by_id, self.unknown()))
+        """Reclaim the jobs of owners that are not in the owners table; return how many. Errors as `reclaim_or_log`."""
+        jobs = 0
+        for owner in self.unknown():
+            with self._logged(owner):
+                jobs += self.reclaim_by_id(owner)
+        return jobs
 
     def reclaim_ownerless(self) -> int:
         """Release the jobs that are claimed without an owner's id; return how many."""

@@ -19,7 +19,6 @@ import sqlalchemy as sa
 from claimjobs.batch.hold import Hold
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector, IdleConnection
-from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.idle_checks import CheckSchedule, IdleChecks, WakeCondition
 from claimjobs.lease.owner import Owner
 from claimjobs.log_events import SLEEP_FAILED
@@ -100,10 +99,10 @@ class IdleSleeper:
         """Whether it has done something within the last lease. If not, an idle loop must claim by itself."""
         return time.monotonic() - self._idle_wait.last_active < self._liveness.lease
 
-    def note_progress(self, holds_jobs: bool) -> None:
-        """`holds_jobs`: whether this owner holds jobs. Called for each job, so it must be cheap."""
-        self._busy = holds_jobs
-        if holds_jobs and self._owner.asleep:
+    def note_progress(self, *, may_sleep: bool) -> None:
+        """`may_sleep`: whether this owner holds no job. Called for each job, so it must be cheap."""
+        self._busy = not may_sleep
+        if self._busy and self._owner.asleep:
             self._changed.set()
             if self._waiting:
                 self._wake()  # while it holds jobs, no producer wakes the idle loops
@@ -179,7 +178,7 @@ class IdleSleeper:
         """Errors only prevent sleep: the next claim of an idle loop meets and raises them."""
         try:
             yield
-        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+        except Exception as error:  # no sleep is worth the heartbeat's thread
             log.debug("no sleep: %s", error, extra={"event": SLEEP_FAILED, "error": str(error)})
             now = time.monotonic()
             self._no_sleep_since, self._failed = (now if now - self._failed < NO_SLEEP else self._no_sleep_since), now

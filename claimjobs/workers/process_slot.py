@@ -89,11 +89,11 @@ class ProcessSlot:
     def start(self) -> None:
         """Start a new process. Raises OSError if the system has no more processes, memory or files to give."""
         self.open_jobs.value = 0
+        self._born = time.monotonic()
         resource_tracker.ensure_running()  # otherwise the first child starts it, and that unblocks signals
         ours, theirs = SPAWN.Pipe(duplex=True)
         # No daemon: the parent's exit would kill it with its batch. It ends by itself when the pipe breaks.
         process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
-        self._born = time.monotonic()
         with theirs, contextlib.ExitStack() as failed:
             failed.enter_context(ours)
             with signals_blocked():

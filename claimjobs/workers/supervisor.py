@@ -171,7 +171,8 @@ class Supervisor:
             child.start()
         except OSError as error:
             child.was_ready = True  # the run's clock does not wait for it
-            child.finished = any(other.finished for other in self._consumers)  # the queue was drained without it
+            if child in self._consumers:  # without it the queue may be drained by now
+                child.finished = any(other.finished and other.gave_up is None for other in self._consumers)
             pause = child.start_later()
             fields = {"event": PROCESS_REFUSED, "consumer": child.number, "error": str(error)}
             words = "a process cannot be started (%s): raise the limit, or give fewer; tried again in %.1f s"

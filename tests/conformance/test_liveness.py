@@ -232,7 +232,7 @@ def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytes
     batch = queue.claim(1)
     heart = hold_of(queue).heartbeat
     heart._working_since = time.monotonic() - QUICK.max_batch_time - 1
-    backend.wait_for(lambda: [record for record in caplog.records if record.message == "on_hang failed"], "it is told")
+    backend.wait_for(lambda: [each for each in caplog.records if each.getMessage() == "on_hang failed"], "it is told")
     assert heart._thread.is_alive()
     batch.extend()
     before = owner_row(backend, queue.owner_id)["beat"]

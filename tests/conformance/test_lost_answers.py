@@ -95,6 +95,20 @@ def test_a_settle_whose_answer_is_lost_can_be_called_again(backend: Backend, hap
     assert backend.rows() == []
 
 
+def test_what_this_owner_itself_released_meanwhile_is_lost(backend: Backend) -> None:
+    engine = backend.new_engine()
+    queue = still(backend.queue(bind=engine, liveness=Liveness(patience=0)))
+    queue.enqueue(jobs(2))
+    batch = queue.claim(2)
+    batch.done()
+    with answer_lost(engine, backend.dialect, False, lambda: None), pytest.raises(sa.exc.DBAPIError):
+        batch.settle()
+    assert hold_of(queue).release_held() == 2
+    batch.settle()
+    assert (batch.lost, queue.report.done, queue.report.lost) == (batch.jobs, 0, 2)
+    assert states(backend) == ["unclaimed"] * 2
+
+
 def test_jobs_of_an_unconfirmed_claim_that_cannot_be_released_now_are_released_later(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +122,7 @@ def test_jobs_of_an_unconfirmed_claim_that_cannot_be_released_now_are_released_l
     with monkeypatch.context() as broken:
         broken.setattr(hold._settler, "settle", fails)
         batch = queue.claim(1)
+    assert not hold.sleeper.can_sleep()
     assert (names(batch), states(backend).count("claimed")) == (["0002"], 3)
     hold.release_forgotten()
     assert states(backend) == ["unclaimed", "unclaimed", "claimed", "unclaimed"]

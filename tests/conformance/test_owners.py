@@ -183,6 +183,9 @@ from claimjobs.errors import CrossedFork
 queue = Queue({url!r})
 batch = queue.claim(1)
 assert len(batch) == 1
+loop = queue.batches(1)
+with next(loop) as first:
+    first.done()  # and the next batch is claimed
 child = os.fork()
 if not child:
     for use in (queue.claim, queue.stats, queue.check, lambda: queue.enqueue([]), lambda: queue.reclaim_owner(1),
@@ -193,6 +196,7 @@ if not child:
             assert "make a Queue in each process" in str(error)
         else:
             os._exit(9)
+    loop.close()
     sys.exit(5)  # through the finalizers: what the child inherited is not its own to hand back
 _, status = os.waitpid(child, 0)
 assert os.waitstatus_to_exitcode(status) == 5, status
@@ -200,16 +204,18 @@ assert len(queue.stats().owners) == 1
 with batch:
     batch.done()
 assert batch.lost == ()
-with queue.claim(1) as batch:
+assert queue.stats().claimed == 1
+with next(loop) as batch:
     assert len(batch) == 1
     batch.done()
+assert batch.lost == ()
 assert queue.stats().left == 0
 print("unharmed")
 """
 
 
 def test_a_queue_carried_across_a_fork_is_refused_and_the_parent_goes_on(database: Backend) -> None:
-    database.queue().enqueue(jobs(2))
+    database.queue().enqueue(jobs(3))
     program = FORKS.format(url=database.url)
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
     assert ended.stdout == "unharmed\n", ended.stderr

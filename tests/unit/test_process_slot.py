@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 
 import pytest
@@ -42,6 +43,7 @@ def test_a_process_that_the_system_refuses_leaves_nothing_and_can_be_started_lat
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     child = place()
+    resource_tracker.ensure_running()  # it has a descriptor of its own
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     with monkeypatch.context() as full:
         full.setattr("multiprocessing.popen_spawn_posix.Popen._launch", refuses)
