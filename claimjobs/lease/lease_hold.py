@@ -46,8 +46,8 @@ from claimjobs.table.backend import Backend
 
 log = logging.getLogger("claimjobs.lease")
 
-LOOK_UP: Final = 1.0
-"""Seconds after which a thread that waits for another one looks whether its process was cancelled."""
+CANCEL_CHECK: Final = 1.0
+"""Seconds after which a thread that waits for another one checks whether its process was cancelled."""
 OWNER_IDS: Final = 5
 """How often a claim is tried whose owner was declared dead before it and goes on under a new id."""
 
@@ -115,7 +115,7 @@ class LeaseHold(Hold):
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
         """A `with` block of one thread at a time. After an error what it claimed may be committed."""
-        while not self._one_at_a_time.acquire(timeout=LOOK_UP):
+        while not self._one_at_a_time.acquire(timeout=CANCEL_CHECK):
             raise_delayed()
         try:
             yield
