@@ -324,7 +324,8 @@ class Batch:
             with shielded():  # what is committed is noted before `Cancelled` is raised
                 lost = self._write(settled_by)
                 self._mark_settled()
-                self.lost = tuple(job for job in self._order if job.key in lost)
+                if lost:
+                    self.lost = tuple(job for job in self._order if job.key in lost)
         except BaseException as error:
             wrote = self.settled or _wrote_others(error)
             if not self.settled and (self._hold.settle_is_final or isinstance(error, OutcomeRefused)):

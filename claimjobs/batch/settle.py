@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 
@@ -30,6 +29,8 @@ OnDone = Finish | Literal["leave"] | Callable[[sa.Connection, Sequence[Job]], Fi
 """What happens to done jobs. A function is called in the settle's transaction, with the jobs, which are locked and
 still held. It returns "delete" or "keep"; None: the default."""
 SettleStatement = tuple[CompiledStatement, dict[str, Any]]
+
+Value = TypeVar("Value")
 
 MANY: Final = 10_000
 """The most keys of one statement: a protocol may count parameters in 16 bits."""
@@ -366,22 +367,20 @@ class Settler:
         return wanted
 
     def _failures(self, outcomes: Outcomes) -> Iterator[SettleStatement]:
-        retry = partial(statements.retry, isolated=outcomes.isolated)
         if self._note is not None:
             yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
         for keys in _cut(outcomes.retried, FEW):
-            yield self._again(retry, keys, outcomes.retried, outcomes.errors)
+            waits, errors = _of(keys, outcomes.retried), _of(keys, outcomes.errors)
+            retry = statements.retry(self._target, self._now, errors=errors, delays=waits, isolated=outcomes.isolated)
+            yield CompiledStatement(retry), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.dead, FEW):
-            errors = {key: outcomes.errors[key] for key in keys}
-            yield CompiledStatement(statements.mark_dead(self._target, self._now, errors)), {"claimjobs_keys": keys}
+            dead = statements.mark_dead(self._target, self._now, _of(keys, outcomes.errors))
+            yield CompiledStatement(dead), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
-            statement, values = self._again(statements.suspect, keys, outcomes.suspects, outcomes.errors)
-            yield statement, {**values, "claimjobs_group_size": outcomes.group_size or len(outcomes.suspects)}
-
-    def _again(self, build: Any, keys: list[Key], delays: dict[Key, float], errors: dict[Key, str]) -> SettleStatement:
-        chosen = {key: errors[key] for key in keys}
-        waits = {key: delays[key] for key in keys}
-        return CompiledStatement(build(self._target, self._now, errors=chosen, delays=waits)), {"claimjobs_keys": keys}
+            waits, errors = _of(keys, outcomes.suspects), _of(keys, outcomes.errors)
+            suspect = statements.suspect(self._target, self._now, errors=errors, delays=waits)
+            group_size = outcomes.group_size or len(outcomes.suspects)
+            yield CompiledStatement(suspect), {"claimjobs_keys": keys, "claimjobs_group_size": group_size}
 
 
 def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
@@ -393,6 +392,11 @@ def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
         "claimjobs_meant": len(done),
         "claimjobs_keys": done,
     }
+
+
+def _of(keys: list[Key], values: Mapping[Key, Value]) -> dict[Key, Value]:
+    """The values of these keys."""
+    return {key: values[key] for key in keys}
 
 
 def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:

@@ -83,11 +83,17 @@ class Heartbeat:
             self.sleeper.stop()
             self._thread.join(AGAIN)
 
-    def note_progress(self, holds_jobs: bool, *, may_sleep: bool) -> None:
-        """A job was claimed, decided or settled. `holds_jobs`: whether the owner holds jobs of a batch now."""
+    def note_progress(self) -> None:
+        """A handler made progress. Called for each job, so it must be cheap."""
+        if self._working_since is not None:
+            self._working_since = time.monotonic()
+        self._hung = False
+
+    def note_held(self, holds_jobs: bool, *, may_sleep: bool) -> None:
+        """Jobs were claimed, settled or released. `holds_jobs`: whether the owner holds jobs of a batch now."""
         self._working_since = time.monotonic() if holds_jobs else None
         self._hung = False
-        self.sleeper.note_progress(may_sleep=may_sleep)
+        self.sleeper.note_held(may_sleep=may_sleep)
 
     @property
     def is_here(self) -> bool:

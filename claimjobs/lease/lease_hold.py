@@ -91,6 +91,7 @@ class LeaseHold(Hold):
         self._one_at_a_time = threading.Lock()
         """Locked during a claim and a settle, until `_held_keys` is up to date."""
         self._guard = threading.Lock()
+        """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(self._connector, backend, liveness)
         self._settling = SettleWithRefusals(self._connector, backend, settler, retry)
         self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
@@ -109,7 +110,7 @@ class LeaseHold(Hold):
                 return NOTHING
             claimed = self._claim_until_over(self._connector, size, plan)
             self._add_held(claimed)
-        self.progress()
+        self._note_held()
         return claimed
 
     @contextlib.contextmanager
@@ -278,7 +279,7 @@ class LeaseHold(Hold):
             with self._alone():
                 self._disown(claimed)
                 self._release_unowned()
-            self.progress()
+            self._note_held()
 
     @contextlib.contextmanager
     def _one_settle(self, claimed: ClaimResult, outcomes: Outcomes) -> Iterator[None]:
@@ -299,7 +300,7 @@ class LeaseHold(Hold):
                 # A batch may be settled after `close`, which opens the connection again.
                 if self._closed:
                     self._connector.close()
-        self.progress()
+        self._note_held()
 
     def _record_settle(self, outcomes: Outcomes, owner: int, unsettled: Unsettled) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
@@ -307,8 +308,10 @@ class LeaseHold(Hold):
         If the connection was lost since the first try of the settle, that try may have been committed; unless this
         owner itself has released the jobs meanwhile.
         """
-        in_doubt = unsettled.lost <= self._held_keys[owner] and self._connector.lost != outcomes.losses
-        lost = set() if unsettled.lost and in_doubt and self._is_still(owner) else unsettled.lost
+        lost = unsettled.lost
+        in_doubt = self._connector.lost != outcomes.losses and lost <= self._held_keys[owner]
+        if lost and in_doubt and self._is_still(owner):
+            lost = set()
         keys = outcomes.keys()
         self._held_keys[owner].difference_update(keys, unsettled.stuck)
         if lost:
@@ -347,9 +350,12 @@ class LeaseHold(Hold):
     # --- the whole hold --------------------------------------------------------------------------------
 
     def progress(self) -> None:
-        with self._guard:  # of two threads the one that comes last reports what both have done
+        self.heartbeat.note_progress()
+
+    def _note_held(self) -> None:
+        with self._guard:
             holds_jobs = any(tuple(self._held_keys.values()))
-            self.heartbeat.note_progress(holds_jobs, may_sleep=not (holds_jobs or self._may_hold_unowned))
+            self.heartbeat.note_held(holds_jobs, may_sleep=not (holds_jobs or self._may_hold_unowned))
 
     def release_forgotten(self) -> None:
         """Release what this owner holds without a batch, also the claims of a settle that no loop asked for within half
@@ -366,7 +372,7 @@ class LeaseHold(Hold):
         finally:
             self._one_at_a_time.release()
         if is_due:
-            self.progress()
+            self._note_held()
 
     def release_held(self) -> int:
         """Release all jobs, also those of open batches: the guard refuses the outcomes of these."""
@@ -376,7 +382,7 @@ class LeaseHold(Hold):
             jobs = self._release_but(self._stuck, None)
             self._held_keys.clear()
             self._report.released += jobs
-        self.progress()
+        self._note_held()
         return jobs
 
     def close(self) -> None:

@@ -99,8 +99,8 @@ class IdleSleeper:
         """Whether it has done something within the last lease. If not, an idle loop must claim by itself."""
         return time.monotonic() - self._idle_wait.last_active < self._liveness.lease
 
-    def note_progress(self, *, may_sleep: bool) -> None:
-        """`may_sleep`: whether this owner holds no job. Called for each job, so it must be cheap."""
+    def note_held(self, *, may_sleep: bool) -> None:
+        """`may_sleep`: whether this owner holds no job."""
         self._busy = not may_sleep
         if self._busy and self._owner.asleep:
             self._changed.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch
+from claimjobs import Batch, Queue
 from claimjobs.errors import ServerUnreachable
 from claimjobs.options import Liveness
 from tests.backends import Backend
@@ -80,9 +80,8 @@ def decide(batch: Batch) -> None:
     batch.fail(batch[3], "broken for good", retry=False)
 
 
-@both_ways
-def test_a_settle_whose_answer_is_lost_can_be_called_again(backend: Backend, happened: bool) -> None:
-    """Nothing was tried again after the first call, so the second one finds out that it is committed."""
+def not_answered(backend: Backend, happened: bool) -> tuple[Queue, Batch]:
+    """A batch of two done jobs: the answer to its settle is lost, and nothing is tried again."""
     engine = backend.new_engine()
     queue = still(backend.queue(bind=engine, liveness=Liveness(patience=0)))
     queue.enqueue(jobs(2))
@@ -90,19 +89,20 @@ def test_a_settle_whose_answer_is_lost_can_be_called_again(backend: Backend, hap
     batch.done()
     with answer_lost(engine, backend.dialect, happened, lambda: None), pytest.raises(sa.exc.DBAPIError):
         batch.settle()
+    return queue, batch
+
+
+@both_ways
+def test_a_settle_whose_answer_is_lost_can_be_called_again(backend: Backend, happened: bool) -> None:
+    """The second call finds out whether the first one is committed."""
+    queue, batch = not_answered(backend, happened)
     batch.settle()
     assert (batch.lost, queue.report.done, queue.report.lost) == ((), 2, 0)
     assert backend.rows() == []
 
 
 def test_what_this_owner_itself_released_meanwhile_is_lost(backend: Backend) -> None:
-    engine = backend.new_engine()
-    queue = still(backend.queue(bind=engine, liveness=Liveness(patience=0)))
-    queue.enqueue(jobs(2))
-    batch = queue.claim(2)
-    batch.done()
-    with answer_lost(engine, backend.dialect, False, lambda: None), pytest.raises(sa.exc.DBAPIError):
-        batch.settle()
+    queue, batch = not_answered(backend, False)
     assert hold_of(queue).release_held() == 2
     batch.settle()
     assert (batch.lost, queue.report.done, queue.report.lost) == (batch.jobs, 0, 2)
