@@ -11,8 +11,8 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
+from claimjobs.database.callers_transaction import CallersTransaction, connection_in
 from claimjobs.database.connect import dialect_for, engine_of
 from claimjobs.database.connection import Connector
 from claimjobs.database.savepoint import savepoint
@@ -62,16 +62,16 @@ class Ledger:
         """Make the table in a destination, if it is missing. Raises ConnectionFailed or ServerTooOld."""
         return make(engine_of(bind), [ledger_table()])
 
-    def once(self, connection: sa.Connection | Session, job: Job | Key) -> bool:
+    def once(self, connection: CallersTransaction, job: Job | Key) -> bool:
         """Write an entry for a job in the transaction of this connection; return whether it is the first one.
 
         If another transaction has written the entry and is not committed, this waits for it, as for any lock; if that
         one is rolled back, this is the first. An error of the database is raised unchanged, such as a serialization
-        failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. In
-        AUTOCOMMIT the entry is no part of the effect's transaction, and nothing is promised. Raises TableMissing, or
-        UnknownDatabase for a destination other than MySQL, MariaDB and Postgres.
+        failure of Postgres above READ COMMITTED: then the attempt fails, and the next one finds the entry. Raises
+        NoTransaction for a connection in AUTOCOMMIT and for an object that is no Connection or Session, TableMissing,
+        or UnknownDatabase for a destination other than MySQL, MariaDB and Postgres.
         """
-        used = connection.connection() if isinstance(connection, Session) else connection
+        used = connection_in(connection)
         key = job.key if isinstance(job, Job) else job
         dialect = self._dialect or _dialect_of(used)
         with _missing(dialect):

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sized
 from contextlib import suppress
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from claimjobs.backoff import Backoff
 from claimjobs.database.attempts import FIRST_PAUSE, LONGEST_PAUSE
+from claimjobs.database.callers_transaction import CallersTransaction, connection_in
 from claimjobs.database.connect import commits_by_itself, connected, isolation_of
 from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.savepoint import savepoint, undoing
@@ -48,10 +48,10 @@ class Enqueuer:
         """The unique keys for which the database was asked, with their columns."""
 
     def insert_into(
-        self, transaction_of: sa.Connection | Session, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]
+        self, transaction: CallersTransaction, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]
     ) -> int:
         """Insert in the transaction of a caller, who commits; return how many rows were inserted."""
-        connection = transaction_of.connection() if isinstance(transaction_of, Session) else transaction_of
+        connection = connection_in(transaction)
         count = self._insert_on(connection, on_bad, savepoint, unique).insert_all(rows)
         self.notifier.wake_after_commit(connection, count)
         return count

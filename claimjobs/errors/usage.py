@@ -14,6 +14,13 @@ class BadSize(ClaimjobsError, ValueError):
         super().__init__(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
 
 
+class NoTransaction(ClaimjobsError, TypeError):
+    """What was given for the caller's transaction has none: nothing is sent."""
+
+    def __init__(self, given: str, step: str) -> None:
+        super().__init__(f"rows are written in a transaction that you commit, and {given} has none: {step}")
+
+
 class CrossedFork(ClaimjobsError):
     """A Queue was used in another process than the one that made it."""
 

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
 
 from claimjobs import tracing
 from claimjobs.admin import stats as statistics
@@ -22,6 +21,7 @@ from claimjobs.batch.failures import Hook, Hooks
 from claimjobs.batch.settle import OnDone
 from claimjobs.claim.replica_url import replica_engine
 from claimjobs.control import Control
+from claimjobs.database.callers_transaction import CallersTransaction
 from claimjobs.database.connect import connected, engine_of
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
@@ -37,7 +37,7 @@ from claimjobs.options import ClaimsKind, HoldKind, Liveness, LockKind, Retry, S
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.claimer import Claimer
 from claimjobs.queue.parts import QueueParts
-from claimjobs.queue.settings import Settings
+from claimjobs.queue.settings import Settings, must_work_when_called
 from claimjobs.queue.stop_deadline import StopDeadline
 from claimjobs.report import Report
 from claimjobs.table.backend import TableLike
@@ -149,7 +149,7 @@ class Queue:
     def enqueue(
         self,
         rows: Row | Iterable[Row],
-        connection: sa.Connection | Session | None = None,
+        connection: CallersTransaction | None = None,
         *,
         on_bad: OnBad | None = None,
         unique: str | Sequence[str] = (),
@@ -157,14 +157,19 @@ class Queue:
         """Insert jobs, given as one mapping of columns or an iterable of mappings; return how many were inserted. The
         commit wakes idle consumers.
 
-        With a Connection or Session the rows are part of its transaction, and you commit; without one all rows are
-        committed here, or none. Raises BadRow with the number of the first row that does not fit. With `on_bad`, that
-        is called for each such row instead, and the other rows are enqueued.
+        With a Connection, Session or scoped_session the rows are part of its transaction, and you commit; without one
+        all rows are committed here, or none. Raises NoTransaction for any other object, such as an AsyncSession, and
+        for a connection in AUTOCOMMIT, before anything is sent.
+
+        Raises BadRow with the number of the first row that does not fit. The rows before it stay in your transaction:
+        roll it back, or commit them. With `on_bad`, that is called for each such row instead, and the other rows are
+        enqueued.
 
         `unique` names columns with a unique index (else NotUnique). Rows whose values of them are in the table already,
         in any state, are left out, also if another transaction is about to commit them. Without a connection, conflicts
         with such a transaction are tried again here; with one they may raise, like any conflict of your transaction.
         """
+        must_work_when_called(on_bad, "on_bad")
         backend = self._parts.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
         enqueuer = self._parts.enqueuer

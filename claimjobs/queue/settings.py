@@ -69,7 +69,7 @@ class Settings:
         if self.on_done is not None and not callable(self.on_done):
             _one_of(self.on_done, (*FINISHES, LEAVE), "on_done")
         for name, function in {"on_done": self.on_done, "where": self.where, **vars(self.hooks)}.items():
-            _must_work_when_called(function, name)
+            must_work_when_called(function, name)
         for name, hook in vars(self.hooks).items():
             _must_be_callable(hook, name)
         if self.on_done == LEAVE and (self.where is None or callable(self.where)):
@@ -134,7 +134,8 @@ def _must_be_callable(hook: Any, name: str) -> None:
         raise ValueError(f"{name}={hook!r}: give a function of a job and its error")
 
 
-def _must_work_when_called(function: Any, name: str) -> None:
+def must_work_when_called(function: Any, name: str) -> None:
+    """Raise ValueError for a function whose call runs none of its lines, such as an async one."""
     kind = deferred(function)
     if kind is not None:
         raise ValueError(f"{name} is {kind}, of which a call runs nothing: give a plain function")

@@ -86,6 +86,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "NoWakeTrigger": ("MySQL", "its triggers run before the commit"),
     "SetupFailed": ("shop.model:loaded", "ConnectionError: no model here"),
     "UnfinishedHandler": ("shop:send", "a coroutine"),
+    "NoTransaction": ("an object of sqlalchemy.engine.base.Engine", "give a Connection"),
     "BadOnDone": ("'kept'",),
     "DoneUndecided": ("rental",),
     "StillDue": ("rental", 1_001),
