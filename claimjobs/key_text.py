@@ -16,7 +16,15 @@ def plain(value: Any) -> str:
     """A value as text, as in a file for `claimjobs enqueue`: bytes in base64, instants in ISO 8601."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
-    return value.isoformat() if isinstance(value, (date, time)) else str(value)
+    return value.isoformat() if isinstance(value, (date, time)) else text_of(value)
+
+
+def text_of(value: Any) -> str:
+    """A value as a plain `str`, whatever its class does: a user's `__str__` may raise, or return a class of its own."""
+    try:
+        return "".join((str(value),))
+    except (Exception, SystemExit) as error:
+        return f"(str() of this {type(value).__name__} raises {type(error).__name__})"
 
 
 def key_text(key: Any) -> str:

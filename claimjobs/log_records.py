@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -50,6 +51,18 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(name): _plain(part) for name, part in value.items()}
     return plain(value)
+
+
+def log_safely(
+    log: logging.Logger, level: int, words: str, *args: object, fields: Mapping[str, Any], raised: object = None
+) -> None:
+    """Log, also if a filter or a handler of the user's raises: jobs are being settled, and must not stay claimed.
+
+    `raised`: the exception whose traceback is logged. Its class may be a user's, and false as a condition.
+    """
+    trace = (type(raised), raised, raised.__traceback__) if isinstance(raised, BaseException) else None
+    with contextlib.suppress(Exception):
+        log.log(level, words, *args, extra=fields, exc_info=trace, stacklevel=2)
 
 
 class JsonFormatter(logging.Formatter):

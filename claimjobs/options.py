@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -91,11 +92,15 @@ LONGEST = 10 * 366 * 86_400.0
 def bounded(seconds: float) -> float:
     """A wait from 0 to ten years, which every database can add to its clock: a value out of range becomes the nearest.
 
-    Raises ValueError for NaN.
+    Raises ValueError for NaN, and for what is no number.
     """
-    if seconds != seconds:  # noqa: PLR0124 - only NaN is not itself
-        raise ValueError("retry_in is not a number: give seconds")
-    return min(max(float(seconds), 0.0), LONGEST)
+    try:
+        found = float(seconds)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if math.isnan(found):
+        raise ValueError(f"retry_in is {seconds!r}, which is not a number: give seconds")
+    return min(max(found, 0.0), LONGEST)
 
 
 SIDE_CAR: Final = "_claims"

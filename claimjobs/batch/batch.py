@@ -28,6 +28,7 @@ from claimjobs.errors import (
     Unreadable,
 )
 from claimjobs.job import Job, claim_of
+from claimjobs.key_text import text_of
 from claimjobs.options import Retry, bounded
 from claimjobs.signals import shielded
 from claimjobs.table.columns import DEAD
@@ -171,15 +172,18 @@ class Batch:
         of attempts, or with `retry=False`.
 
         Raises NotInBatch for a job of another batch, ColumnMissing if the table cannot store a failure, TooLate if the
-        job's writes through `connection` can no longer be undone.
+        job's writes through `connection` can no longer be undone, ValueError if `retry_in` is no number. Then nothing
+        is decided.
         """
         failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
         is_last = not retry or (self._roles.attempts is not None and self._retry.is_last(failures))
         self._check_failure(is_last)
+        # All that can raise comes first: a job that is decided, and has no outcome, would stay claimed.
+        wait = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
+        said = self._roles.kept_of(_said_by(error))
         self._undo([job])
         [key] = self._decide([job])
-        wait = self._retry.wait(failures) if retry_in is None else bounded(retry_in)
-        self._outcomes.fail(key, self._roles.kept_of(_text_of(error)), None if is_last else wait)
+        self._outcomes.fail(key, said, None if is_last else wait)
         if isinstance(error, BaseException):
             self._outcomes.raised[key] = error
 
@@ -210,11 +214,12 @@ class Batch:
             self._suspect(error)
 
     def _suspect(self, error: BaseException | str) -> None:
-        jobs = self.undecided
+        jobs, said = self.undecided, self._roles.kept_of(_said_by(error))
+        waits = [self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0)) for job in jobs]
         self._undo(jobs)
-        for key, job in zip(self._decide(jobs), jobs, strict=True):
-            self._outcomes.errors[key] = self._roles.kept_of(_text_of(error))
-            self._outcomes.suspects[key] = self._retry.wait(self._roles.value_of("attempts", claim_of(job), 0))
+        for key, wait in zip(self._decide(jobs), waits, strict=True):
+            self._outcomes.errors[key] = said
+            self._outcomes.suspects[key] = wait
 
     def _can_fail(self) -> bool:
         return self._roles.can_retry and self._roles.can_be_dead
@@ -317,6 +322,7 @@ class Batch:
         self._must_be_open()
         if self._undecided:
             self.release()
+        self._release_forgotten()
         self._finish()
         if self._transaction is not None and not any((self._outcomes.done, self._outcomes.errors)):
             self._transaction.undo_all()  # all jobs are released: none of their writes may be committed
@@ -334,6 +340,11 @@ class Batch:
                 self._report_failures()
             raise
         self._report_failures()
+
+    def _release_forgotten(self) -> None:
+        """Release the jobs that are decided and have no outcome: an exception came in between."""
+        if len(self._outcomes) < len(self._jobs):
+            self._outcomes.released.extend(self._jobs.keys() - set(self._outcomes.keys()))
 
     def _write(self, settled_by: SettlesBatch | None) -> set[Key]:
         """Write the outcomes; return the keys of the lost jobs."""
@@ -380,7 +391,7 @@ def _wrote_others(error: BaseException) -> bool:
     return isinstance(error, OutcomeRefused) or (isinstance(error, BatchRolledBack) and error.isolates)
 
 
-def _text_of(error: BaseException | str) -> str:
-    text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+def _said_by(error: BaseException | str) -> str:
+    said = text_of(error) if isinstance(error, str) else f"{type(error).__name__}: {text_of(error)}"
     # Postgres stores no NUL, and no driver sends half a surrogate pair. A settle must not fail because of them.
-    return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
+    return said.replace("\0", "\\0").encode(errors="backslashreplace").decode()

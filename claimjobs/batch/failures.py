@@ -14,6 +14,8 @@ from claimjobs.errors import UnfinishedHandler
 from claimjobs.job import Job, claim_of
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import HOOK_FAILED, JOB_DEAD, JOB_RETRY
+from claimjobs.log_records import log_safely
+from claimjobs.signals import Cancelled
 from claimjobs.table.roles import ColumnRoles
 
 Hook = Callable[[Job, BaseException | str], object]
@@ -55,12 +57,12 @@ class Failures:
         for key, wait in outcomes.retried.items():
             fields = {**self._fields(JOB_RETRY, key, outcomes), "retry_in": round(wait, 3)}
             raised = outcomes.raised.get(key) if log.isEnabledFor(logging.DEBUG) else None
-            words = "job %s failed: %s; it runs again in %s s"
-            log.warning(words, key_in_message(key), fields["error"], _seconds(wait), extra=fields, exc_info=raised)
+            words, said = "job %s failed: %s; it runs again in %s s", (fields["error"], _seconds(wait))
+            log_safely(log, logging.WARNING, words, key_in_message(key), *said, fields=fields, raised=raised)
         for key in outcomes.dead:
             fields, raised = self._fields(JOB_DEAD, key, outcomes), outcomes.raised.get(key)
             words = "job %s is dead: it failed: %s"
-            log.error(words, key_in_message(key), fields["error"], extra=fields, exc_info=raised)
+            log_safely(log, logging.ERROR, words, key_in_message(key), fields["error"], fields=fields, raised=raised)
         self._call("on_retry", self._hooks.on_retry, outcomes.retried, outcomes)
         self._call("on_dead", self._hooks.on_dead, outcomes.dead, outcomes)
 
@@ -70,16 +72,19 @@ class Failures:
         for key in keys:
             job = outcomes.jobs.get(key) or Job(key, {})
             try:
-                kind = unfinished(hook(job, outcomes.raised.get(key) or outcomes.errors[key]))
+                kind = unfinished(hook(job, outcomes.raised.get(key, outcomes.errors[key])))
                 if kind is not None:
                     raise UnfinishedHandler(name, kind)  # noqa: TRY301 - it is logged as what the hook raises
-            except (Exception, SystemExit) as error:
+            except (Cancelled, KeyboardInterrupt):
+                raise
+            except BaseException as error:  # as of a handler: also SystemExit, and what a cancelled coroutine raises
                 self._log_hook(name, key, error)
 
     def _log_hook(self, name: str, key: Key, error: BaseException) -> None:
         cause = f"{type(error).__name__}: {reason(error)}"
         fields = {"event": HOOK_FAILED, "queue": self._name, "key": key, "hook": name, "error": cause}
-        log.error("%s failed for job %s: %s", name, key_in_message(key), cause, extra=fields, exc_info=error)
+        words = "%s failed for job %s: %s"
+        log_safely(log, logging.ERROR, words, name, key_in_message(key), cause, fields=fields, raised=error)
 
     def _fields(self, event: str, key: Key, outcomes: Outcomes) -> dict[str, object]:
         job, raised = outcomes.jobs.get(key), outcomes.raised.get(key)

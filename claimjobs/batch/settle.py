@@ -69,6 +69,9 @@ class Outcomes:
         """The keys of all jobs."""
         return [*self.done, *self.released, *self.retried, *self.dead, *self.suspects]
 
+    def __len__(self) -> int:
+        return sum(map(len, (self.done, self.released, self.retried, self.dead, self.suspects)))
+
     @property
     def all_done(self) -> bool:
         """Whether no job has another outcome than done."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from claimjobs.errors import (
     TableMissing,
     UnfitTable,
 )
+from claimjobs.key_text import text_of
 
 LASTING = (
     *(BadPredicate, ClaimRefused, NothingDone, OutcomeRefused),
@@ -63,10 +65,13 @@ def lasting(error: BaseException, engine: sa.Engine) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """The server's message in one line, without the statement."""
-    original = getattr(error, "orig", None) or error
-    said = original.args[-1] if original.args else original
-    return " ".join(str(said).split())
+    """The server's message in one line, without the statement. Of a user's exception: what it says."""
+    said: object = error
+    with contextlib.suppress(Exception):  # a user's class may have other attributes of these names
+        original = getattr(error, "orig", None)
+        original = error if original is None else original
+        said = original.args[-1] if original.args else original
+    return " ".join(text_of(said).split())
 
 
 @dataclass(frozen=True)

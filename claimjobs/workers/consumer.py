@@ -16,7 +16,9 @@ from claimjobs.errors import (
     UnfitTable,
     Unreadable,
 )
+from claimjobs.key_text import text_of
 from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, OUTCOME_REFUSED
+from claimjobs.log_records import log_safely
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
 from claimjobs.table.failures import lacking
@@ -107,7 +109,7 @@ def _why(failure: BaseException, roles: ColumnRoles) -> str:
     """The error, and each column that the table lacks to store a failure, with the statement that adds it."""
     if isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
         return str(failure)
-    return "; ".join((f"{type(failure).__name__}: {failure}", *map(str, lacking(roles, "suspect"))))
+    return "; ".join((f"{type(failure).__name__}: {text_of(failure)}", *map(str, lacking(roles, "suspect"))))
 
 
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:
@@ -119,7 +121,7 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
             handler.handle(batch)
         except (NothingDecided, UnfitTable) as error:  # the handler decided nothing, or the table stores no failure
             raised, fields = error, _fields(HANDLER_FAILED, queue, batch, error)
-            log.error("%s", error, extra=fields, exc_info=error.__context__)  # noqa: TRY400 - what the handler raised
+            log_safely(log, logging.ERROR, "%s", text_of(error), fields=fields, raised=error.__context__)
         except (BatchRolledBack, NoOpenTransaction):
             raise
         except Cancelled:
@@ -127,7 +129,8 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
         except BaseException as error:
             raised, undecided = error, len(batch.undecided)
             batch.blame(error)
-            if error not in batch.outcomes.raised.values():  # otherwise its job is reported after the settle
+            # Otherwise its job is reported after the settle. A user's class may have an equality of its own.
+            if not any(error is known for known in batch.outcomes.raised.values()):
                 _log_failure(queue, batch, error, undecided)
         finally:
             observer.ended()
@@ -140,7 +143,7 @@ def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
 def _log_failure(queue: Queue, batch: Batch, error: BaseException, undecided: int) -> None:
     fields = _fields(HANDLER_FAILED, queue, batch, error)
     words = "the handler failed with %d of %d jobs undecided: %s"
-    log.error(words, undecided, len(batch), fields["error"], extra=fields, exc_info=error)
+    log_safely(log, logging.ERROR, words, undecided, len(batch), fields["error"], fields=fields, raised=error)
 
 
 def _fields(event: str, queue: Queue, batch: Batch, error: BaseException) -> dict[str, object]:
