@@ -7,6 +7,7 @@ import csv
 import io
 from collections.abc import Iterable
 from datetime import date, time
+from enum import Enum
 from typing import Any, Final
 
 _END: Final = "\r\n"
@@ -16,6 +17,8 @@ def plain(value: Any) -> str:
     """A value as text, as in a file for `claimjobs enqueue`: bytes in base64, instants in ISO 8601."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return base64.b64encode(value).decode()
+    if isinstance(value, Enum):  # the database has its name, and a command reads that
+        return str(value.name)
     return value.isoformat() if isinstance(value, (date, time)) else text_of(value)
 
 

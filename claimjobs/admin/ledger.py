@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from enum import Enum
 from typing import Any, Final
 from uuid import UUID
 
@@ -165,6 +166,8 @@ def _plain(part: Any) -> str:
         return part.hex
     if isinstance(part, (bytes, bytearray, memoryview)):
         return bytes(part).hex()
+    if isinstance(part, Enum):  # a table that is read from the database has its name
+        return str(part.name)
     return in_utc(part).isoformat() if isinstance(part, datetime) else str(part)
 
 

@@ -52,13 +52,16 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
 def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
     """Check that a row is found again by its key as it is read. Raises KeyUnfit.
 
-    The type in the database counts, not that of a description in Python.
+    The type in the database counts, not that of a description in Python. But a type of the user's must not convert
+    values by SQL (`bind_expression`): keys are also sent within a document, where no SQL can be applied to each.
     """
     found = columns_in_database(connection, roles.table)
     for column in roles.key:
         type_ = found[column.name]["type"]
         if not dialect.table_rules.finds_again(type_):
             raise KeyUnfit(roles.name, column.name, _shown(type_, connection.dialect))
+        if column.type._has_bind_expression or column.type._has_column_expression:
+            raise KeyUnfit(roles.name, column.name, f"{column.type!r}, whose values are changed by SQL")
 
 
 def check_roles(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:

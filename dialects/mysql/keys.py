@@ -6,16 +6,14 @@ not depend on the planner.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 from sqlalchemy.ext.compiler import compiles
 
-from claimjobs.dialects.base import Key
+from claimjobs.dialects.stored_keys import JsonKeys, StoredKeys, stored_type
 
 _HERE: Final[sa.Dialect] = mysql.dialect()
 PREPARER: Final = _HERE.identifier_preparer
@@ -70,50 +68,19 @@ def listed(key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnEle
     return (key[0] if len(key) == 1 else sa.tuple_(*key)).bool_op("IN")(values)
 
 
-def _as_text(part: Any) -> str:
-    return part.hex() if isinstance(part, bytes) else str(part)
-
-
-_JSON: Final = json.JSONEncoder(default=_as_text)
-
-
-class _ListedKeys(sa.TypeDecorator[Sequence[Key]]):
-    """Keys as a driver gets them, in one parameter for any number of keys."""
-
-    impl = sa.Text
+class _ListedKeys(StoredKeys):
     cache_ok = True
-
-    def __init__(self, types: tuple[sa.types.TypeEngine[Any], ...]) -> None:
-        super().__init__()
-        self.types = types
-
-    @cached_property
-    def _write(self) -> list[Any]:
-        """What converts the values of each column; None: nothing does."""
-        return [type_.dialect_impl(_HERE).bind_processor(_HERE) for type_ in self.types]
-
-    def process_bind_param(self, value: Sequence[Key] | None, _dialect: sa.Dialect) -> Any:
-        write = self._write
-        keys: Sequence[Any] = value or ()
-        if len(write) == 1:
-            [to] = write
-            return [to(key) for key in keys] if to else list(keys)
-        return [tuple(to(part) if to else part for to, part in zip(write, key, strict=True)) for key in keys]
+    here = _HERE
 
 
-class _JsonKeys(_ListedKeys):
-    """Keys as JSON. A key of several columns is a list."""
-
+class _JsonKeys(JsonKeys):
     cache_ok = True
-
-    def process_bind_param(self, value: Sequence[Key] | None, dialect: sa.Dialect) -> str:
-        keys = super().process_bind_param(value, dialect)
-        return _JSON.encode(keys)
+    here = _HERE
 
 
 def _type(column: sa.Column[Any]) -> str:
     """The type of a key within JSON_TABLE, which has no UUID. JSON holds no bytes, so they are sent as hex."""
-    stored = _stored(column.type)
+    stored = stored_type(column.type, _HERE)
     if isinstance(stored, _BINARY):
         return "text"
     if isinstance(stored, sa.Uuid):
@@ -124,13 +91,7 @@ def _type(column: sa.Column[Any]) -> str:
 
 
 def _read(column: sa.Column[Any], given: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
-    return sa.func.unhex(given) if isinstance(_stored(column.type), _BINARY) else given
-
-
-def _stored(type_: sa.types.TypeEngine[Any]) -> sa.types.TypeEngine[Any]:
-    """The type on this database, without the decorators around it."""
-    here = type_.dialect_impl(_HERE)
-    return _stored(here.impl_instance) if isinstance(here, sa.TypeDecorator) else here
+    return sa.func.unhex(given) if isinstance(stored_type(column.type, _HERE), _BINARY) else given
 
 
 class StraightDelete(sa.Delete):

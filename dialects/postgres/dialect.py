@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql import psycopg
 
 from claimjobs.dialects.base import Dialect
 from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
@@ -23,9 +23,9 @@ from claimjobs.dialects.postgres.sessions import PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
 from claimjobs.dialects.postgres.wake_trigger import PostgresWakeTrigger
 from claimjobs.dialects.postgres.waking import PostgresWaking
-from claimjobs.dialects.types import Instant
+from claimjobs.dialects.stored_keys import JsonKeys, stored_type
 
-_HERE: Final = postgresql.dialect()  # type: ignore[no-untyped-call]
+_HERE: Final = psycopg.dialect()  # type: ignore[no-untyped-call]
 
 
 class Postgres(Dialect):
@@ -111,10 +111,10 @@ class Postgres(Dialect):
     # --- keys as JSON ------------------------------------------------------------------------------------
 
     def json_of_keys(self, key: Sequence[sa.ColumnElement[Any]], parameter: str) -> sa.ColumnElement[Any]:
-        return sa.cast(sa.bindparam(parameter, type_=_JsonKeys()), postgresql.JSONB)
+        return sa.cast(sa.bindparam(parameter, type_=_JsonKeys(tuple(column.type for column in key))), postgresql.JSONB)
 
     def json_of_rows(self, key: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[Any]:
-        parts = [sa.func.encode(part, "hex") if isinstance(part.type, sa.LargeBinary) else part for part in key]
+        parts = [sa.func.encode(part, "hex") if _is_binary(part) else part for part in key]
         return sa.func.jsonb_agg(parts[0] if len(parts) == 1 else sa.func.jsonb_build_array(*parts))
 
     def keys_in_json(
@@ -205,7 +205,7 @@ def _is_listed(
     bounds = [
         column.between(_only(sa.func.min(value), listed), _only(sa.func.max(value), listed))
         for column, value in zip(key, values, strict=True)
-        if isinstance(column.type, sa.DateTime | Instant)
+        if isinstance(stored_type(column.type, _HERE), sa.DateTime)
     ]
     pair = sa.tuple_(*key).in_(sa.select(*values).select_from(listed))
     return sa.and_(key[0] == sa.any_(first), *bounds, pair)
@@ -235,14 +235,9 @@ class _WholeNumbers(sa.types.UserDefinedType[Sequence[int]]):
         return _array_text
 
 
-class _JsonKeys(sa.TypeDecorator[Sequence[Any]]):
-    """Keys as JSON. A key of several columns is a list; bytes are hex."""
-
-    impl = sa.Text
+class _JsonKeys(JsonKeys):
     cache_ok = True
-
-    def process_bind_param(self, value: Sequence[Any] | None, dialect: sa.Dialect) -> str:
-        return json.dumps(value, default=lambda part: part.hex() if isinstance(part, bytes) else str(part))
+    here = _HERE
 
 
 def _values_of(listed: sa.ColumnElement[Any], key: Sequence[sa.ColumnElement[Any]]) -> Sequence[sa.ColumnElement[Any]]:
@@ -254,13 +249,18 @@ def _values_of(listed: sa.ColumnElement[Any], key: Sequence[sa.ColumnElement[Any
 
 def _of_text(text: sa.ColumnElement[Any], column: sa.ColumnElement[Any]) -> sa.ColumnElement[Any]:
     """The value of a key, from a text in JSON."""
-    if isinstance(column.type, sa.LargeBinary):
+    stored = stored_type(column.type, _HERE)
+    if _is_binary(column):
         return sa.func.decode(text, "hex", type_=column.type)
-    if isinstance(column.type, sa.CHAR):  # compared with a text, it would lose the spaces at its end, and the text not
+    if isinstance(stored, sa.CHAR):  # compared with a text, it would lose the spaces at its end, and the text not
         return sa.type_coerce(sa.cast(text, _Padded()), column.type)
-    if isinstance(column.type, sa.String) and not isinstance(column.type, sa.Enum):
+    if isinstance(stored, sa.String) and not getattr(stored, "native_enum", False):
         return sa.type_coerce(text, column.type)  # a cast to VARCHAR(n) would cut it
-    return sa.cast(text, column.type)
+    return sa.type_coerce(sa.cast(text, stored), column.type)
+
+
+def _is_binary(column: sa.ColumnElement[Any]) -> bool:
+    return isinstance(stored_type(column.type, _HERE), sa.LargeBinary)
 
 
 class _Padded(sa.types.UserDefinedType[str]):

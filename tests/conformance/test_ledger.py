@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -92,6 +93,12 @@ def test_the_transaction_goes_on_after_a_second_attempt(backend: Backend, ledger
     assert noted(backend) == [("jobs", "1"), ("jobs", "2")]
 
 
+class Colour(Enum):
+    """The database has its names."""
+
+    RED = "the colour of blood"
+
+
 KEYS: dict[str, tuple[Any, Any]] = {
     "a number": (2**62, 2**62 + 1),
     "a UUID": (uuid.UUID(int=1), uuid.UUID(int=1 << 64)),
@@ -118,6 +125,7 @@ def test_a_key_is_the_same_through_any_driver(backend: Backend, ledger_of: Make)
     alike = [
         (uuid.UUID(int=1), uuid.UUID(int=1).hex),
         (b"\0\xff", memoryview(b"\0\xff")),
+        (Colour.RED, "RED"),
         (datetime(2030, 1, 1, tzinfo=UTC), datetime(2030, 1, 1)),  # noqa: DTZ001
         (datetime(2031, 1, 1, tzinfo=UTC), datetime(2031, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))),
     ]

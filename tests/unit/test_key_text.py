@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 import pytest
 import sqlalchemy as sa
 
@@ -15,3 +17,13 @@ KEY = Keys([sa.Column("shop", sa.String(9)), sa.Column("name", sa.String(9))])
 def test_a_key_of_several_columns_is_read_as_it_was_written(key: tuple[str, str]) -> None:
     assert KEY.read([key_text(key)]) == [key]
     assert len(key_in_message(key).splitlines()) == 1
+
+
+class Size(Enum):
+    LARGE = "up to 20 kg"
+
+
+def test_a_member_of_an_enum_is_what_the_database_stores() -> None:
+    column: sa.Column[Size] = sa.Column("size", sa.Enum(Size))
+    assert key_text(Size.LARGE) == "LARGE"
+    assert Keys([column]).read(["LARGE"]) == ["LARGE"]
