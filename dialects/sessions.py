@@ -166,16 +166,22 @@ class Sessions:
         """Whether all sessions of the database see the locks of this one."""
         return not self.is_one_of_several_primaries(connection)
 
-    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        """Take the session lock with this number if it is free: true or false at once. The session keeps it."""
+    # The name of each lock contains the table of owners, with its schema: sessions of several schemas share one space
+    # of names, and owners of two of these tables may have the same id.
+
+    def try_session_lock(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        """Take the session lock of this owner if it is free: true or false at once; NULL if there is no such table.
+
+        The session keeps it.
+        """
         raise NotImplementedError
 
-    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
-        """Take the session lock with this name if it is free. Named and numbered locks are different locks."""
+    def try_leader_lock(self, owners: sa.Table, jobs: sa.Table) -> sa.ColumnElement[bool]:
+        """Take the session lock of the leader of a table of jobs, as above. It is no owner's."""
         raise NotImplementedError
 
-    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-        """The session that holds the lock with this number; NULL if none does.
+    def lock_holder(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        """The session that holds the lock of this owner; NULL if none does.
 
         A server of another product may answer NULL though it granted the lock: CockroachDB grants all and keeps none.
         """

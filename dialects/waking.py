@@ -51,7 +51,7 @@ class Waking:
         """The statement that a session sends once so that it is woken with this owner; None: it needs none."""
         return None
 
-    def wake(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
         """Wake an owner when this transaction is committed. If the database `interrupts`: the session to interrupt
         after the commit, or NULL."""
         raise NotImplementedError

@@ -142,7 +142,8 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
         "register": owners.register(ours).values(row),
-        "hold": sa.select(dialect.sessions.try_session_lock(ME)),
+        "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
+        "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),
         "paused": pause.read(roles.name),
         "others": batches.owners_by_batch(batches_table(), roles.name),
@@ -174,7 +175,7 @@ def _sleep() -> Any:
 def _reclaiming(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     return {
-        "lead": sa.select(dialect.sessions.try_named_lock(f"reaper of {roles.name}")),
+        "lead": sa.select(dialect.sessions.try_leader_lock(ours, roles.table)),
         "look": owners.everyone(ours, dialect),
         "sweep": owners.unknown(roles, ours),
         "end session": dialect.sessions.end_session(4711),
@@ -182,7 +183,7 @@ def _reclaiming(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         "declare dead": owners.declare_dead(ours),
         "left behind": owners.left_behind(roles),
         "claims of": owners.claims_of(ours),
-        "holder": sa.select(dialect.sessions.lock_holder(ME)),
+        "holder": owners.sessions_of(ours, dialect),
     }
 
 

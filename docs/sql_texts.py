@@ -114,10 +114,15 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "hold": (
         "An owner takes its session lock",
-        "The server frees this lock when the process has died; so others learn of it at once.",
+        "The server frees this lock when the process has died; so others learn of it at once. Its name contains the "
+        "table of owners, because owners in two schemas may have one id.",
+    ),
+    "shown": (
+        "An owner takes its session lock: who has it",
+        "Some servers grant such locks and keep none: there only the lease counts.",
     ),
     "locked": (
-        "An owner notes since when its server runs",
+        "An owner notes which session has the lock, and since when its server runs",
         "A free lock says nothing after a restart of the server, so the owner notes on which run it took the lock.",
     ),
     "paused": (
@@ -214,7 +219,8 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "holder": (
         "Reclaim by hand, or by a supervisor: has its session ended",
-        "It asks which session holds the owner's lock; none does when the process has ended.",
+        "It asks which session holds the owner's lock, and which one the owner noted; none holds it when the process "
+        "has ended.",
     ),
     "list": (
         "Dead jobs: list",

@@ -34,6 +34,7 @@ UNPLANNED: Final = (
     "settings",
     "register",
     "hold",
+    "shown",
     "locked",
     "paused",
     "plans",

@@ -187,7 +187,7 @@ def _ownerless(connection: sa.Connection, backend: Backend) -> int:
 
 
 def _owner(seen: OwnerState, jobs: int, *, dead: bool) -> OwnerStats:
-    lock = "none" if seen.server_since is None else "free" if seen.session is None else "held"
+    lock = "none" if seen.server_since is None else "free" if seen.holder is None else "held"
     return OwnerStats(
         id=seen.id,
         host=seen.host,

@@ -12,6 +12,7 @@ from claimjobs.database.session_sharing import why_shared
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.online_ddl import LOCK_TIMEOUT, Change
 from claimjobs.errors import AccessDenied, ClaimjobsError, SessionsShared, UpgradeRunning, UpgradeStopped
+from claimjobs.table.definitions import owner_table
 from claimjobs.table.versions import OutdatedTable, outdated
 
 
@@ -38,7 +39,8 @@ def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[OutdatedTa
             raise SessionsShared("an upgrade", why)
         session = connection.execution_options(isolation_level="AUTOCOMMIT")
         session.detach()  # its settings and its lock must not come back to the pool
-        if not session.scalar(sa.select(dialect.sessions.try_named_lock("claimjobs upgrade"))):
+        owners = owner_table()
+        if session.scalar(sa.select(dialect.sessions.try_leader_lock(owners, owners))) is False:  # None: no such table
             raise UpgradeRunning
         for table in outdated(session, dialect, names):
             for change in table.changes:

@@ -40,13 +40,16 @@ def why_shared(engine: sa.Engine, dialect: Dialect, connection: sa.Connection) -
     return None
 
 
-def require_session_lock(engine: sa.Engine, dialect: Dialect) -> None:
-    """Raise SessionsShared if no session can keep a lock for a connection of this engine, or ConnectionFailed."""
+def require_session_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> None:
+    """Raise SessionsShared if no session can keep a lock for a connection of this engine, or ConnectionFailed.
+
+    `table`: one that is there, for the name of a lock.
+    """
     with connected(engine) as connection:
         if why := _why_unseen(dialect, connection) or why_shared(engine, dialect, connection):
             raise SessionsShared("a session lock", why)
         connection.detach()  # its lock must not come back to the pool
-        if not _is_kept(dialect, connection):
+        if not _is_kept(dialect, connection, table):
             raise SessionsShared("a session lock", "the server grants such locks and keeps none")
 
 
@@ -56,12 +59,12 @@ def _why_unseen(dialect: Dialect, connection: sa.Connection) -> str | None:
     return None if seen else "primaries do not see each other's locks"
 
 
-def _is_kept(dialect: Dialect, connection: sa.Connection) -> bool:
+def _is_kept(dialect: Dialect, connection: sa.Connection, table: sa.Table) -> bool:
     """Whether a lock is held after it was taken, by this connection or by another one that takes it at this moment."""
     lock = sa.literal(NO_OWNER, sa.Integer)
     with connection.begin():
-        connection.scalar(sa.select(dialect.sessions.try_session_lock(lock)))
-        return connection.scalar(sa.select(dialect.sessions.lock_holder(lock))) is not None
+        connection.scalar(sa.select(dialect.sessions.try_session_lock(table, lock)))
+        return connection.scalar(sa.select(dialect.sessions.lock_holder(table, lock))) is not None
 
 
 class _Sharing:

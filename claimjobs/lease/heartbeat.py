@@ -59,7 +59,7 @@ class Heartbeat:
         self._owner = owner
         self._reaper = reaper
         self._name = name = backend.roles.name
-        self._try_to_lead = sa.select(backend.dialect.sessions.try_named_lock(f"reaper of {name}"))
+        self._try_to_lead = sa.select(backend.dialect.sessions.try_leader_lock(backend.owners, backend.roles.table))
         self._leads = False
         self._led_through = -1
         self.sleeper = IdleSleeper(

@@ -59,6 +59,8 @@ class Owner:
         """Whether its row says that it sleeps, so that producers wake it."""
         self.locked = False
         """Whether it has its session lock."""
+        self._sessions: set[int] = set()
+        """The sessions in which it tried to take its lock."""
         self._has_left = False
         self._batches = backend.source.batches
         self._begins_with = batches.UNRECORDED if backend.roles.batches is None else batches.PER_BATCH
@@ -130,36 +132,49 @@ class Owner:
             connection.execute(batches.begin(self._batches, self._begins_with), {"claimjobs_me": self.id})
 
     def _lock_session(self, connection: sa.Connection) -> None:
-        """Take the session lock, and write the start of the server that gave it; NULL where only the lease counts."""
+        """Take the session lock, and write by which session, and the start of its server; NULL where only the lease
+        counts.
+        """
+        session = since = None
         self.locked = False
-        self.locked = self._connector.locks_are_seen and self._got_lock(connection) and self._shows_lock(connection)
-        since = self._dialect.sessions.server_since(connection) if self.locked else None
-        connection.execute(statements.locked(self._table), {"claimjobs_me": self.id, "since": since})
+        if self._connector.locks_are_seen:
+            session = connection.execute(sa.select(self._dialect.sessions.number())).scalar_one()
+            self._sessions.add(session)
+            self.locked = self._got_lock(connection) and self._shows_lock(connection)
+        if self.locked:
+            since = self._dialect.sessions.server_since(connection)
+        lock = {"claimjobs_me": self.id, "session": session, "since": since}
+        connection.execute(statements.locked(self._table), lock)
 
     def _got_lock(self, connection: sa.Connection) -> bool:
-        lock = sa.literal(self.id, sa.Integer)
-        take = sa.select(self._dialect.sessions.try_session_lock(lock))
-        return bool(connection.scalar(take)) or self._end_old_session(connection, lock)
+        return self._try_lock(connection) or self._end_old_session(connection)
+
+    def _try_lock(self, connection: sa.Connection) -> bool:
+        lock = self._dialect.sessions.try_session_lock(self._table, sa.literal(self.id, sa.Integer))
+        return bool(connection.scalar(sa.select(lock)))
 
     def _shows_lock(self, connection: sa.Connection) -> bool:
         """Whether the server tells others that the lock is held. Some grant session locks and keep none: there a free
         lock would be taken for a dead owner, so only the lease counts.
         """
-        holder = self._dialect.sessions.lock_holder(sa.literal(self.id, sa.Integer))
-        return connection.scalar(sa.select(holder)) is not None
+        return self._holder(connection) is not None
 
-    def _end_old_session(self, connection: sa.Connection, lock: sa.ColumnElement[int]) -> bool:
-        """End an earlier session of this owner that still has the lock, and take the lock.
+    def _holder(self, connection: sa.Connection) -> int | None:
+        holder = self._dialect.sessions.lock_holder(self._table, sa.literal(self.id, sa.Integer))
+        session: int | None = connection.scalar(sa.select(holder))
+        return session
+
+    def _end_old_session(self, connection: sa.Connection) -> bool:
+        """End an earlier session of this owner that still has the lock, and take the lock. No other session is ended.
 
         When the lock is free, the transaction of that session is committed or rolled back.
         """
-        take = sa.select(self._dialect.sessions.try_session_lock(lock))
-        session = connection.scalar(sa.select(self._dialect.sessions.lock_holder(lock)))
+        session = self._holder(connection)
         # A session that has just ended, or that is another user's, cannot be ended.
         with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
-            if session is not None:
+            if session in self._sessions:
                 connection.execute(self._dialect.sessions.end_session(session))
         deadline = time.monotonic() + END_OF_SESSION
-        while not (taken := bool(connection.scalar(take))) and time.monotonic() < deadline:
+        while not (taken := self._try_lock(connection)) and time.monotonic() < deadline:
             time.sleep(0.02)
         return taken

@@ -159,8 +159,8 @@ class Reaper:
         Its session is ended first, if it still exists: its open transaction is rolled back, or was committed. Jobs
         that another session has locked stay claimed until the next call.
         """
-        if seen.session is not None:
-            self._end(seen.session)
+        if seen.holder is not None:
+            self._end(seen.holder, seen.session)
         return self._reclaim(seen.id, seen.beat)
 
     def reclaim_by_id(self, owner: int) -> int:
@@ -170,9 +170,7 @@ class Reaper:
         """
         if not self._is_ours(owner):
             return 0
-        session = self._wait_for_the_end(owner)
-        if session is not None:
-            self._end(session)
+        self._wait_for_the_end(owner)
         return self._reclaim(owner, None)
 
     def release_by_id(self, owner: int) -> int:
@@ -210,17 +208,23 @@ class Reaper:
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
         return False
 
-    def _wait_for_the_end(self, owner: int) -> int | None:
-        """Wait until the session of an owner whose process has ended is gone; return the session if it stays."""
+    def _wait_for_the_end(self, owner: int) -> None:
+        """Wait until the session of an owner whose process has ended is gone; end the session if it stays."""
         deadline = time.monotonic() + END_OF_SESSION
-        holder = sa.select(self._backend.dialect.sessions.lock_holder(sa.literal(owner, sa.Integer)))
-        while (session := self._connector.scalar(holder, patience=1)) is not None:
+        sessions = statements.sessions_of(self._backend.owners, self._backend.dialect)
+        while rows := self._connector.rows(sessions, {"claimjobs_me": owner}, patience=1):
+            row = rows[0]
+            if row.holder is None:
+                return
             if time.monotonic() > deadline:
-                return int(session)
+                self._end(row.holder, row.session)
+                return
             time.sleep(0.01)
-        return None
 
-    def _end(self, session: int) -> None:
+    def _end(self, holder: int, session: int | None) -> None:
+        """End the session that holds an owner's lock, if it is the one that the owner wrote: it may be a stranger's."""
+        if holder != session:
+            return
         kill = self._backend.dialect.sessions.end_session(session)
         # It may be another user's session, or may have ended just now. Then only the owner id fences.
         with contextlib.suppress(sa.exc.DBAPIError):

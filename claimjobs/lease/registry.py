@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Final
 
@@ -52,8 +52,10 @@ class OwnerState:
     died: datetime | None
     asleep: datetime | None
     """Since when it sleeps; None: it is awake."""
-    session: int | None
+    holder: int | None
     """The session that holds its lock, if any."""
+    session: int | None
+    """The session in which it took its lock, as it wrote itself. No other session is ended."""
     now: datetime
 
     @property
@@ -74,7 +76,7 @@ class OwnerState:
         silent = min(silence, running) if running >= 0 else silence  # negative: the server's clock was set back
         if silent > self.lease:
             return True
-        if self.server_since is None or self.session is not None or not locks_tell:
+        if self.server_since is None or self.holder is not None or not locks_tell:
             return False
         return run.shows_locks and run.is_same(self.server_since)
 
@@ -84,7 +86,7 @@ class OwnerState:
         That server was running when the owner wrote its last heartbeat elsewhere, which was replicated. Since when it
         takes writes is not known.
         """
-        if self.server_since is None or self.session is not None:
+        if self.server_since is None or self.holder is not None:
             return False
         return not run.is_same(self.server_since) and self.beat > run.since
 
@@ -145,7 +147,7 @@ def dead_among(
     `silences`: for how many seconds each has been silent, from a `Watch`. None: the database's clock counts.
     """
     silent = silences or {seen.id: seen.silence for seen in owners}
-    if not any(seen.session is None or silent[seen.id] > seen.lease or seen.died for seen in owners):
+    if not any(seen.holder is None or silent[seen.id] > seen.lease or seen.died for seen in owners):
         return []  # saves a statement in most cases
     run = ServerRun.of(connection, backend)
     return [seen for seen in owners if seen.is_dead(run, silent[seen.id], locks_tell=locks_tell)]
@@ -164,7 +166,6 @@ def left_by_failover(
 
 def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]:
     """All owners of a queue's table."""
-    names = ("id", "host", "pid", "started", "beat", "lease", "server_since", "died", "asleep", "session", "now")
     everyone = statements.everyone(backend.owners, backend.dialect)
     rows = connection.execute(everyone, {"claims": backend.roles.name}).mappings()
-    return [OwnerState(**{name: row[name] for name in names}) for row in rows]
+    return [OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)}) for row in rows]

@@ -125,7 +125,7 @@ class QueueParts:
     def check_session_lock(self) -> None:
         """Raise SessionsShared if `session_lock=True` is set, and no session can keep a lock for this Queue."""
         if self._settings.liveness.session_lock:
-            require_session_lock(self.engine, self.backend.dialect)
+            require_session_lock(self.engine, self.backend.dialect, self.backend.source.table)
 
     def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
         self.check_session_lock()

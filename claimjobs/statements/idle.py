@@ -46,7 +46,7 @@ def careful(
     """
     now = database_now()
     locked = owners.c.server_since.is_not(None)
-    lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.sessions.lock_holder(owners.c.id).is_(None))
+    lock_lost = sa.and_(owners.c.asleep.is_(None), locked, dialect.sessions.lock_holder(owners, owners.c.id).is_(None))
     unwell = _others(owners, sa.or_(owners.c.died.is_not(None), silent(owners, dialect, now), lock_lost))
     # An alias: these owners are not the rows that are counted.
     unknown_owners = sa.case((sa.exists(unknown(roles, owners.alias("known"))), 1), else_=0)
@@ -76,7 +76,7 @@ def wake(owners: sa.Table, dialect: Dialect, inserted: str | None = None) -> sa.
     chosen = (
         asleep.order_by(sa.func.random()).limit(sa.bindparam("claimjobs_number", type_=sa.Integer)).subquery("chosen")
     )
-    return sa.select(dialect.waking.wake(chosen.c.id))
+    return sa.select(dialect.waking.wake(owners, chosen.c.id))
 
 
 def _others(owners: sa.Table, predicate: sa.ColumnElement[bool]) -> sa.ColumnElement[int]:

@@ -35,8 +35,9 @@ def beat(owners: sa.Table) -> sa.Update:
 
 
 def locked(owners: sa.Table) -> sa.Update:
-    """Write when the server started (`since`) on which `me` holds its session lock. NULL: it holds none."""
-    return sa.update(owners).where(me(owners)).values(server_since=sa.bindparam("since", type_=Instant))
+    """Write which `session` has the session lock of `me`, and when its server started (`since`). NULL: it has none."""
+    session, since = sa.bindparam("session", type_=sa.BigInteger), sa.bindparam("since", type_=Instant)
+    return sa.update(owners).where(me(owners)).values(session=session, server_since=since)
 
 
 def expect(owners: sa.Table) -> sa.Update:
@@ -84,10 +85,16 @@ def leave(owners: sa.Table) -> sa.Delete:
 
 def everyone(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
     """All owners of the table `claims`, each with the session that holds its lock, and the database's time."""
-    session = dialect.sessions.lock_holder(owners.c.id).label("session")
+    holder = dialect.sessions.lock_holder(owners, owners.c.id).label("holder")
     claims = sa.bindparam("claims", type_=sa.String)
-    columns = (*owners.columns, session, database_now().label("now"))
+    columns = (*owners.columns, holder, database_now().label("now"))
     return sa.select(*columns).where(owners.c.claims == claims).order_by(owners.c.id)
+
+
+def sessions_of(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
+    """The session that holds the lock of the owner `me`, and the one that is known to be its own."""
+    holder = dialect.sessions.lock_holder(owners, owners.c.id).label("holder")
+    return sa.select(holder, owners.c.session).where(me(owners))
 
 
 def seize(owners: sa.Table) -> sa.Select[Any]:

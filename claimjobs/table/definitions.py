@@ -36,7 +36,7 @@ LONGEST_NAME: Final = 255
 MADE_BY: Final = "made by claimjobs"
 """In the comment of each table that claimjobs makes. It drops no other table, and by default deletes no rows there."""
 
-SCHEMA: Final = 2
+SCHEMA: Final = 3
 """The version of the tables that are defined here. It grows by one with each change that an existing table needs."""
 
 COMMENT: Final = f"{MADE_BY}, schema {SCHEMA}"
@@ -155,6 +155,7 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         sa.Column("server_since", Instant, comment="the server run it holds its session lock on; NULL: lease only"),
         sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
         sa.Column("asleep", Instant, comment="since when it waits to be called; NULL: it looks for work by itself"),
+        sa.Column("session", sa.BigInteger, comment="the session with its session lock; NULL: it never had one"),
         comment=COMMENT,
         **table_options(auto_increment=first),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -131,14 +130,16 @@ class MySQLSessions(Sessions):
         for statement in wait:
             connection.exec_driver_sql(statement).close()
 
-    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.func.get_lock(_lock_name(lock), 0, type_=sa.Boolean)
+    def try_session_lock(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.get_lock(_owner_lock(owners, owner), 0, type_=sa.Boolean)
 
-    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
-        return self.try_session_lock(sa.literal(f"{zlib.crc32(name.encode())}.named"))
+    def try_leader_lock(self, owners: sa.Table, jobs: sa.Table) -> sa.ColumnElement[bool]:
+        # No name contains the character 0.
+        name = _PREFIX, _digest(_schema(owners), sa.func.char(0), _schema(jobs), sa.func.char(0), _utf8(jobs.name))
+        return sa.func.get_lock(sa.func.concat(*name), 0, type_=sa.Boolean)
 
-    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
-        return sa.func.is_used_lock(_lock_name(lock), type_=sa.Integer)
+    def lock_holder(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        return sa.func.is_used_lock(_owner_lock(owners, owner), type_=sa.BigInteger)
 
     def end_session(self, session: int) -> sa.Executable:
         return sa.text("KILL :session").bindparams(session=session)
@@ -163,6 +164,25 @@ class MariaDBSessions(MySQLSessions):
     waiting, as_before = "wsrep_sync_wait = 1", "wsrep_sync_wait = @@global.wsrep_sync_wait"
 
 
-def _lock_name(lock: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
-    """The database is part of the name, because locks belong to the server. A name has at most 64 characters."""
-    return sa.func.concat("claimjobs.", sa.func.crc32(sa.func.database()), ".", lock)
+_PREFIX: Final = "claimjobs."
+
+
+def _owner_lock(owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[str]:
+    return sa.func.concat(_PREFIX, _digest(_schema(owners)), ".", owner)
+
+
+def _digest(*parts: sa.ColumnElement[str]) -> sa.ColumnElement[str]:
+    """A name of a lock has at most 64 characters, as a database's: so it contains a digest."""
+    whole = parts[0] if len(parts) == 1 else sa.func.concat(*parts)
+    return sa.func.left(sa.func.sha2(whole, 256), 32)
+
+
+def _schema(table: sa.Table) -> sa.ColumnElement[str]:
+    """The database that a table is in: locks belong to the whole server."""
+    return _utf8(sa.func.database() if table.schema is None else table.schema)
+
+
+def _utf8(name: Any) -> sa.ColumnElement[str]:
+    """A name in one character set, so that its digest is the same whatever the client's is."""
+    text = name if isinstance(name, sa.ColumnElement) else sa.literal(str(name))
+    return sa.func.convert(text.op("USING")(sa.literal_column("utf8mb4")))

@@ -23,8 +23,8 @@ class MySQLWaking(Waking):
     def listener(self, connection: sa.Connection) -> _SleepListener:
         return _SleepListener(self, connection)
 
-    def wake(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        return MySQLSessions().lock_holder(owner)
+    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+        return MySQLSessions().lock_holder(owners, owner)
 
     def interrupt(self, session: int) -> sa.Executable:
         # A session holds the lock only while it may be interrupted. If none holds it, KILL fails with error 1094.

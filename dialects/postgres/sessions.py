@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -11,11 +10,12 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.dialects.postgres.names import PREPARER
 from claimjobs.dialects.sessions import ISOLATION, Sessions, keepalive
 
-_OWNERS: Final = 0x636A6F
-_NAMES: Final = 0x636A6E
-"""The first halves of our advisory locks' numbers, "cjo" and "cjn", so that they are not those of other programs."""
+_HALF: Final = 2**31
+_TWO_NUMBERS: Final[sa.ColumnElement[int]] = sa.literal_column("2")
+"""`objsubid` of an advisory lock that was given as two numbers, and not as one."""
 
 _READ_ONLY: Final = sa.text("SELECT current_setting('transaction_read_only') = 'on'")
 # A standby is read-only whatever is set. The other sources are a server, a database or an account, which a failover or
@@ -26,7 +26,7 @@ _SET_READ_ONLY: Final = sa.text(
     "AND (setting = 'off' OR source IN ('client', 'session'))"
 )
 
-_PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "pid", "granted")
+_PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "objsubid", "pid", "granted")
 
 
 class PostgresSessions(Sessions):
@@ -85,13 +85,15 @@ class PostgresSessions(Sessions):
     def greeted_by(self, driver_connection: Any) -> int:
         return int(driver_connection.info.backend_pid)
 
-    def try_session_lock(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
-        return sa.func.pg_try_advisory_lock(_OWNERS, lock, type_=sa.Boolean)
+    def try_session_lock(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+        return sa.func.pg_try_advisory_lock(_number(owners), owner, type_=sa.Boolean)
 
-    def try_named_lock(self, name: str) -> sa.ColumnElement[bool]:
-        return sa.func.pg_try_advisory_lock(_NAMES, zlib.crc32(name.encode()) >> 1, type_=sa.Boolean)
+    def try_leader_lock(self, owners: sa.Table, jobs: sa.Table) -> sa.ColumnElement[bool]:
+        # Below zero, where no owner's id is.
+        leader = sa.cast(sa.func.mod(sa.cast(_regclass(jobs), sa.BigInteger), _HALF) - _HALF, sa.Integer)
+        return sa.func.pg_try_advisory_lock(_number(owners), leader, type_=sa.Boolean)
 
-    def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+    def lock_holder(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
         held = sa.table("pg_locks", *(sa.column(name) for name in _PG_LOCKS))
         here: sa.Select[Any] = sa.select(sa.column("oid")).select_from(
             sa.text("pg_database WHERE datname = current_database()")
@@ -99,7 +101,8 @@ class PostgresSessions(Sessions):
         return (
             sa.select(held.c.pid)
             .where(held.c.locktype == "advisory", held.c.granted, held.c.database == here.scalar_subquery())
-            .where(sa.cast(held.c.classid, sa.BigInteger) == _OWNERS, sa.cast(held.c.objid, sa.BigInteger) == lock)
+            .where(held.c.classid == _regclass(owners), sa.cast(held.c.objid, sa.BigInteger) == owner)
+            .where(held.c.objsubid == _TWO_NUMBERS)
             .limit(1)
             .scalar_subquery()
         )
@@ -110,6 +113,16 @@ class PostgresSessions(Sessions):
     def server_since(self, connection: sa.Connection) -> datetime:
         since: datetime = connection.execute(sa.select(sa.func.pg_postmaster_start_time())).scalar_one()
         return since
+
+
+def _regclass(table: sa.Table) -> sa.ColumnElement[Any]:
+    """The number of a table, which no other table of the database has; NULL if there is no such table."""
+    return sa.func.to_regclass(sa.literal(PREPARER.format_table(table)))
+
+
+def _number(table: sa.Table) -> sa.ColumnElement[int]:
+    """The number of a table as the first half of an advisory lock: advisory locks belong to the whole database."""
+    return sa.cast(_regclass(table), sa.Integer)
 
 
 @contextlib.contextmanager

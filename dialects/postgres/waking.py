@@ -24,7 +24,7 @@ class PostgresWaking(Waking):
         # Each owner has a channel: one for all would wake all. LISTEN takes no parameter; an owner is a number.
         return sa.text(f"LISTEN {CHANNEL}{owner:d}")
 
-    def wake(self, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
+    def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
         return sa.func.pg_notify(sa.func.concat(CHANNEL, owner), "")
 
     @contextlib.contextmanager

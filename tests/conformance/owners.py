@@ -87,7 +87,7 @@ def declare_dead(backend: Backend, owner_id: int) -> None:
 def session_of(backend: Backend, owner_id: int) -> int | None:
     """The session that holds the lock of an owner."""
     with backend.engine.connect() as connection:
-        holder = sa.select(backend.dialect.sessions.lock_holder(sa.literal(owner_id, sa.Integer)))
+        holder = sa.select(backend.dialect.sessions.lock_holder(OWNERS, sa.literal(owner_id, sa.Integer)))
         session: int | None = connection.scalar(holder)
         return session
 

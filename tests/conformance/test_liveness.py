@@ -155,7 +155,7 @@ def forgetful(dialect: Dialect) -> Dialect:
     """A dialect of a server on which nobody ever holds a session lock."""
 
     class Forgotten(type(dialect.sessions)):  # type: ignore[misc]
-        def lock_holder(self, lock: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
+        def lock_holder(self, owners: sa.Table, owner: sa.ColumnElement[Any]) -> sa.ColumnElement[int]:
             return sa.literal(None, sa.Integer)
 
     class Forgetful(type(dialect)):  # type: ignore[misc]

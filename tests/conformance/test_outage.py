@@ -11,7 +11,18 @@ from claimjobs.dialects.types import database_now
 from claimjobs.lease.reaper import Reaper
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import LONG_AGO, end_session, hold_of, owner_row, session_of, states, still, write_owner
+from tests.conformance.owners import (
+    LONG_AGO,
+    OWNERS,
+    age,
+    end_session,
+    hold_of,
+    owner_row,
+    session_of,
+    states,
+    still,
+    write_owner,
+)
 
 
 def uptime(backend: Backend) -> float:
@@ -62,9 +73,10 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
 def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever holds it cannot be ended: the owner goes on, and its lease alone tells that it lives."""
+    """Whoever holds it is no earlier session of the owner, so it is not ended: the owner goes on, and its lease alone
+    tells that it lives. Also who reclaims the owner's jobs does not end it.
+    """
     monkeypatch.setattr("claimjobs.lease.owner.END_OF_SESSION", 0.1)
-    monkeypatch.setattr(type(backend.dialect.sessions), "end_session", lambda *_: sa.select(sa.literal(1)))
     queue = still(backend.queue())
     queue.enqueue(jobs(1))
     me, batch, owner = queue.owner_id, queue.claim(1), hold_of(queue).owner
@@ -72,12 +84,17 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
         end = sa.text(f"SELECT pg_terminate_backend({session_of(backend, me)})")
         stranger.execute(end if backend.family == "postgres" else sa.text(f"KILL {session_of(backend, me)}"))
         backend.wait_for(lambda: session_of(backend, me) is None, "its session ends")
-        assert stranger.scalar(sa.select(backend.dialect.sessions.try_session_lock(sa.literal(me, sa.Integer))))
+        lock = backend.dialect.sessions.try_session_lock(OWNERS, sa.literal(me, sa.Integer))
+        assert stranger.scalar(sa.select(lock))
         owner.beat(patience=None)
         assert not owner.locked
-    with batch:
-        batch.done()
-    assert batch.lost == ()
+        with batch:
+            batch.done()
+        assert batch.lost == ()
+        age(backend, me)
+        assert still(backend.queue()).reclaim() == 0
+        assert owner_row(backend, me) is None
+        assert stranger.scalar(sa.select(sa.literal(1))) == 1
 
 
 def reaper_of(queue: object) -> Reaper:

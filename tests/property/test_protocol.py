@@ -339,7 +339,7 @@ class Protocol(RuleBasedStateMachine):
     def _ended(self, seen: OwnerState) -> Iterator[None]:
         """The session of an owner that was seen ends in this block, if it lasts still."""
         its = [consumer for consumer in self.consumers if consumer.id == seen.id]
-        lasts = seen.session is not None and session_of(self.backend, seen.id) == seen.session
+        lasts = seen.holder is not None and session_of(self.backend, seen.id) == seen.holder
         yield
         for consumer in its if lasts else ():
             self._is_cut(consumer)

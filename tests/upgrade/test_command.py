@@ -20,13 +20,13 @@ def test_check_names_what_is_outdated_and_the_command_upgrades_it(database: Back
     ended = claimjobs("upgrade-tables", "--check", "--url", database.url)
     assert ended.code == exits.OUTDATED
     assert all(f"claimjobs_{name}: missing; " in ended.out for name in ("queues", "batches"))
-    assert "jobs: schema 1; 1 statement to schema 2\n" in ended.out
+    assert "jobs: schema 1; 1 statement to schema 3\n" in ended.out
     ended = claimjobs("upgrade-tables", "--yes", "--url", database.url)
     assert ended.code == exits.OK
     assert "-- jobs: locks " in ended.out
-    assert ended.out.endswith("orders_claims: schema 1 to 2\n")
+    assert ended.out.endswith("orders_claims: schema 1 to 3\n")
     ended = claimjobs("upgrade-tables", "--check", "--url", database.url)
-    assert (ended.code, ended.out) == (exits.OK, "all tables have schema 2\n")
+    assert (ended.code, ended.out) == (exits.OK, "all tables have schema 3\n")
 
 
 def test_what_sql_prints_upgrades_the_tables(database: Backend) -> None:
@@ -73,7 +73,7 @@ def test_a_name_with_a_percent_sign_and_words_before_ours_are_kept(database: Bac
         options = {"no_parameters": True}
         connection.exec_driver_sql(f"{said} '100% mail, made by claimjobs'", execution_options=options)
     claimjobs("upgrade-tables", "--yes", "--url", database.url)
-    assert shapes(database)["jobs"]["comment"] == "100% mail, made by claimjobs, schema 2"
+    assert shapes(database)["jobs"]["comment"] == "100% mail, made by claimjobs, schema 3"
 
 
 def test_a_killed_upgrade_runs_again(database: Backend) -> None:

@@ -1,12 +1,17 @@
-"""Two databases on one server: owners of the same id, of which neither answers for the other."""
+"""Two tenants, each with a schema of its own: owners of the same id, of which neither answers for the other.
+
+Where a database has schemas they are in one database; elsewhere a schema is a database.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs import Queue
+from claimjobs.table.definitions import owner_table
 from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
 from tests.conformance.owners import age, end_session, owner_row, session_of, states, still
@@ -23,10 +28,26 @@ NEXT_ID = {
 
 @pytest.fixture
 def neighbour(backend: Backend, servers: Servers) -> Iterator[Backend]:
-    """Another empty database, on the server of `backend`."""
+    """Another empty schema: in the database of `backend`, which gets a schema of its own, or a database beside it."""
     lent = servers.lend(backend.name)
+    if backend.has("schemas"):
+        for tenant, place in (("tenant1", backend), ("tenant2", lent)):
+            backend.run(f"CREATE SCHEMA {tenant}")
+            move(place, sa.make_url(backend.url), tenant)
     yield lent
     lent.close()
+
+
+def move(place: Backend, url: sa.URL, schema: str) -> None:
+    """Let a backend work in this schema from now on."""
+    place.url = url.update_query_dict({"options": f"-csearch_path={schema}"}).render_as_string(hide_password=False)
+    place.engine = place.new_engine()
+
+
+def owners_of(backend: Backend) -> sa.Table:
+    """The table of owners of this tenant, named with its schema."""
+    schema = "tenant1" if backend.has("schemas") else backend.engine.url.database
+    return owner_table(sa.MetaData(schema=schema))
 
 
 def namesakes(backend: Backend, neighbour: Backend) -> tuple[Queue, Queue]:
@@ -77,8 +98,25 @@ def test_a_namesake_keeps_its_session_when_a_silent_owner_is_reclaimed(backend: 
     assert states(neighbour) == ["claimed", "claimed"]
 
 
-def test_each_database_has_a_reaper_of_its_own(backend: Backend, neighbour: Backend) -> None:
-    """Where the name of its lock were the server's, one database would have to wait for the other's."""
+def test_a_session_of_a_stranger_that_has_the_lock_of_a_dead_owner_is_not_ended(
+    backend: Backend, neighbour: Backend
+) -> None:
+    """An owner writes which session has its lock."""
+    here, there = namesakes(backend, neighbour)
+    reaper, me = still(backend.queue()), here.owner_id
+    end_session(backend, me)
+    with neighbour.new_engine().connect() as stranger:
+        lock = backend.dialect.sessions.try_session_lock(owners_of(backend), sa.literal(me, sa.Integer))
+        assert stranger.scalar(sa.select(lock))
+        assert reaper.reclaim() == 0  # the lock is held, and its lease is not over
+        age(backend, me)
+        assert reaper.reclaim() == 2
+        assert stranger.scalar(sa.select(sa.literal(1))) == 1
+    assert there.reclaim() == 0
+
+
+def test_each_tenant_has_a_reaper_of_its_own(backend: Backend, neighbour: Backend) -> None:
+    """If two had the same lock, jobs of unknown owners of one of them would wait for the other's reaper."""
     queues = [backend.queue(), neighbour.queue()]
     for queue in queues:
         heart = queue._parts.hold.heartbeat  # type: ignore[union-attr]  # by lease
