@@ -7,6 +7,9 @@ from typing import Any, ClassVar, Final
 TIMED_OUT: Final = "statement timeout"
 """The kind of an error for which `timed_out` is true."""
 
+STALE_PLAN: Final = "prepared statement"
+"""The kind of an error of a statement that must be prepared again."""
+
 READ_ONLY: Final = "read only"
 """The kind of an error that refuses every write, whatever it writes."""
 
@@ -61,11 +64,17 @@ class ErrorCodes:
         """`deadlock`, `lock timeout`, `serialization` and so on for an error worth another attempt, else None."""
         if self.timed_out(error):
             return TIMED_OUT
+        if self.is_stale_plan(error):
+            return STALE_PLAN
         code = self.code(error)
         return None if code is None else self.transient.get(code)
 
     def timed_out(self, error: BaseException) -> bool:
         """Whether the server ended a statement that exceeded a time limit of the server."""
+        return False
+
+    def is_stale_plan(self, error: BaseException) -> bool:
+        """Whether a prepared statement failed because a table has changed since: prepared anew, it may succeed."""
         return False
 
     def unfit_setting(self, error: BaseException) -> tuple[str, str] | None:

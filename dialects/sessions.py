@@ -57,6 +57,9 @@ class Sessions:
     def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
         """Turn off the driver's prepared statements if a pooler may change the session between transactions."""
 
+    def forget_prepared(self, driver_connection: Any) -> None:
+        """Let the driver prepare its statements anew, after an error on a connection in autocommit."""
+
     def descriptor(self, driver_connection: Any) -> int:
         """The file descriptor of a driver's connection."""
         return int(driver_connection.fileno())

@@ -12,8 +12,10 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Dialect
+from claimjobs.errors import BadPredicate, UnfitTable
 from claimjobs.statements.find import Selection
 from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of
+from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -60,9 +62,25 @@ class Selector:
 
     @contextmanager
     def understood(self, where: Where) -> Iterator[None]:
-        """Raises BadPredicate or BadOrder where the database does not understand one of them."""
-        with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
-            yield
+        """Raises BadPredicate or BadOrder where the database does not understand one of them; UnfitTable for a column
+        that the table does not have any more.
+        """
+        try:
+            with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
+                yield
+        except BadPredicate:
+            self._check_columns()
+            raise
+
+    def _check_columns(self) -> None:
+        with connected(self.engine) as connection:
+            there = columns_in_database(connection, self.roles.table)
+        for name in self.roles.columns:
+            if name not in there:
+                raise UnfitTable(
+                    f"table {self.roles.name!r} has no column {name!r} any more, which was there when this Queue was "
+                    "made: make a new Queue, which reads the table anew (a process that is replaced does that)"
+                )
 
     def _reads(self, where: Where, *, ordered: bool = False) -> bool:
         try:

@@ -254,6 +254,8 @@ class Connector:
         if self._dialect.errors.broken_kind(error):
             self.lost += 1
             self._drop()
+        elif self._autocommit and self._connection is not None and self._dialect.errors.is_stale_plan(error):
+            self._dialect.sessions.forget_prepared(self._connection.connection.driver_connection)
         self._raise_what_it_means(error)
 
     def _raise_what_it_means(self, error: BaseException) -> None:

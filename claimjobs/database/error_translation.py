@@ -42,7 +42,7 @@ def predicate_errors(dialect: Dialect, is_order: Callable[[], bool] = lambda: Fa
     try:
         yield
     except sa.exc.DBAPIError as error:
-        if dialect.errors.code(error) in dialect.errors.bad_predicate:
+        if dialect.errors.code(error) in dialect.errors.bad_predicate and not dialect.errors.is_stale_plan(error):
             raise (BadOrder if is_order() else BadPredicate)(reason(error)) from error
         raise
 
@@ -58,6 +58,8 @@ def lasting(error: BaseException, engine: sa.Engine) -> str | None:
     if isinstance(error, LASTING):
         return str(error).partition(" DETAIL:")[0]  # the values of the row differ each time
     dialect = dialect_named_by(engine)
+    if dialect.errors.is_stale_plan(error):
+        return None
     code = dialect.errors.code(error)
     refused = code in dialect.errors.bad_row | dialect.errors.bad_predicate | dialect.errors.missing_table
     # Drivers disagree on the class: for a constraint of MySQL it is OperationalError.

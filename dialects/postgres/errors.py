@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import READ_ONLY, ErrorCodes
+from claimjobs.dialects.error_codes import READ_ONLY, STALE_PLAN, ErrorCodes
+
+_CHECKS_PLANS: Final = "RevalidateCachedQuery"
+"""The server's function that refuses a prepared statement whose columns have changed."""
 
 _RIGHT: Final = "42501"
 """The account lacks a right."""
@@ -20,8 +23,8 @@ class PostgresErrors(ErrorCodes):
         "53100": "disk full",
         "53200": "out of memory",
         # Behind a pooler: it was prepared in another session, or another client prepared it in this session.
-        "26000": "prepared statement",
-        "42P05": "prepared statement",
+        "26000": STALE_PLAN,
+        "42P05": STALE_PLAN,
     }
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "08000", "08003", "08006", "08007"), "connection lost"),
@@ -63,6 +66,11 @@ class PostgresErrors(ErrorCodes):
     def timed_out(self, error: BaseException) -> bool:
         # Every interruption has this code, whoever caused it.
         return bool(self.code(error) == "57014" and _says(error, "statement timeout", "transaction timeout"))
+
+    def is_stale_plan(self, error: BaseException) -> bool:
+        # "Cached plan must not change result type": the server's words are in its language, its function is not.
+        detail = getattr(getattr(error, "orig", None), "diag", None)
+        return bool(self.code(error) == "0A000" and getattr(detail, "source_function", "") == _CHECKS_PLANS)
 
     def refuses_row(self, error: BaseException) -> bool:
         # By class: 22 data exception, 23 integrity constraint, 44 view with check option, P0 raised by a trigger

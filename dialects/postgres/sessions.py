@@ -47,6 +47,12 @@ class PostgresSessions(Sessions):
             driver_connection.rollback()
             driver_connection.prepare_threshold = threshold if found else None
 
+    def forget_prepared(self, driver_connection: Any) -> None:
+        # psycopg forgets all that it has prepared, and the server, too, after a ROLLBACK.
+        with contextlib.suppress(driver_connection.Error):  # the next statement reports a broken connection
+            driver_connection.execute("BEGIN")
+            driver_connection.execute("ROLLBACK")
+
     def settings(self, lock_timeout: float) -> Sequence[str]:
         # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
         isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}"
