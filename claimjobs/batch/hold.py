@@ -69,8 +69,8 @@ class Hold(ABC):
         while True:
             request = self._next_request(connector, size, plan)
             request, claimed = self._claim_once(connector, request, plan)
-            self._range.learn(request, claimed)
-            if self._range.is_over(request, claimed):
+            claimed = self._range.learn(request, claimed)
+            if self._range.is_over(claimed):
                 return claimed
 
     def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:

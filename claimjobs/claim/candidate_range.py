@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Final
 
@@ -13,13 +14,20 @@ from claimjobs.report import Report
 from claimjobs.statements.find import KeysetOrder
 
 TRIES: Final = 5
-"""How often a claim from the head is tried while others have locked all its candidates. Each try reads more of them."""
+"""How many claims in a row may be in vain because others have locked the candidates, before a search from the head ends
+at the end of the order. Others commit in the meantime: it is tried again at once only so often."""
+WIDER: Final = 4
+"""So many times as many candidates are read after a claim whose candidates others have all locked."""
+WIDEST: Final = 10_000
+"""The most candidates of such a claim, if the next one can begin after them."""
 
 
 class CandidateRange:
     """Which candidates the next claim of a consumer reads: it learns that from each claim.
 
     A hold repeats these calls until a claim is final: `next_request`, `ClaimStrategy.claim`, `learn`, `is_over`.
+    That is a search. If others have locked all candidates of a claim, the next one begins after these, and so on to the
+    end of the order. If no place in the order is known, the next claim begins where this one did and reads more.
     """
 
     def __init__(self, report: Report) -> None:
@@ -29,27 +37,40 @@ class CandidateRange:
         self._cursor: Cursor | Regions = Cursor(None)
         self.since = 0.0
         """When the last request was made, by this machine's clock."""
+        self._began = 0.0
+        """When the first request of this search was made."""
+        self._from_head = False
+        """Whether that one began at the head."""
+        self._found = 0
+        """How many candidates this search has met."""
+        self._behind: ClaimRequest | None = None
+        """The next request of this search. None: it is over, or begins again elsewhere."""
         self._in_vain = 0
-        """How many claims from the head have failed since the last one that was final."""
+        """How many claims in a row have claimed nothing since the last one that was final."""
 
     def regions(self, strategy: ClaimStrategy) -> Regions | None:
-        """The regions that claims visit. None: they have a cursor."""
+        """The regions that claims visit. None: they have a cursor, or this search goes on behind locked rows."""
         self._use(strategy)
-        return self._cursor if isinstance(self._cursor, Regions) else None
+        return self._cursor if isinstance(self._cursor, Regions) and self._behind is None else None
 
     def _use(self, strategy: ClaimStrategy) -> None:
         """The cursor and the regions belong to one strategy: another one begins anew."""
         if strategy is not self._strategy:
             order = strategy.keyset_order
-            self._strategy = strategy
+            self._strategy, self._behind = strategy, None
             self._cursor = Regions(order) if order is not None and order.in_regions else Cursor(order)
 
     def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
         """A request for `size` jobs."""
         self._use(strategy)
         self.since = time.monotonic()
+        behind, self._behind = self._behind, None
+        if behind is not None:
+            return behind._replace(size=size, limit=max(size, behind.limit))
+        after = self._cursor.begin()
+        self._began, self._from_head, self._found = self.since, after is None, 0
         limit = self._overfetch.most(size) if strategy.is_lazy else self._overfetch.limit(size)
-        return ClaimRequest(size, limit, self._cursor.begin())
+        return ClaimRequest(size, limit, after)
 
     def elsewhere(self, request: ClaimRequest) -> ClaimRequest:
         """The request for another try. If regions are visited, it is made in another one: the transaction may have been
@@ -60,24 +81,42 @@ class CandidateRange:
         self._cursor.postpone()
         return request._replace(after=self._cursor.begin())
 
-    def learn(self, request: ClaimRequest, result: ClaimResult) -> None:
-        """Learn from the result of the last request, and count it in the report."""
+    def learn(self, request: ClaimRequest, result: ClaimResult) -> ClaimResult:
+        """Learn from the result of the last request, and count it in the report. Returns it with the number of
+        candidates that the search has met."""
         self._overfetch.learn(result, request.size, request.limit)
-        self._cursor.learn(result, request, time.monotonic() - self.since)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
         self._report.replica_claims += result.from_replica
+        self._found += result.found
+        if self._are_all_locked(request, result):
+            widest = WIDEST if result.end is not None else math.inf
+            wider = int(min(request.limit * WIDER, max(widest, request.size)))
+            self._behind = ClaimRequest(request.size, wider, result.end or request.after)
+        else:
+            took = time.monotonic() - self._began if self._from_head else None
+            self._cursor.learn(result, request, took)
+        return result._replace(found=max(result.found, self._found))
 
-    def is_over(self, request: ClaimRequest, result: ClaimResult) -> bool:
+    def _are_all_locked(self, request: ClaimRequest, result: ClaimResult) -> bool:
+        """Whether the claim read as many candidates as it might, and claimed none. A lazy one has met all there are."""
+        is_lazy = self._strategy is not None and self._strategy.is_lazy
+        return not (result.jobs or is_lazy) and result.found >= request.limit
+
+    def is_over(self, result: ClaimResult) -> bool:
         """Whether this result is final. If not, claim again: more jobs may be there, or some before the cursor."""
-        is_from_head = request.after is None
-        self._in_vain += is_from_head
-        if result.jobs or (is_from_head and (not result.found or self._in_vain >= TRIES)):
+        self._in_vain += not result.jobs
+        if self._behind is not None:
+            return False
+        if result.jobs or (self._from_head and (not result.found or self._in_vain >= TRIES)):
             self._in_vain = 0
             return True
+        if self._in_vain >= TRIES:
+            self._cursor.restart_from_head()
         return False
 
     def restart_from_head(self) -> None:
         """Begin the next claim at the head: jobs may be before the cursor."""
+        self._behind = None
         self._cursor.restart_from_head()
 
 
@@ -106,10 +145,10 @@ class Cursor:
         """The place after which the next claim begins. None: at the head."""
         return None if time.monotonic() >= self._head_at else self._place
 
-    def learn(self, claimed: ClaimResult, request: ClaimRequest, took: float) -> None:
-        """Learn from a claim that took so many seconds."""
-        if request.after is None:
-            self._head_at = time.monotonic() + min(SHARE * took, LONGEST)
+    def learn(self, claimed: ClaimResult, request: ClaimRequest, from_head: float | None) -> None:
+        """Learn from a claim. `from_head`: the seconds of its search, if that began at the head."""
+        if from_head is not None:
+            self._head_at = time.monotonic() + min(SHARE * from_head, LONGEST)
         if len(claimed.jobs) == request.size and self._keyset_order is not None:
             self._place = self._after(self._keyset_order, claimed.jobs[-1])
         elif not claimed.jobs or claimed.found < request.limit:

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.strategy import ClaimRequest, Phase
+from claimjobs.claim.strategy import After, ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import KeyNotUnique
 from claimjobs.job import Job, key_of
-from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
+from claimjobs.statements.find import Selection, find, how_many, keyset_order_of, last_candidate
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 
@@ -55,6 +55,8 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
     def __init__(self, backend: Backend, selection: Selection) -> None:
         super().__init__(selection, backend.dialect)
         self._roles = backend.roles
+        source, columns = backend.source, () if self.keyset_order is None else self.keyset_order.columns
+        self._places = backend.dialect.restrict_to_keys(sa.select(*columns), source.key, source.key_index)
 
     def build(self, selection: Selection) -> sa.Select[Any]:
         return find(self._roles, selection)
@@ -62,6 +64,19 @@ class CandidateFinder(CursorStatement[sa.Select[Any]]):
     def rows(self, connection: sa.Connection, request: ClaimRequest) -> Sequence[Any]:
         """The keys of the candidates in order, each with the size of its group of suspects."""
         return connection.execute(self.of(request), request.find_parameters).all()
+
+    def end(self, connection: sa.Connection, request: ClaimRequest) -> After:
+        """The place of the last candidate that a request may read. None: there are fewer, or the order has no places.
+
+        Sent only if others have locked all candidates: the search goes on after this place.
+        """
+        if self.keyset_order is None:
+            return None
+        given = {**request.find_parameters, "claimjobs_skipped": request.limit - 1}
+        row = connection.execute(last_candidate(self.of(request)), given).first()
+        keys = {"claimjobs_keys": [] if row is None else [key_of(row[:-1])]}
+        found = connection.execute(self._places, keys).mappings().first() if row is not None else None
+        return None if found is None else self.keyset_order.place(dict(found))
 
     def phase(self, request: ClaimRequest) -> Phase:
         """The statement, for `explain`."""

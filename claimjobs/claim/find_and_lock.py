@@ -76,7 +76,8 @@ class FindThenLock(LockStrategy):
         candidates, size = first_group(rows, request.size)
         free = [key for key in candidates if key not in taken]
         jobs = self._locked(connection, free, size, marked) if free else []
-        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]))
+        end = self._finder.end(connection, request) if not jobs and len(rows) >= request.limit else None
+        return ClaimResult(jobs, len(rows), examined_of(candidates, jobs, size), suspects=bool(rows[0][-1]), end=end)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         candidates = {"claimjobs_candidates": keys, "claimjobs_size": request.size}
@@ -104,6 +105,7 @@ class FindAndLock(LockStrategy):
         self._reader = RowReader(backend.roles, backend.dialect, known)
         self._statement = FindAndLockStatement(backend, selection, self._reader)
         self._count = CandidateCount(backend, selection)
+        self._finder = CandidateFinder(backend, selection)
         self.keyset_order = self._statement.keyset_order
 
     def lock(
@@ -118,7 +120,9 @@ class FindAndLock(LockStrategy):
             examined = max(last_of(chosen[-1]), len(chosen))
             return ClaimResult(jobs, examined, examined, suspects=wanted < request.size)
         found = self._count.count(connection, request, at_least=len(rows))
-        return ClaimResult(jobs, found, found, suspects=wanted < request.size)
+        ended = bool(rows) or found < request.limit or self.is_lazy
+        end = None if ended else self._finder.end(connection, request)
+        return ClaimResult(jobs, found, found, suspects=wanted < request.size, end=end)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}

@@ -106,7 +106,7 @@ class Regions:
     def restart_from_head(self) -> None:
         """Nothing: a sweep reaches jobs that are before the cursor anyway."""
 
-    def learn(self, claimed: ClaimResult, request: ClaimRequest, _took: float) -> None:
+    def learn(self, claimed: ClaimResult, request: ClaimRequest, _from_head: float | None) -> None:
         """Learn from a claim, as `Cursor.learn`."""
         place = tuple((request.after or {}).values())
         if claimed.jobs and claimed.suspects:

@@ -152,6 +152,8 @@ class LockedRows(NamedTuple):
     suspects: bool
     place: After = None
     """The place of the last of these rows in the order, if it is known."""
+    end: After = None
+    """See `ClaimResult`."""
 
 
 class SideCarLocks(LockStrategy):
@@ -178,7 +180,8 @@ class SideCarLocks(LockStrategy):
             request = request._replace(after=rows.place or request.after)
         # If others have claimed some of a full claim, the next one goes on after the same place, not from the head.
         found = request.limit if len(jobs) < len(rows.keys) == request.size else rows.found
-        return ClaimResult(jobs, found, examined_of(rows.candidates, jobs, rows.size), suspects=rows.suspects)
+        examined = examined_of(rows.candidates, jobs, rows.size)
+        return ClaimResult(jobs, found, examined, suspects=rows.suspects, end=rows.end)
 
     @abstractmethod
     def _locked(self, connection: sa.Connection, request: ClaimRequest) -> LockedRows:
@@ -200,7 +203,9 @@ class SideCarFindThenLock(SideCarLocks):
         rows = self._phases.finder.rows(connection, request)
         candidates, size = first_group(rows, request.size) if rows else ([], request.size)
         keys = self._phases.locked(connection, candidates, size) if rows else []
-        return LockedRows(keys, len(rows), candidates, size, bool(rows and rows[0][-1]))
+        ended = keys or len(rows) < request.limit
+        end = None if ended else self._phases.finder.end(connection, request)
+        return LockedRows(keys, len(rows), candidates, size, bool(rows and rows[0][-1]), end=end)
 
 
 class SideCarFindAndLock(SideCarLocks):

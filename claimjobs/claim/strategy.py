@@ -45,6 +45,8 @@ class ClaimResult(NamedTuple):
     """The number of the open batch that records them; 0: the claim is recorded in their rows."""
     from_replica: bool = False
     """Whether a replica found their candidates."""
+    end: After = None
+    """The place of the last candidate, if it read as many as it might and others have locked all of them."""
 
     @property
     def collisions(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import time
 from collections import deque
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,6 +69,7 @@ class BatchLoop:
 
     def _batches(self, idleness: IdleBackoff) -> Generator[Batch, None, None]:
         while not self._control.stopping:
+            began = time.monotonic()
             batch = self._claim()
             if batch:
                 yield batch
@@ -75,8 +77,10 @@ class BatchLoop:
                 idleness.worked()
             elif batch is None or self._is_last(batch, idleness):
                 return
-            elif self._drains_retries or not self._slept(batch, idleness):
-                self._control.wait(idleness.pause())
+            else:
+                idleness.met_locked_jobs(time.monotonic() - began if batch.contended else 0.0)
+                if self._drains_retries or not self._slept(batch, idleness):
+                    self._control.wait(idleness.pause())
 
     def _claim(self) -> Batch | None:
         """A batch, perhaps empty; None if the loop must stop and the database cannot be reached, or written."""

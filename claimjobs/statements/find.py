@@ -59,6 +59,8 @@ class Selection:
     """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
     in_regions: bool = False
     """Whether any order will do. Then each consumer begins in regions of its own, and this is the order in them."""
+    reads_other_rows: bool = False
+    """Whether the predicate has a subquery: see `claim.recheck`."""
 
     @property
     def found(self) -> sa.ColumnElement[bool]:
@@ -203,6 +205,12 @@ def first_after(selection: Selection, dialect: Dialect, *, from_head: bool) -> s
 def how_many(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     """How many rows `find` returns."""
     return sa.select(sa.func.count()).select_from(find(roles, selection).subquery("candidate"))
+
+
+def last_candidate(candidates: sa.Select[Any]) -> sa.Select[Any]:
+    """The row of a search before which it `skipped` so many; none if there are fewer."""
+    skipped = sa.bindparam("claimjobs_skipped", type_=sa.Integer)
+    return sa.select(candidates.subquery("candidate")).offset(skipped).limit(sa.literal_column("1"))
 
 
 def numbered(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from claimjobs.queue.idle_backoff import LONGEST_WAIT, SHORT, SHORTEST_POLL, IdleBackoff
+from claimjobs.queue.idle_backoff import LONGEST_REST, LONGEST_WAIT, SHARE, SHORT, SHORTEST_POLL, IdleBackoff
 
 
 class Time:
@@ -81,3 +81,17 @@ def test_a_sleep_in_place_of_a_pause_may_be_short(time: Time) -> None:
     with idleness.asleep(costs=False):
         time.now += SHORT / 2
     assert idleness.may_sleep
+
+
+def test_a_loop_that_meets_only_locked_jobs_pauses_for_much_longer_than_its_claims_take(time: Time) -> None:
+    idleness = IdleBackoff(poll=0.07, idle=math.inf)
+    idleness.met_locked_jobs(0.3)  # the first one connects, too
+    assert idleness.pause() <= 0.07
+    idleness.met_locked_jobs(0.02)
+    idleness.met_locked_jobs(0.03)
+    assert idleness.pause() == pytest.approx(SHARE * 0.02)
+    idleness.met_locked_jobs(60.0)
+    idleness.met_locked_jobs(60.0)
+    assert idleness.pause() == LONGEST_REST
+    idleness.worked()
+    assert idleness.pause() <= SHORTEST_POLL
