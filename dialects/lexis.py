@@ -38,6 +38,20 @@ class Lexis:
             found = found and f"{found} where no backslash escapes a quote (NO_BACKSLASH_ESCAPES): write '' for one"
         return found
 
+    def words(self, text: str) -> set[str]:
+        """The words outside strings, names in quotes and comments, in small letters, with any setting of the server."""
+        found = {token[0].lower() for token in self._matches(text) if token.lastgroup == "word"}
+        if self.quoted_without_escapes is not None and "\\" in text:
+            found |= replace(self, quoted=self.quoted_without_escapes, quoted_without_escapes=None).words(text)
+        return found
+
+    def _matches(self, text: str) -> Iterator[re.Match[str]]:
+        """Each token. A block comment is one: what is in it begins behind its opening."""
+        at = 0
+        while found := self._token.match(text, at):
+            at = self._block(text, at)[1] if found.lastgroup == "block" else found.end()
+            yield found
+
     def _flaw(self, text: str) -> str | None:
         if "\0" in text:
             return "it holds a NUL character"
@@ -59,15 +73,11 @@ class Lexis:
 
     def _tokens(self, text: str) -> Iterator[tuple[str, int]]:
         """The kind of each token, and where it begins."""
-        at = 0
-        while found := self._token.match(text, at):
-            kind, end = str(found.lastgroup), found.end()
+        for found in self._matches(text):
+            kind, at = str(found.lastgroup), found.start()
             if kind == "comment" and found["end"] is None:
                 kind = "endless"
-            if kind == "block":
-                kind, end = self._block(text, at)
-            yield kind, at
-            at = end
+            yield (self._block(text, at)[0] if kind == "block" else kind), at
 
     def _block(self, text: str, at: int) -> tuple[str, int]:
         """The kind of what begins with /* there, and where it ends."""

@@ -12,6 +12,7 @@ from claimjobs.claim.batch_statement import batch_statement
 from claimjobs.claim.claimed_values import ClaimedValues
 from claimjobs.claim.find_and_lock import LockStrategy, lock_strategy
 from claimjobs.claim.one_statement import OneStatement
+from claimjobs.claim.recheck import RecheckedLocks
 from claimjobs.claim.replica import FindOnReplica, Replica
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.claim.two_phases import LockOnly, TwoPhases
@@ -49,16 +50,17 @@ def strategy_for(
             backend, selection, now, hold, session_lock=session_lock, lock_before_mark=lock_before_mark
         )
     if (batches := backend.roles.batches) is not None:
-        simple = backend.user_table is None and replica is None
-        in_one = batch_statement(backend, selection, batches) if simple else None
-        return BatchClaims(backend, batches, _locks(backend, selection, now, replica=replica), in_one)
+        simple = backend.user_table is None and replica is None and not selection.reads_other_rows
+        at_once = batch_statement(backend, selection, batches) if simple else None
+        return BatchClaims(backend, batches, _locks(backend, selection, now, replica=replica), at_once)
     if hold == "transaction":
         return LockOnly(_locks(backend, selection, now, replica=replica))
     if backend.user_table is not None:
         from claimjobs.claim.side_car import SideCarStrategy  # noqa: PLC0415
 
         return SideCarStrategy(backend, selection, now)
-    if backend.dialect.claims_in_one_statement and not lock_before_mark and replica is None:
+    in_one = backend.dialect.claims_in_one_statement and not selection.reads_other_rows
+    if in_one and not lock_before_mark and replica is None:
         return OneStatement(backend, selection, now)
     values = ClaimedValues(backend.roles)
     return TwoPhases(backend, _locks(backend, selection, now, replica=replica, known=values.names), values, now)
@@ -73,6 +75,18 @@ def _locks(
     known: Sequence[str] = (),
 ) -> LockStrategy:
     """How jobs are found and locked. `known`: names of columns that are not read, because the claim writes them."""
+    locks = _plain_locks(backend, selection, now, replica=replica, known=known)
+    return RecheckedLocks(backend, selection, locks) if selection.reads_other_rows else locks
+
+
+def _plain_locks(
+    backend: Backend,
+    selection: Selection,
+    now: sa.ColumnElement[Any],
+    *,
+    replica: Replica | None,
+    known: Sequence[str],
+) -> LockStrategy:
     if backend.user_table is not None:
         from claimjobs.claim.side_car import side_car_locks  # noqa: PLC0415
 

@@ -14,7 +14,7 @@ from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadPredicate, UnfitTable
 from claimjobs.statements.find import Selection
-from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of
+from claimjobs.table.predicates import OrderBy, Predicate, Where, order_of, predicates_of, read_other_rows
 from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
 
@@ -41,8 +41,10 @@ class Selector:
         in_regions = bool(self.region_order) and self.where is None and where is None
         order = self.region_order if in_regions else order_of(self.order_by, self.roles, self.dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
-        ready = sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *self.predicates(where))
-        return Selection(ready, order, batches=self.roles.batches, in_regions=in_regions)
+        predicates = self.predicates(where)
+        ready = sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *predicates)
+        elsewhere = read_other_rows(predicates, self.engine.dialect, self.dialect.lexis)
+        return Selection(ready, order, batches=self.roles.batches, in_regions=in_regions, reads_other_rows=elsewhere)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""

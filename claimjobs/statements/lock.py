@@ -55,6 +55,13 @@ def lock_those(roles: ColumnRoles, dialect: Dialect, predicates: Sequence[sa.Col
     return rows.order_by(*roles.key).with_for_update(of=roles.table)
 
 
+def still_ready(roles: ColumnRoles, dialect: Dialect, selection: Selection) -> sa.Select[Any]:
+    """Those of `keys`, which this transaction has locked, that are still ready: sent as a statement of its own, it sees
+    what was committed in other tables before the locks were taken.
+    """
+    return dialect.restrict_to_keys(sa.select(*roles.key).where(selection.ready), roles.key, roles.key_index)
+
+
 def free_ones(rows: sa.Select[Any], roles: ColumnRoles) -> sa.Select[Any]:
     """Lock these rows, without those that others have locked."""
     return rows.with_for_update(skip_locked=True, key_share=True, of=roles.table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import sqlalchemy as sa
 from sqlalchemy.ext.compiler import compiles
@@ -64,6 +64,19 @@ def _whole(whole: Whole, compiler: Any, **options: Any) -> str:
 def predicate(text: str | None) -> Written | None:
     """A text, SQL as after WHERE, for the parameter `where`."""
     return None if text is None else Written(text)
+
+
+SUBQUERY: Final = frozenset({"select", "table"})
+"""Words of which one is in every subquery: TABLE is a short form of SELECT, and else no word of an expression."""
+
+
+def read_other_rows(predicates: Sequence[Predicate], dialect: sa.Dialect, lexis: Lexis) -> bool:
+    """Whether a predicate has a subquery, so that it depends on other rows than that of the job.
+
+    The compiled text is read: a construct of the user's may write SQL that no element shows. What a function reads that
+    is stored in the database is not known.
+    """
+    return any(lexis.words(str(one.compile(dialect=dialect))) & SUBQUERY for one in predicates)
 
 
 def _written(given: Written, lexis: Lexis) -> sa.ColumnElement[Any]:

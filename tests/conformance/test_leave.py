@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from claimjobs.batch.still_due import MOST
 from claimjobs.errors import StillDue
 from claimjobs.options import HOLDS
 from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+from tests.conformance.test_contention import GATES, gate_closed, waits_at_the_gate
 
 META = sa.MetaData()
 RENTAL = sa.Table(
@@ -134,3 +137,35 @@ def test_it_needs_a_predicate_that_stays_the_same(backend: Backend) -> None:
 def test_a_side_car_knows_by_itself_what_is_done(backend: Backend) -> None:
     with pytest.raises(ValueError, match=r"on_done='leave' is not for a side-car.* leave it out"):
         queue_of(backend, "lease", side_car=True)
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "transaction": {"hold": "transaction"},
+    "rows": {"claims": "rows"},
+    "batches": {"claims": "batches"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_became_false_in_another_table_while_a_claim_ran_is_not_claimed(backend: Backend, kind: str) -> None:
+    """A handler makes a predicate over another table false: the rows of its jobs do not change."""
+    gate = GATES[backend.family].format(sa.make_url(backend.url).database)
+    backend.run("CREATE TABLE todo (job_id INTEGER PRIMARY KEY)")
+    where = sa.text(f"EXISTS (SELECT 1 FROM todo WHERE todo.job_id = jobs.id) AND {gate}")
+    queue = backend.queue(where=where, on_done="leave", **KINDS[kind])
+    queue.enqueue(jobs(3))
+    backend.run("INSERT INTO todo SELECT id FROM jobs")
+    found: list[list[str]] = []
+
+    def claim() -> None:
+        with queue.claim(5) as batch:
+            found.append(names(batch))
+            batch.release()
+
+    claiming = threading.Thread(target=claim)
+    with gate_closed(backend, gate):
+        claiming.start()
+        backend.wait_for(lambda: waits_at_the_gate(backend), "it has read a candidate", 120)
+        backend.run("DELETE FROM todo WHERE job_id = 1")
+    claiming.join(120)
+    assert found == [["0001", "0002"]]

@@ -79,3 +79,21 @@ def test_one_whole_expression(text: str, database: str) -> None:
 )
 def test_what_reaches_beyond_itself(text: str, database: str, said: str) -> None:
     assert said in str(DATABASES[database].flaw(text))
+
+
+WORDS = [
+    ("exists (SELECT 1 from todo)", ALL, {"exists", "select", "from", "todo"}),
+    ("d = 'select' and e = 1 /* table */", ALL, {"d", "and", "e"}),
+    ("id in (table todo) -- with", ALL, {"id", "in", "table", "todo"}),
+    ("`select` = 1 and json_table_id = 2", MY, {"and", "json_table_id"}),
+    ('"select" = 1 or d = $$ select $$', ("postgresql",), {"or", "d"}),
+    (r"d = '\' or (select 1) or e = '", MY, {"d", "or", "select", "e"}),
+]
+
+
+@pytest.mark.parametrize(("text", "databases", "words"), WORDS)
+def test_words_are_those_outside_strings_quoted_names_and_comments(
+    text: str, databases: tuple[str, ...], words: set[str]
+) -> None:
+    for name in databases:
+        assert DATABASES[name].words(text) == words
