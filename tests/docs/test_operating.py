@@ -43,8 +43,15 @@ def _for(backend: Backend, *, partitioned: bool = False) -> list[Block]:
 
 def _run(backend: Backend, block: Block) -> int:
     with backend.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        result = connection.execute(sa.text(block.text.strip().removesuffix(";")))
-        return len(result.all()) if result.returns_rows else int(result.rowcount)
+        return _run_in(connection, block)
+
+
+def _run_in(connection: sa.Connection, block: Block) -> int:
+    """How many rows the last statement of a block reached. What it sets in the session ends with it."""
+    connection.detach()
+    for statement in re.split(r";\n", block.text.strip().removesuffix(";")):
+        result = connection.execute(sa.text(statement))
+    return len(result.all()) if result.returns_rows else int(result.rowcount)
 
 
 def _first_with(words: str, among: list[Block]) -> Block:
@@ -98,6 +105,14 @@ def test_many_jobs_are_changed_past_those_that_are_locked(backend: Backend) -> N
     with backend.engine.begin() as other:
         other.execute(sa.text("SELECT id FROM jobs WHERE id = 1 FOR UPDATE"))
         assert _run(backend, _first_with("SKIP LOCKED", _for(backend))) == 4
+
+
+def test_a_chunk_locks_the_jobs_that_it_changes_and_no_others(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue([{"d": name, "e": ""} for name in ("newsletter", "other") * 5])
+    with backend.engine.connect() as connection, connection.begin():
+        assert _run_in(connection, _first_with("LIMIT 1000", _for(backend))) == 5
+        assert backend.locked() == 5
 
 
 def test_a_partition_is_dropped_and_jobs_of_others_go_on(backend: Backend) -> None:
