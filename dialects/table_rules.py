@@ -44,6 +44,10 @@ class TableRules:
         """The column for which SQLAlchemy cannot read this table, and its type; None: it is not known."""
         return None
 
+    def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        """The names of indexes of this table that no statement can use, although they are there."""
+        raise NotImplementedError
+
     def emptied_by_crash(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         """The parts of this table, or itself, that the server empties after a crash, each with the next step: SQL."""
         return ()

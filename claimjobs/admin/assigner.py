@@ -18,7 +18,7 @@ from claimjobs.claim.row_reader import JobReader
 from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive, OtherIndex
 from claimjobs.job import Job
 from claimjobs.statements import assign as statements
@@ -235,8 +235,10 @@ def index_over(connection: sa.Connection, columns: Sequence[Column]) -> str | No
     inspector = sa.inspect(connection)
     if set(inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]) == names:
         return None
+    unused = dialect_of(connection).table_rules.unused_indexes(connection, table)
     for index in inspector.get_indexes(table.name, schema=table.schema):
-        if index["unique"] and set(index["column_names"]) == names and _is_whole(index):
+        fits = index["unique"] and set(index["column_names"]) == names and _is_whole(index)
+        if fits and index["name"] not in unused:
             return index["name"]
     raise NotExclusive(table.fullname, [column.name for column in columns], quote_of(connection))
 

@@ -28,11 +28,15 @@ class KeyUnfit(UnfitTable):
 
 
 class KeyNotIndexed(UnfitTable):
-    """No index begins with the columns of the key, so each claim would read, or lock, the whole table."""
+    """No index begins with the columns of the key, so each claim would read, or lock, the whole table.
 
-    def __init__(self, table: str, columns: list[str], quote: Quote = str) -> None:
+    `unused`: indexes that do, but that no statement can use: they are invisible, ignored or invalid.
+    """
+
+    def __init__(self, table: str, columns: list[str], quote: Quote = str, unused: Sequence[str] = ()) -> None:
+        which = f" that statements can use (not {', '.join(unused)}, which is invisible, ignored or invalid)"
         super().__init__(
-            f"no index of table {table!r} begins with its key, {', '.join(columns)}: "
+            f"no index of table {table!r}{which if unused else ''} begins with its key, {', '.join(columns)}: "
             f"{unique_index(table, columns, quote)}"
         )
 

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.sql import operators
 from sqlalchemy.sql.elements import quoted_name
 
-from claimjobs.dialects import dialect_named_by
+from claimjobs.dialects import dialect_of
 from claimjobs.table.ddl import text
 from claimjobs.table.roles import ColumnRoles, is_whole
 from claimjobs.table.short_names import fitting
@@ -50,13 +50,20 @@ def _index(roles: ColumnRoles, falling: Mapping[str, bool]) -> sa.Index:
 
 
 def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any]]:
-    """The indexes of a table in the database. `column_names` are all columns by which an index is sorted."""
-    inspector = sa.inspect(connection)
-    found = inspector.get_indexes(table.name, schema=table.schema)
+    """The indexes of a table in the database. `column_names` are all columns by which an index is sorted.
+
+    Of an index that no statement can use there is only the name.
+    """
+    inspector, dialect = sa.inspect(connection), dialect_of(connection)
+    found: list[Any] = [*inspector.get_indexes(table.name, schema=table.schema)]
+    unused = dialect.table_rules.unused_indexes(connection, table)
     key: list[str] = []
-    if dialect_named_by(connection).indexes_end_in_the_key:
+    if dialect.indexes_end_in_the_key:
         key = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
-    return [{**index, "column_names": list(dict.fromkeys((*index["column_names"], *key)))} for index in found]
+    names = {index["name"] for index in found}
+    found += [{"name": name, "column_names": []} for name in unused if name not in names]
+    columns = [() if index["name"] in unused else (*index["column_names"], *key) for index in found]
+    return [{**index, "column_names": list(dict.fromkeys(one))} for index, one in zip(found, columns, strict=True)]
 
 
 def region_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Column[Any]]:

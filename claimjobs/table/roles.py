@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import dialect_of
 from claimjobs.errors import (
     ColumnMissing,
     KeyNotIndexed,
@@ -243,11 +244,17 @@ def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = F
     primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
     if set(primary[: None if unique else len(names)]) == names:
         return None
+    fit: list[str] = []
     for index in inspector.get_indexes(table.name, schema=table.schema):
         columns = index["column_names"] if unique else index["column_names"][: len(names)]
         if set(columns) == names and index["name"] and is_whole(index) and (index["unique"] or not unique):
-            return index["name"]
-    raise KeyNotIndexed(table.fullname, [column.name for column in roles.key], quote_of(connection))
+            fit.append(index["name"])
+    unused = dialect_of(connection).table_rules.unused_indexes(connection, table)
+    used = [name for name in fit if name not in unused]
+    if not used:
+        key = [column.name for column in roles.key]
+        raise KeyNotIndexed(table.fullname, key, quote_of(connection), unused=fit)
+    return used[0]
 
 
 def quote_of(connection: sa.Connection) -> Quote:

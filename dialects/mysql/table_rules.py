@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
@@ -71,6 +71,16 @@ class MySQLTableRules(TableRules):
         known: Any = connection.dialect
         return next(((row[0], row[1]) for row in found if row[2] not in known.ischema_names), None)
 
+    unused: ClassVar[str] = "is_visible = 'NO'"
+
+    def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        # FORCE INDEX with an invisible one is error 1176.
+        found = sa.text(
+            "SELECT DISTINCT index_name FROM information_schema.statistics "  # noqa: S608
+            f"WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND {self.unused}"
+        )
+        return connection.scalars(found, {"schema": table.schema, "name": table.name}).all()
+
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         parts = connection.execute(_PARTITIONS, {"schema": table.schema, "name": table.name}).all()
         expressions = [expression for row in parts for expression in row if expression]
@@ -83,6 +93,7 @@ class MySQLTableRules(TableRules):
 
 
 class MariaDBTableRules(MySQLTableRules):
+    unused = "ignored = 'YES'"
     # Its JSON_TABLE has no ENUM, and changes the bits of a BIT; a text would not find a row through the index.
     inexact_types = (*MySQLTableRules.inexact_types, sa.Enum, mysql.BIT)
 

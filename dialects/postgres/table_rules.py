@@ -26,6 +26,10 @@ _CHILD: Final = sa.text(
     "SELECT min(inhrelid::regclass::text) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
     "WHERE inhparent = to_regclass(:name) AND relkind <> 'p'"
 )
+_INVALID: Final = sa.text(
+    "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
+    "WHERE indrelid = to_regclass(:name) AND NOT indisvalid"
+)
 _KINDS: Final = {"v": "a view", "m": "a materialized view", "f": "a foreign table, or has a partition that is one"}
 _PARTITIONED_BY: Final = sa.text(
     "SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrelid AND attnum = ANY(partattrs) "
@@ -51,6 +55,10 @@ class PostgresTableRules(TableRules):
         if found.kind not in _KINDS:
             return None if found.rule is None else _refused_for_rule(found.rule, name)
         return f"is {_KINDS[found.kind]}, whose rows cannot be locked", "name the table that it reads"
+
+    def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
+        # CREATE INDEX CONCURRENTLY that failed leaves one behind.
+        return connection.scalars(_INVALID, {"name": PREPARER.format_table(table)}).all()
 
     def emptied_by_crash(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         found = connection.scalars(_UNLOGGED, {"name": PREPARER.format_table(table)})
