@@ -10,6 +10,12 @@ TIMED_OUT: Final = "statement timeout"
 STALE_PLAN: Final = "prepared statement"
 """The kind of an error of a statement that must be prepared again."""
 
+INTERRUPTED: Final = "interrupted"
+"""The kind of an error after which a statement was ended from outside, or by a function that says so."""
+
+BY_THE_WORK: Final = frozenset({TIMED_OUT, INTERRUPTED})
+"""Kinds that may pass, and that a single row may cause each time: a trigger may be slow, or raise them itself."""
+
 READ_ONLY: Final = "read only"
 """The kind of an error that refuses every write, whatever it writes."""
 
@@ -51,6 +57,20 @@ class ErrorCodes:
     def refuses_row(self, error: BaseException) -> bool:
         """Whether a write failed because of the values of a row, so that another row may be written."""
         return self.code(error) in self.bad_row
+
+    def may_be_of_a_row(self, error: BaseException) -> bool:
+        """Whether a single row may be the cause why a write failed: each error that is no conflict and no outage.
+
+        Its code does not say it. A trigger may raise any code for one row, or end in the error of another table.
+        """
+        if self.broken_kind(error):
+            return False
+        kind = self.transient_kind(error)
+        return kind is None or kind in BY_THE_WORK
+
+    def denied_table(self, error: BaseException) -> str | None:
+        """The name, without its schema, of the table that the account may not use; None for every other error."""
+        return None
 
     def refusing_index(self, error: BaseException) -> str | None:
         """The unique index that an error of `duplicate` is about; None if the error does not name it."""

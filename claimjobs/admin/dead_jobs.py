@@ -128,6 +128,8 @@ class DeadJobs:
                         done += self._write_keys(connector, statement, lock, some)
                     except sa.exc.DBAPIError as error:
                         parts.refuse(some, error)
+                if parts.refused_all is not None:
+                    raise parts.refused_all
         if refused:
             raise RowsRefused(self._roles.name, what, refused, done)
         return done

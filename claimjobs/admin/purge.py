@@ -79,6 +79,8 @@ class Purge:
                     deleted += self._delete_keys(delete, lock, keys)
                 except sa.exc.DBAPIError as error:
                     parts.refuse(keys, error)
+            if parts.refused_all is not None:
+                raise parts.refused_all
             if len(found) < AT_ONCE:
                 break
             after = tuple(found[-1])

@@ -1,12 +1,15 @@
 """SettleWithRefusals: each settle by a lease. If the database refuses or swallows an outcome, the others are settled.
 
-A constraint, a trigger or a foreign key refuses a row with an error: the settle is halved until such a row is alone. A
-trigger or a rule can also swallow a write without an error: then this owner still holds the job.
+A constraint, a trigger or a foreign key refuses a row with an error of any kind: whatever is no conflict and no outage
+is halved until such a row is alone. A trigger or a rule can also swallow a write without an error: then this owner
+still holds the job. If it is the text of an error that is refused, the job fails with less of it.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 import sqlalchemy as sa
@@ -14,13 +17,21 @@ import sqlalchemy as sa
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
+from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import WriteSwallowed
+from claimjobs.errors import StatementTimedOut, WriteSwallowed
 from claimjobs.job import claim_of, key_of
 from claimjobs.options import Retry
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
+
+REFUSALS: Final = (sa.exc.StatementError, StatementTimedOut, UnicodeError, WriteSwallowed)
+"""What a write may raise for a row of it. UnicodeError is a driver's own, if its encoding has no such character."""
+
+SHORTER: Final = (600, 150)
+"""Characters of an error that are stored if the whole is refused: by an index, which holds some 2,700 bytes, or by a
+column that holds less than its type says. Then it is stored as ASCII, and then not at all."""
 
 SWALLOWED: Final = (
     "the database wrote nothing into its row: a trigger or a rule swallows the write, or its key is unequal"
@@ -49,13 +60,14 @@ class SettleWithRefusals:
     def settle(self, owner: int, outcomes: Outcomes) -> Unsettled:
         """Write outcomes, and change those in `outcomes` that become failures."""
         refused: dict[Key, str] = {}
-        try:
-            unwritten = self._settler.settle(self._connector, owner, outcomes)
-        except (sa.exc.DBAPIError, WriteSwallowed) as error:
-            parts = WriteInHalves((), self._dialect, refused)
-            parts.refuse(outcomes.keys(), error)
-            unwritten = self._settle_parts(parts, owner, outcomes)
-        return self.follow(owner, outcomes, unwritten, refused=refused)
+        parts = WriteInHalves(outcomes.keys(), self._dialect, refused, table=self._roles.table.name)
+        unwritten = self._settle_parts(parts, owner, outcomes)
+        given = replace(outcomes.only(set(refused)), batch=outcomes.batch, losses=outcomes.losses) if refused else None
+        unsettled = self.follow(owner, outcomes, unwritten, refused=refused)
+        if given is not None and parts.refused_all is not None and len(unsettled.stuck) >= len(given):
+            outcomes.become(given)
+            raise parts.refused_all  # nor can any failure be recorded: it is not about the rows
+        return unsettled
 
     def follow(
         self,
@@ -81,11 +93,26 @@ class SettleWithRefusals:
         """Settle part by part. Returns the keys of the rows that were not written."""
         unwritten: set[Key] = set()
         for keys in parts:
+            part = outcomes if len(keys) == len(outcomes) else outcomes.only(set(keys))
             try:
-                unwritten |= self._settler.settle(self._connector, owner, outcomes.only(set(keys)))
-            except (sa.exc.DBAPIError, WriteSwallowed) as error:
+                unwritten |= self._settle_with_less_text(owner, part)
+            except REFUSALS as error:
                 parts.refuse(keys, error)
         return unwritten
+
+    def _settle_with_less_text(self, owner: int, part: Outcomes) -> set[Key]:
+        """Write outcomes. If a single failed job is refused, less and less of its error is written."""
+        try:
+            return self._settler.settle(self._connector, owner, part)
+        except REFUSALS as error:
+            if len(part) > 1 or not is_of_a_row(error, self._dialect):
+                raise
+            for less in with_less_text(part):
+                try:
+                    return self._settler.settle(self._connector, owner, less)
+                except REFUSALS as again:
+                    raise_unless_of_a_row(again, self._dialect)
+            raise
 
     def _still_held(self, owner: int, keys: set[Key]) -> set[Key]:
         """The keys that the owner holds. They are compared in Python: SQL may not find a row by its key."""
@@ -101,7 +128,7 @@ class SettleWithRefusals:
         """
         failed = self._failures(outcomes, refused, once)
         again: dict[Key, str] = {}
-        parts = WriteInHalves(failed.keys(), self._dialect, again)
+        parts = WriteInHalves(failed.keys(), self._dialect, again, table=self._roles.table.name)
         unwritten = self._settle_parts(parts, owner, failed)
         again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
         written = failed.only(set(failed.errors) - set(again))
@@ -132,7 +159,7 @@ class IsolatingSettle:
     def __init__(self, backend: Backend, settler: Settler, retry: Retry, outcomes: Outcomes) -> None:
         self.written = outcomes
         """The outcomes that were written."""
-        self.refused: sa.exc.DBAPIError | None = None
+        self.refused: Exception | None = None
         """The error because of which other outcomes were written than were given."""
         self.was_refused = False
         """Whether the database refused a row."""
@@ -140,21 +167,69 @@ class IsolatingSettle:
         self._roles, self._dialect = backend.roles, backend.dialect
 
     def write(self, connection: sa.Connection, *, whole: sa.NestedTransaction | None, with_savepoint: bool) -> None:
-        """Write the outcomes. `whole`: a savepoint from before all writes. `with_savepoint`: make one if it is None."""
-        savepoint = whole or (connection.begin_nested() if with_savepoint else None)
+        """Write the outcomes. `whole`: a savepoint from before all writes of the batch.
+
+        `with_savepoint`: make one before the settle, so that it can be written again without what is refused.
+        """
+        with_savepoint = with_savepoint or bool(self.written.errors)  # a text may be refused
         try:
-            self._settler.write_locked(connection, None, self.written)
-        except sa.exc.DBAPIError as error:
-            self.was_refused = self._dialect.errors.refuses_row(error)
-            instead = isolating(self.written, reason(error), self._roles, self._retry)
-            if not self.was_refused or savepoint is None or instead is None:
+            self._write(connection, self.written, with_savepoint=with_savepoint)
+        except WriteSwallowed:
+            raise  # not known of which job
+        except REFUSALS as error:
+            self.was_refused = is_of_a_row(error, self._dialect)
+            if not self.was_refused or not (with_savepoint or whole is not None):
                 raise
-            savepoint.rollback()
-            self._settler.write_locked(connection, None, instead)
-            self.written, self.refused = instead, error
-        else:
-            if savepoint is not None:
-                savepoint.commit()
+            if not (with_savepoint and self._wrote_with_less_text(connection, self.written)):
+                self._isolate(connection, error, whole)
+                return
+        if whole is not None:
+            whole.commit()
+
+    def _write(self, connection: sa.Connection, outcomes: Outcomes, *, with_savepoint: bool = True) -> None:
+        with savepoint(connection) if with_savepoint else contextlib.nullcontext():
+            self._settler.write_locked(connection, None, outcomes)
+
+    def _wrote_with_less_text(self, connection: sa.Connection, outcomes: Outcomes) -> bool:
+        """Write the outcomes with less and less of their errors; return whether that was possible."""
+        for less in with_less_text(outcomes):
+            try:
+                self._write(connection, less)
+            except REFUSALS as error:
+                raise_unless_of_a_row(error, self._dialect)
+            else:
+                return True
+        return False
+
+    def _isolate(self, connection: sa.Connection, error: Exception, whole: sa.NestedTransaction | None) -> None:
+        """Undo the batch, and write other outcomes. Raises the error if that is not possible."""
+        instead = isolating(self.written, reason(error), self._roles, self._retry)
+        if instead is None:
+            raise error
+        if whole is not None:
+            whole.rollback()
+        try:
+            self._write(connection, instead)
+        except REFUSALS as again:
+            if not (is_of_a_row(again, self._dialect) and self._wrote_with_less_text(connection, instead)):
+                raise
+        self.written, self.refused = instead, error
+
+
+def with_less_text(outcomes: Outcomes) -> Iterator[Outcomes]:
+    """The same outcomes with less and less of the texts of their errors; at last without them."""
+    if not outcomes.errors:
+        return
+    texts = dict(outcomes.errors)
+    for longest in SHORTER:
+        shorter = {key: text if len(text) <= longest else text[: longest - 1] + "…" for key, text in texts.items()}
+        if shorter != texts:
+            texts = shorter
+            yield replace(outcomes, errors=texts)
+    plain = {key: text.encode("ascii", "backslashreplace").decode()[: SHORTER[-1]] for key, text in texts.items()}
+    if plain != texts:
+        yield replace(outcomes, errors=plain)
+    yield replace(outcomes, stores_texts=False)
 
 
 def isolating(outcomes: Outcomes, why: str, roles: ColumnRoles, retry: Retry) -> Outcomes | None:
@@ -176,7 +251,13 @@ def isolating(outcomes: Outcomes, why: str, roles: ColumnRoles, retry: Retry) ->
 
 def is_of_a_row(error: Exception, dialect: Dialect) -> bool:
     """Whether a single row may be the cause why a write was refused or swallowed."""
-    return isinstance(error, WriteSwallowed) or dialect.errors.refuses_row(error)
+    return not isinstance(error, sa.exc.DBAPIError) or dialect.errors.may_be_of_a_row(error)
+
+
+def raise_unless_of_a_row(error: Exception, dialect: Dialect) -> None:
+    """Raise an error of which no single row is the cause."""
+    if not is_of_a_row(error, dialect):
+        raise error
 
 
 class WriteInHalves:
@@ -185,20 +266,40 @@ class WriteInHalves:
     `for keys in parts:` write them, and call `refuse` where the database refuses that.
     """
 
-    def __init__(self, keys: Sequence[Key], dialect: Dialect, refused: dict[Key, str]) -> None:
-        """`refused` collects the keys that were refused alone, with the reason."""
+    def __init__(
+        self, keys: Sequence[Key], dialect: Dialect, refused: dict[Key, str], *, table: str | None = None
+    ) -> None:
+        """`refused` collects the keys that were refused alone, with the reason.
+
+        `table`: the name of the table. If the account may not write it, that is not about single rows.
+        """
         self._dialect = dialect
         self._refused = refused
+        self._table = table
         self._parts = [keys] if keys else []
+        self._is_written = False
+        self._error: Exception | None = None
 
     def __iter__(self) -> Iterator[Sequence[Key]]:
         while self._parts:
+            self._is_written, before = True, self._is_written
             yield self._parts.pop()
+            self._is_written = self._is_written or before
+
+    @property
+    def refused_all(self) -> Exception | None:
+        """The error by which the keys were refused, if none was written, and the error does not say that it is about a
+        row."""
+        error = self._error
+        certain = not isinstance(error, sa.exc.DBAPIError) or self._dialect.errors.refuses_row(error)
+        return None if self._is_written or certain else error
 
     def refuse(self, keys: Sequence[Key], error: Exception) -> None:
         """These keys were refused: their halves are next. Raises an error that is not about single rows."""
-        if not is_of_a_row(error, self._dialect):
+        raise_unless_of_a_row(error, self._dialect)
+        if self._table is not None and self._dialect.errors.denied_table(error) == self._table:
             raise error
+        self._is_written, self._error = False, error
         if len(keys) == 1:
             self._refused[keys[0]] = SWALLOWED if isinstance(error, WriteSwallowed) else reason(error)
         else:

@@ -56,6 +56,8 @@ class Outcomes:
     """Jobs of `retried` and `dead` that failed only because they were alone when an error named no job."""
     errors: dict[Key, str] = field(default_factory=dict)
     """The error of each job of `retried`, `dead` and `suspects`."""
+    stores_texts: bool = True
+    """Whether the errors are written. Their column may refuse every text."""
     raised: dict[Key, BaseException] = field(default_factory=dict)
     """The exception behind an error of `retried` and `dead`, where there is one."""
     jobs: Mapping[Key, Job] = field(default_factory=dict)
@@ -130,6 +132,7 @@ class Outcomes:
             group_size=self.group_size or len(self.suspects),
             isolated=self.isolated & held,
             errors={key: error for key, error in self.errors.items() if key in held},
+            stores_texts=self.stores_texts,
             raised={key: error for key, error in self.raised.items() if key in held},
             jobs=self.jobs,
         )
@@ -197,12 +200,13 @@ class Settler:
         These are jobs that `me` no longer held, and jobs whose write was swallowed (see `batch.refusals`). To write
         outcomes twice does no harm.
         """
+        divisible = len(outcomes) > 1
         try:
-            for attempt in connector.attempts(patience):
+            for attempt in connector.attempts(patience, divisible=divisible):
                 with attempt as connection:
                     unwritten = self.settle_in(connection, me, outcomes)
         except SomeLost:
-            for attempt in connector.attempts(patience):
+            for attempt in connector.attempts(patience, divisible=divisible):
                 with attempt as connection:
                     unwritten = self._lock_then_write(connection, me, outcomes)
         return unwritten
@@ -372,15 +376,16 @@ class Settler:
     def _failures(self, outcomes: Outcomes) -> Iterator[SettleStatement]:
         if self._note is not None:
             yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
+        texts = outcomes.errors if outcomes.stores_texts else {}
         for keys in _cut(outcomes.retried, FEW):
-            waits, errors = _of(keys, outcomes.retried), _of(keys, outcomes.errors)
+            waits, errors = _of(keys, outcomes.retried), _of(keys, texts)
             retry = statements.retry(self._target, self._now, errors=errors, delays=waits, isolated=outcomes.isolated)
             yield CompiledStatement(retry), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.dead, FEW):
-            dead = statements.mark_dead(self._target, self._now, _of(keys, outcomes.errors))
+            dead = statements.mark_dead(self._target, self._now, _of(keys, texts))
             yield CompiledStatement(dead), {"claimjobs_keys": keys}
         for keys in _cut(outcomes.suspects, FEW):
-            waits, errors = _of(keys, outcomes.suspects), _of(keys, outcomes.errors)
+            waits, errors = _of(keys, outcomes.suspects), _of(keys, texts)
             suspect = statements.suspect(self._target, self._now, errors=errors, delays=waits)
             group_size = outcomes.group_size or len(outcomes.suspects)
             yield CompiledStatement(suspect), {"claimjobs_keys": keys, "claimjobs_group_size": group_size}
@@ -398,8 +403,8 @@ def batch_parameters(owner: int, outcomes: Outcomes) -> dict[str, Any]:
 
 
 def _of(keys: list[Key], values: Mapping[Key, Value]) -> dict[Key, Value]:
-    """The values of these keys."""
-    return {key: values[key] for key in keys}
+    """The values of these keys, if there are any."""
+    return {key: values[key] for key in keys} if values else {}
 
 
 def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:

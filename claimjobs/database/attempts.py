@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from types import TracebackType
@@ -23,6 +24,8 @@ the losers of a deadlock try again at different times."""
 FIRST_AMONG_PRIMARIES: Final = 0.1
 """The first pause on one of several primaries. A transaction is refused there before its server has applied what
 another one has committed: at once it would often be refused again."""
+DOUBTFUL: Final = 5
+"""Attempts at work that can be divided, which end in an error that one of its rows may cause each time."""
 
 
 class Attempts:
@@ -39,11 +42,14 @@ class Attempts:
         unless: Control | None,
         *,
         autocommit: bool,
+        divisible: bool = False,
     ) -> None:
+        """`divisible`: the caller divides work that fails. An error that the work itself may cause is raised soon."""
         self._connector = connector
         self._patience = patience
         self._unless = unless
         self._autocommit = autocommit
+        self._doubts_left = DOUBTFUL if divisible else math.inf
         self._succeeded = False
         self._failed_since: float | None = None
         self.failures = 0
@@ -92,7 +98,8 @@ class Attempts:
         now = time.monotonic()
         if self._failed_since is None:
             self._failed_since = now
-        is_over = now >= self._connector.deadline(self._failed_since, self._patience)
+        self._doubts_left -= self._connector.may_be_of_a_row(error)
+        is_over = now >= self._connector.deadline(self._failed_since, self._patience) or self._doubts_left <= 0
         if is_over or (self._unless is not None and self._unless.stopping):
             self._connector.raise_in_words(error)
             return False

@@ -138,6 +138,7 @@ class Connector:
         *,
         unless: Control | None = None,
         autocommit: bool = False,
+        divisible: bool = False,
     ) -> Attempts:
         """The attempts of one transaction: `for attempt in connector.attempts(): with attempt as connection: ...`
 
@@ -147,11 +148,13 @@ class Connector:
         time is over, the error is raised as SQLAlchemy raises it, or as ServerUnreachable, ReadOnly or
         StatementTimedOut.
 
-        There is no further attempt when `unless` is stopping. `autocommit`: the work is a single statement. It is sent
+        There is no further attempt when `unless` is stopping. `divisible`: the caller divides work that fails, so an
+        error that the work itself may cause (a statement that takes too long) is raised after a few attempts.
+        `autocommit`: the work is a single statement. It is sent
         without BEGIN and COMMIT if the session is ours.
         """
         patience = self._liveness.patience if patience is None else patience
-        return Attempts(self, patience, unless, autocommit=autocommit)
+        return Attempts(self, patience, unless, autocommit=autocommit, divisible=divisible)
 
     def place_among_primaries(self) -> tuple[int, int]:
         """The number of its server among several primaries, from 0, and how many there are now. One attempt is made."""
@@ -374,6 +377,10 @@ class Connector:
     def is_passing(self, error: BaseException) -> bool:
         """Whether another attempt may succeed after this error."""
         return self._kind(error) is not None
+
+    def may_be_of_a_row(self, error: BaseException) -> bool:
+        """Whether a single row of the work may be the cause of this error."""
+        return isinstance(error, sa.exc.DBAPIError) and self._dialect.errors.may_be_of_a_row(error)
 
     def note(self, error: BaseException) -> None:
         """Count a failed attempt by its kind, whether or not another one follows; log the first of an outage."""

@@ -231,7 +231,7 @@ class LeaseHold(Hold):
             autocommit = way.needs_no_transaction(outcomes)
             try:
                 request = self._next_request(self._connector, size, plan)
-                for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit):
+                for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit, divisible=True):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
                         if attempt.failures:
@@ -240,7 +240,8 @@ class LeaseHold(Hold):
                             connection, me, request, owner=owner, outcomes=outcomes
                         )
             except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-                if self._control.stopping and self._connector.is_passing(error):
+                passes = self._connector.is_passing(error) and not self._connector.may_be_of_a_row(error)
+                if self._control.stopping and passes:
                     raise  # after `stop` a lease is enough
                 # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
                 unsettled, following = self._settling.settle(owner, outcomes), NOTHING

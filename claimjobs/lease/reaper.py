@@ -7,6 +7,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.open_jobs import OpenJobs
-from claimjobs.batch.refusals import SWALLOWED, WriteInHalves
+from claimjobs.batch.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.row_reader import RowReader
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -23,7 +24,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
-from claimjobs.errors import ClaimjobsError, StatementTimedOut, WriteSwallowed
+from claimjobs.errors import ClaimjobsError, StatementTimedOut
 from claimjobs.job import Job, claim_of, key_of
 from claimjobs.key_text import key_in_message
 from claimjobs.lease.owner import END_OF_SESSION
@@ -288,9 +289,8 @@ class Reaper:
         parts = WriteInHalves(keys, self._backend.dialect, refused)
         for some in parts:
             try:
-                with savepoint(connection):
-                    short |= self._settler.reclaim(connection, owner, outcomes.only(set(some)))
-            except (sa.exc.DBAPIError, WriteSwallowed) as error:
+                short |= self._reclaim_some(connection, owner, outcomes.only(set(some)))
+            except REFUSALS as error:
                 parts.refuse(some, error)
         # Compared in Python: where a key is unequal to itself, SQL finds no row by it.
         left = {key_of(row) for row in connection.execute(self._held, {"claimjobs_me": owner})} if short else set()
@@ -303,6 +303,17 @@ class Reaper:
                 "owner %d is dead, and job %s cannot be reclaimed: %s", owner, key_in_message(key), why, extra=fields
             )
         return len(stuck)
+
+    def _reclaim_some(self, connection: sa.Connection, owner: int, some: Outcomes) -> set[Key]:
+        """Reclaim jobs. If a single one is refused, because its column holds no such text, its error is not written."""
+        try:
+            with savepoint(connection):
+                return self._settler.reclaim(connection, owner, some)
+        except REFUSALS as error:
+            if len(some) > 1 or not some.errors or not is_of_a_row(error, self._backend.dialect):
+                raise
+            with savepoint(connection):
+                return self._settler.reclaim(connection, owner, replace(some, stores_texts=False))
 
     def _may_declare(self, connection: sa.Connection, owner: int, last_beat: datetime | None) -> bool:
         """Lock the owner's row and its open batches; return whether it may be declared dead.

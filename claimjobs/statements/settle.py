@@ -79,7 +79,7 @@ def retry(
     wait = target.dialect.later(now, _by_key(roles, delays, sa.Float()))
     values = {**_disowned(roles, UNCLAIMED), run_at: wait, **_failure(roles, errors)}
     if isolated and roles.suspect is not None:
-        marks = {key: int(key in isolated) for key in errors}
+        marks = {key: int(key in isolated) for key in delays}
         values[roles.suspect] = _by_key(roles, marks, sa.Integer())
     return _guarded(sa.update(roles.table).values(values), target)
 
@@ -100,9 +100,7 @@ def suspect(
     values = {**_disowned(roles, UNCLAIMED), mark: sa.bindparam("claimjobs_group_size", type_=sa.Integer)}
     if roles.run_at is not None:
         values[roles.run_at] = target.dialect.later(now, _by_key(roles, delays, sa.Float()))
-    if roles.last_error is not None:
-        values[roles.last_error] = _by_key(roles, errors, sa.Text())
-    return _guarded(sa.update(roles.table).values(values), target)
+    return _guarded(sa.update(roles.table).values(values | _texts(roles, errors)), target)
 
 
 def mark_dead(target: SettleGuard, now: sa.ColumnElement[Any], errors: Mapping[Key, str]) -> sa.Update:
@@ -153,9 +151,12 @@ def _failure(roles: ColumnRoles, errors: Mapping[Key, str]) -> dict[Any, Any]:
     values: dict[Any, Any] = {} if roles.attempts is None else {roles.attempts: counted(roles.attempts) + 1}
     if roles.suspect is not None:
         values[roles.suspect] = 0
-    if roles.last_error is not None:
-        values[roles.last_error] = _by_key(roles, errors, sa.Text())
-    return values
+    return values | _texts(roles, errors)
+
+
+def _texts(roles: ColumnRoles, errors: Mapping[Key, str]) -> dict[Any, Any]:
+    """The texts of the errors. Without any the column stays as it is, because it refuses every text."""
+    return {roles.last_error: _by_key(roles, errors, sa.Text())} if roles.last_error is not None and errors else {}
 
 
 def _by_key(roles: ColumnRoles, values: Mapping[Key, Any], type_: sa.types.TypeEngine[Any]) -> sa.ColumnElement[Any]:

@@ -23,6 +23,7 @@ from claimjobs.errors import (
 from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
 from claimjobs.table.job_state import Column, State
+from claimjobs.table.value_ranges import cut
 
 REQUIRED: Final = ("status", "owner_id")
 """Columns that a table without a map of its columns must have."""
@@ -133,10 +134,8 @@ class ColumnRoles:
             raise StateMissing(self.name, self.status.name, state, purpose)
 
     def kept_of(self, error: str) -> str:
-        """An error, cut to the length of its column."""
-        holds = None if self.last_error is None else getattr(self.last_error.type, "length", None)
-        longest = min(holds or LONGEST_ERROR, LONGEST_ERROR)
-        return error if len(error) <= longest else error[: longest - 1] + "…"
+        """An error, cut to what its column holds, as far as its type says it."""
+        return error if self.last_error is None else cut(error, LONGEST_ERROR, self.last_error.type)
 
     @property
     def can_retry(self) -> bool:

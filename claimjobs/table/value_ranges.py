@@ -1,4 +1,4 @@
-"""Ranges: finds the value that a column cannot hold. Some databases say only that one of them is too large."""
+"""Ranges: what a column can hold. Some databases say only that one of the values of a row is too large."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ _BITS: Final = {
     "integer": 32,
 }
 """Bits of whole numbers, by the names of types of databases and of SQLAlchemy; other types have 64."""
+
+
+_BYTES: Final = {"TINYTEXT": 255, "TINYBLOB": 255}
+"""What types hold whose length is part of their name."""
 
 
 def culprit(row: Mapping[str, Any], table: sa.Table) -> str | None:
@@ -49,6 +53,19 @@ def integer_range(type_: sa.Integer) -> tuple[int, int]:
     """The smallest and the largest value of a column of this type."""
     bits = _BITS.get(type_.__visit_name__, 64)
     return (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def cut(text: str, longest: int, type_: sa.types.TypeEngine[Any]) -> str:
+    """A text of at most so many characters, and no longer than a column of this type holds."""
+    holds = _BYTES.get(type_.__visit_name__)
+    if isinstance(type_, sa.types._Binary):
+        holds = type_.length
+    elif length := getattr(type_, "length", None):
+        longest = min(longest, length)
+    kept = text if len(text) <= longest else text[: longest - 1] + "…"
+    if holds is None or len(kept.encode()) <= holds:
+        return kept
+    return kept.encode()[: max(0, holds - len("…".encode()))].decode(errors="ignore") + "…"
 
 
 def _whole(type_: sa.Integer, value: int) -> str | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import READ_ONLY, ErrorCodes
+from claimjobs.dialects.error_codes import INTERRUPTED, READ_ONLY, ErrorCodes
 
-INTERRUPTED: Final = 1317
+KILLED: Final = 1317
+"""KILL QUERY ended the statement."""
 UNREACHABLE: Final = 2003
 """No server answers at an address."""
 NO_WRITES: Final = "is read-only"
 """What `Hosts` says of a server that it passes over."""
 _TOO_BIG: Final = 1104
 """The planner expects to examine more than max_join_size rows."""
+_DENIED: Final = frozenset({1142, 1143})
+"""The account lacks a right on a table, or on a column of it."""
 _UNKNOWN, _MULTI = 1105, "An error occurred in multi-table"
 _AN_OPTION: Final = 1290
 """An option of the server forbids this statement: `--read-only`, but also `--secure-file-priv` and others."""
@@ -26,7 +29,7 @@ class MySQLErrors(ErrorCodes):
         3572: "lock timeout",  # NOWAIT met a lock
         3101: "serialization",  # a group refused the commit at certification
         1180: "serialization",  # the commit reports the same refusal
-        INTERRUPTED: "interrupted",  # KILL QUERY; see `code`
+        KILLED: INTERRUPTED,  # KILL QUERY; see `code`
         1021: "disk full",
         1114: "disk full",
         # TiDB's: it says that the transaction, or the write, may be tried again (docs.pingcap.com, "Error Codes and
@@ -74,7 +77,7 @@ class MySQLErrors(ErrorCodes):
             return None
         # KILL QUERY during a DELETE of joined rows raises an error without a number of its own.
         interrupted = original.args[0] == _UNKNOWN and any(_MULTI in str(part) for part in original.args[1:])
-        return INTERRUPTED if interrupted else original.args[0]
+        return KILLED if interrupted else original.args[0]
 
     def broken_kind(self, error: BaseException) -> str | None:
         kind = super().broken_kind(error)
@@ -89,6 +92,12 @@ class MySQLErrors(ErrorCodes):
         if self.code(error) != _TOO_BIG:
             return None
         return "sql_big_selects = 0 and a low max_join_size", "SET SESSION sql_big_selects = 1"
+
+    def denied_table(self, error: BaseException) -> str | None:
+        found = re.search(
+            r" for table [`']?(?:[^`']*\.)?[`']?([^`']+)[`']", str(getattr(error, "orig", error).args[-1])
+        )
+        return found[1] if found and self.code(error) in _DENIED else None
 
     def refusing_index(self, error: BaseException) -> str | None:
         # 'index', or since MySQL 8.0.19 'table.index'.

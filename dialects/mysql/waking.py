@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.mysql.errors import INTERRUPTED, MySQLErrors
+from claimjobs.dialects.mysql.errors import KILLED, MySQLErrors
 from claimjobs.dialects.mysql.sessions import MySQLSessions
 from claimjobs.dialects.waking import Waking
 
@@ -60,7 +60,7 @@ def _interruptible() -> Iterator[None]:
     try:
         yield
     except sa.exc.DBAPIError as error:
-        if MySQLErrors().code(error) != INTERRUPTED:
+        if MySQLErrors().code(error) != KILLED:
             raise
 
 

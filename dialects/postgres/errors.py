@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import READ_ONLY, STALE_PLAN, ErrorCodes
+from claimjobs.dialects.error_codes import INTERRUPTED, READ_ONLY, STALE_PLAN, ErrorCodes
 
 _CHECKS_PLANS: Final = "RevalidateCachedQuery"
 """The server's function that refuses a prepared statement whose columns have changed."""
@@ -19,7 +19,7 @@ class PostgresErrors(ErrorCodes):
         "40P01": "deadlock",
         "55P03": "lock timeout",
         "40001": "serialization",
-        "57014": "interrupted",
+        "57014": INTERRUPTED,
         "53100": "disk full",
         "53200": "out of memory",
         # Behind a pooler: it was prepared in another session, or another client prepared it in this session.
@@ -78,6 +78,10 @@ class PostgresErrors(ErrorCodes):
         if self.code(error) == _RIGHT:  # also of a row that the policy of its table refuses
             return _says(error, "row-level security policy")
         return str(self.code(error))[:2] in {"22", "23", "27", "38", "39", "44", "P0"}
+
+    def denied_table(self, error: BaseException) -> str | None:
+        found = re.search(r"permission denied for (?:table|relation|view) (.+)", str(getattr(error, "orig", error)))
+        return found[1].strip() if found and self.code(error) == _RIGHT else None
 
     def refusing_index(self, error: BaseException) -> str | None:
         detail = getattr(getattr(error, "orig", None), "diag", None)
