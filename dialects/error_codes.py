@@ -16,6 +16,9 @@ INTERRUPTED: Final = "interrupted"
 BY_THE_WORK: Final = frozenset({TIMED_OUT, INTERRUPTED})
 """Kinds that may pass, and that a single row may cause each time: a trigger may be slow, or raise them itself."""
 
+LOST: Final = "connection lost"
+"""The kind of an error that says that the session has ended, whoever ended it."""
+
 READ_ONLY: Final = "read only"
 """The kind of an error that refuses every write, whatever it writes."""
 
@@ -104,7 +107,7 @@ class ErrorCodes:
     def broken_kind(self, error: BaseException) -> str | None:
         """`connection lost` and so on for an error worth another connection, else None."""
         kind = self.broken.get(self.code(error))
-        return kind or ("connection lost" if getattr(error, "connection_invalidated", False) else None)
+        return kind or (LOST if getattr(error, "connection_invalidated", False) else None)
 
     def connect_kind(self, error: BaseException) -> str:
         """The kind to count for a failure to connect."""

@@ -37,6 +37,14 @@ class Sessions:
     knows_start_exactly: ClassVar[bool] = False
     """Whether `server_since` is the same each time."""
 
+    # --- limits ------------------------------------------------------------------------------------------
+
+    def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
+        """The settings of the session by which the server ends an open transaction in which nothing happens, or that
+        takes long, with their seconds. Empty: there is no such limit."""
+        del connection
+        return {}
+
     # --- connections of a driver -------------------------------------------------------------------------
 
     def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:

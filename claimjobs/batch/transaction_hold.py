@@ -11,7 +11,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,7 +26,7 @@ from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.dialects.error_codes import READ_ONLY
+from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
@@ -54,6 +54,8 @@ class OpenTransaction(Connector):
         self._ended = False
         self.batch: BatchTransaction | None = None
         """The batch that the open transaction holds."""
+        self.limits: Mapping[str, float] = {}
+        """The settings by which the server ends a transaction that is open for long, with their seconds."""
         self._in_use = threading.Lock()
         """Locked during a claim and a settle, so that `break_off` does not leave a commit in doubt."""
 
@@ -115,11 +117,19 @@ class OpenTransaction(Connector):
 
     def _must_be_there(self) -> None:
         if self._connection is not None and self._connection.invalidated:
-            self._gone = self._gone or "connection lost"
+            self._gone = self._gone or LOST
         elif self._ended:
             raise NoOpenTransaction(ENDED) from self._gone_by
         if self._gone is not None:
             raise BatchRolledBack(self._gone) from self._gone_by
+
+    def explained(self, gone: BatchRolledBack, seconds: float) -> BatchRolledBack:
+        """The error about a transaction that was open for so long. If its connection was lost, with the setting that
+        may be the reason."""
+        if gone.kind != LOST:
+            return gone
+        over = [f"{name} = {limit:g} s" for name, limit in self.limits.items() if limit <= seconds]
+        return BatchRolledBack(gone.kind, lost_after=seconds, limit=over[0] if over else None)
 
     def close(self) -> None:
         """Roll back what is not committed. The connection stays for the next transaction."""
@@ -151,6 +161,7 @@ class OpenTransaction(Connector):
             self._require_fit(connection)
             self._limit_silence(connection)
             self._require_writable(connection)
+            self.limits = self._dialect.sessions.idle_limits(connection)
             check_primaries(connection, self._backend)
             if self._gone == READ_ONLY and self._dialect.sessions.is_read_only(connection):
                 # The last settle was refused. Some servers lock rows all the same, so the work would be done in vain.
@@ -168,6 +179,7 @@ class BatchTransaction:
 
     def __init__(self, transaction: OpenTransaction, claimed: ClaimResult) -> None:
         self.claimed = claimed
+        self.since = time.monotonic()
         self.transaction = transaction
         self._process = os.getpid()
         self._working = False
@@ -364,7 +376,7 @@ class TransactionHold(Hold):
         except BatchRolledBack as gone:
             self._report.transients[gone.kind] += 1
             self._makes_savepoints = self._makes_savepoints or settling.was_refused
-            raise
+            raise batch.transaction.explained(gone, time.monotonic() - batch.since) from gone.__cause__
         finally:
             self._end(batch.transaction)
             if not (settled and settling.written.all_done):  # some jobs are unclaimed again

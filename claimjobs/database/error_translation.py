@@ -17,6 +17,8 @@ from claimjobs.errors import (
     ClaimsMissing,
     NothingDone,
     OutcomeRefused,
+    ReadOnly,
+    ServerUnreachable,
     SettingUnfit,
     SettleFailed,
     SetupFailed,
@@ -30,10 +32,7 @@ LASTING = (
     *(BadPredicate, ClaimRefused, NothingDone, OutcomeRefused),
     *(SettingUnfit, SettleFailed, SetupFailed, StillDue, UnfitTable),
 )
-"""Errors of claimjobs that every further attempt would meet again."""
-
-REFUSALS = (sa.exc.DataError, sa.exc.IntegrityError, sa.exc.ProgrammingError, sa.exc.NotSupportedError)
-"""What a driver raises if the statement or its values are wrong."""
+"""Errors of claimjobs whose message identifies them: of two tables, or two settings, each counts by itself."""
 
 
 @contextmanager
@@ -53,17 +52,16 @@ def passes(error: BaseException, engine: sa.Engine) -> bool:
     return (dialect.errors.transient_kind(error) or dialect.errors.broken_kind(error)) is not None
 
 
-def lasting(error: BaseException, engine: sa.Engine) -> str | None:
-    """A text that identifies an error which every further attempt would meet again; None: it may pass."""
+def lasting(error: Exception, engine: sa.Engine) -> str | None:
+    """A text that identifies an error which every further attempt may meet again; None: an outage or a conflict."""
     if isinstance(error, LASTING):
-        return str(error).partition(" DETAIL:")[0]  # the values of the row differ each time
-    dialect = dialect_named_by(engine)
-    if dialect.errors.is_stale_plan(error):
+        return text_of(error).partition(" DETAIL:")[0]  # the values of the row differ each time
+    if isinstance(error, (ReadOnly, ServerUnreachable)):
         return None
-    code = dialect.errors.code(error)
-    refused = code in dialect.errors.bad_row | dialect.errors.bad_predicate | dialect.errors.missing_table
-    # Drivers disagree on the class: for a constraint of MySQL it is OperationalError.
-    return f"{type(error).__name__} {code}" if refused or isinstance(error, REFUSALS) else None
+    if not isinstance(error, sa.exc.DBAPIError):
+        return type(error).__name__
+    errors = dialect_named_by(engine).errors
+    return f"{type(error).__name__} {errors.code(error)}" if errors.may_be_of_a_row(error) else None
 
 
 def reason(error: BaseException) -> str:

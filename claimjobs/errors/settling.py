@@ -79,13 +79,24 @@ class BatchRolledBack(ClaimjobsError):
     If the connection broke during the commit, the whole batch may be done instead; never a part of it.
     """
 
-    def __init__(self, kind: str, *, isolates: bool = False) -> None:
+    def __init__(
+        self, kind: str, *, isolates: bool = False, lost_after: float | None = None, limit: str | None = None
+    ) -> None:
         free = "they are claimed again in smaller and smaller batches until the refused job is alone and fails"
+        why = kind if lost_after is None else f"{kind} after {lost_after:.1f} s"
+        step = "claim another batch"
+        if limit is not None:
+            why += f"; the server ends such a transaction: {limit}"
+            step = "raise this limit for the account, or handle fewer jobs in a batch (--batch-size), or hold='lease'"
         super().__init__(
-            f"the batch was rolled back as a whole ({kind}): the writes for its jobs are undone, and "
-            f"{free if isolates else 'they are free'}; claim another batch"
+            f"the batch was rolled back as a whole ({why}): the writes for its jobs are undone, and "
+            f"{free if isolates else 'they are free'}; {step}"
         )
         self.kind = kind
+        self.lost_after = lost_after
+        """Seconds from the claim until it was found out that the connection was lost; None: it was not."""
+        self.limit = limit
+        """The setting of the server that may have ended the transaction, with its value; None: no known one."""
         self.isolates = isolates
         """Whether the database refused a row, and the jobs are marked as suspects, so that the batch will not come
         again as it was."""

@@ -16,7 +16,7 @@ from claimjobs.dialects.inspection import NotShown
 from claimjobs.errors import ClaimjobsError
 from claimjobs.explain.durability import durability
 from claimjobs.explain.failures import failures
-from claimjobs.explain.holders import lease, wake
+from claimjobs.explain.holders import lease, time_limits, wake
 from claimjobs.explain.key_numbers import key_numbers
 from claimjobs.explain.partitions import coming_partitions
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
@@ -57,6 +57,7 @@ class Explainer:
             self._add(session, "isolation", lambda connection: isolation(connection, subject))
             self._add(session, "primaries", lambda connection: primaries(connection, subject))
             self._add(session, "settings", self._settings)
+            self._add(session, "time limits", lambda connection: time_limits(connection, subject))
             self._add(session, "old rows", lambda connection: subject.inspection.garbage(connection, subject.table))
             self._add(session, "partitions", lambda connection: coming_partitions(connection, subject))
             self._add(session, "snapshots", lambda connection: snapshots(connection, subject))

@@ -83,3 +83,21 @@ def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
 
 def _not_woken(why: str) -> Finding:
     return Finding("wake", "warning", f"an idle consumer polls, and a killed one is found only by its lease: {why}")
+
+
+def time_limits(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang."""
+    if subject.backend.by_lease:
+        return
+    longest = subject.liveness.max_batch_time
+    limits = subject.backend.dialect.sessions.idle_limits(connection)
+    short = [f"{name} = {seconds:g} s" for name, seconds in limits.items() if seconds < longest]
+    if not short:
+        yield Finding("time limits", "ok", "the server ends no transaction before max_batch_time")
+        return
+    says = (
+        f"the server ends a transaction that holds a batch for longer ({', '.join(short)}), and its jobs are claimed "
+        f"again: a batch may take {longest:g} s (Liveness.max_batch_time); raise the limit for this account, or lower "
+        "--max-batch-time below it if no handler takes so long"
+    )
+    yield Finding("time limits", "warning", says)

@@ -32,6 +32,10 @@ LONGEST_PAUSE = 5.0
 FRUITLESS = 5
 """Batches in a row without any job done or failed, after which draining ends."""
 
+LIMITED = 1.0
+"""Seconds for which an open transaction held a batch before its connection was lost. If that happens again and again,
+the server has a time limit, or a proxy before it. These limits are rarely shorter."""
+
 LASTING = (BatchRolledBack, Unreadable)
 """Errors that each further try meets again, because the row stays as it is."""
 
@@ -101,6 +105,8 @@ def _settled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
 def _is_fruitless(queue: Queue, batch: Batch, failure: BaseException) -> bool:
     """Whether no job of the batch was done or failed, and another try would end in the same way."""
     if isinstance(failure, BatchRolledBack):
+        if failure.limit is not None or (failure.lost_after or 0.0) >= LIMITED:
+            return True
         return failure.__cause__ is not None and not passes(failure.__cause__, queue.engine)
     return isinstance(failure, NoOpenTransaction) or not (batch.outcomes.done or batch.outcomes.errors)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import INTERRUPTED, READ_ONLY, ErrorCodes
+from claimjobs.dialects.error_codes import INTERRUPTED, LOST, READ_ONLY, ErrorCodes
 
 KILLED: Final = 1317
 """KILL QUERY ended the statement."""
@@ -37,7 +37,7 @@ class MySQLErrors(ErrorCodes):
         **dict.fromkeys((8002, 8005, 8022, 8028, 9007), "serialization"),
     }
     broken: ClassVar[dict[Any, str]] = {
-        **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), "connection lost"),
+        **dict.fromkeys((2006, 2013, 2014, 2055, 4031, 1158, 1159, 1160, 1161, 1927), LOST),
         # 1129: the server blocks this client's host. 2005: mysqlclient's for a host whose name does not resolve.
         # 3032: the member is in offline mode. 3100: it refuses the commit, because it is about to leave its group.
         # 3796 and 3797: it cannot apply, or has not applied in time, what its group has committed.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
@@ -75,6 +75,13 @@ class MySQLSessions(Sessions):
         # A session has no variable for TCP keepalive. For `wait_timeout` the server waits for the next statement of a
         # client that has vanished, also in an open transaction.
         return f"SET SESSION wait_timeout = {math.ceil(seconds) + 1}"
+
+    limits: ClassVar[Sequence[str]] = ("wait_timeout",)
+    """The variables of the session by which the server ends a client that sends nothing, or its transaction."""
+
+    def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
+        found = connection.exec_driver_sql("SELECT " + ", ".join(f"@@session.{name}" for name in self.limits)).one()
+        return {name: float(seconds) for name, seconds in zip(self.limits, found, strict=True) if seconds}
 
     def unfit_setting(self, connection: sa.Connection) -> tuple[str, str] | None:
         # SQLAlchemy has no name for a variable of the session; one that is switched on is 1.
@@ -155,6 +162,8 @@ class MariaDBSessions(MySQLSessions):
     refuses_joined_deletes = True
     # It has MySQL's name since 11.1, and keeps its own beside that.
     read_only_transactions = "tx_read_only"
+
+    limits = ("wait_timeout", "idle_transaction_timeout", "idle_write_transaction_timeout")
 
     def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
         status = "SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_cluster_size', 'wsrep_local_index')"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import INTERRUPTED, READ_ONLY, STALE_PLAN, ErrorCodes
+from claimjobs.dialects.error_codes import INTERRUPTED, LOST, READ_ONLY, STALE_PLAN, ErrorCodes
 
 _CHECKS_PLANS: Final = "RevalidateCachedQuery"
 """The server's function that refuses a prepared statement whose columns have changed."""
@@ -27,7 +27,7 @@ class PostgresErrors(ErrorCodes):
         "42P05": STALE_PLAN,
     }
     broken: ClassVar[dict[Any, str]] = {
-        **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "08000", "08003", "08006", "08007"), "connection lost"),
+        **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "25P04", "08000", "08003", "08006", "08007"), LOST),
         **dict.fromkeys(("57P03", "08001", "08004"), "server unavailable"),
         "53300": "too many connections",
         "25006": READ_ONLY,

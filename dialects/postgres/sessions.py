@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, Final
@@ -24,6 +24,12 @@ _SET_READ_ONLY: Final = sa.text(
     "SELECT name, setting FROM pg_settings WHERE current_setting('transaction_read_only') = 'on' "
     "AND NOT pg_is_in_recovery() AND name = 'default_transaction_read_only' "
     "AND (setting = 'off' OR source IN ('client', 'session'))"
+)
+
+# The second one exists since 17.
+_LIMITS: Final = sa.text(
+    "SELECT name, setting::float8 / 1000 FROM pg_settings WHERE setting <> '0' "
+    "AND name IN ('idle_in_transaction_session_timeout', 'transaction_timeout') ORDER BY setting::float8"
 )
 
 _PG_LOCKS: Final = ("locktype", "database", "classid", "objid", "objsubid", "pid", "granted")
@@ -69,6 +75,9 @@ class PostgresSessions(Sessions):
             "tcp_user_timeout": round(seconds * 1000),
         }
         return "SELECT " + ", ".join(f"set_config('{name}', '{value}', false)" for name, value in values.items())
+
+    def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
+        return {str(name): float(seconds) for name, seconds in connection.execute(_LIMITS)}
 
     def pipeline(self, driver_connection: Any) -> AbstractContextManager[Any] | None:
         from psycopg import Pipeline  # noqa: PLC0415 - psycopg is slow to import
