@@ -3,6 +3,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 PYTEST_ARGS ?=
+# Which tests run: see tests/suites.py.
+SUITE ?= test
+# One of them, for `make test-all`; empty: all.
+SERVER ?=
 # Further requirements, such as 'sqlalchemy<2.1'.
 WITH ?=
 # Tests wait more than they compute. A server that is named by its URL is one for all: some tests stop or set it.
@@ -22,17 +26,30 @@ LIBRARY := tests/unit tests/conformance tests/cli
 AS_USER := tests/cli -k 'not mysql and not mariadb'
 
 BIN := $(VENV)/bin
+PYTEST = -n $(WORKERS) --dist worksteal
+ONE_SERVER = $(if $(SERVER),--server $(SERVER))
 READY := $(VENV)/.ready
 LOWEST := .venv-lowest
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
 .DEFAULT_GOAL := help
-.PHONY: help test demo lint format types layers tests as-user lowest chaos cluster operation bench bench-peers bench-pages examples model mutants fuzz servers clean
+.PHONY: help check test test-all demo lint format types layers tests as-user lowest chaos cluster operation bench bench-peers bench-pages examples model mutants fuzz servers clean
 
 help: ## these lines
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
-test: lint types layers tests ## everything that CI checks: lint, types, layers, all tests (PYTEST_ARGS=...)
+check: lint types layers ## after each edit, two minutes: lint, types, layers, unit tests, each kind of queue on Postgres
+	$(BIN)/python -m pytest -n 2 --suite check $(PYTEST_ARGS)
+
+test: lint types layers tests ## what CI runs, ten minutes: the same, and each test function on Postgres and on MySQL
+
+# SERVER=none: the tests that name no server.
+test-all: lint types layers servers ## before a release, forty minutes: all servers and parameters, and as an ordinary user (SERVER=mysql)
+	rm -f .coverage .coverage.*
+	$(BIN)/coverage run -m pytest $(PYTEST) --suite test $(ONE_SERVER)
+	$(if $(SERVER),,$(BIN)/python -m tests.executed)
+	$(BIN)/python -m pytest $(PYTEST) --suite rest $(ONE_SERVER)
+	$(if $(SERVER),,$(MAKE) as-user)
 
 demo: $(READY) ## 2 generators and 10 consumers for 20 s on the embedded Postgres, or on DB=mysql, mariadb, postgres
 ifeq ($(DB),)
@@ -55,8 +72,8 @@ types: $(READY) ## mypy, strict
 layers: $(READY) ## import-linter: who may import whom
 	$(BIN)/lint-imports
 
-tests: $(READY) servers ## pytest, in four processes, each with servers of its own (PYTEST_ARGS=..., WORKERS=n)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
+tests: $(READY) servers ## pytest, in four processes, each with servers of its own (PYTEST_ARGS=..., WORKERS=n, SUITE=everything)
+	$(BIN)/python -m pytest $(PYTEST) --suite $(SUITE) $(PYTEST_ARGS)
 
 as-user: ## as root: the embedded Postgres and the commands, as an ordinary user in a private copy of this clone
 	@if [ "$$(id -u)" = 0 ]; then .ci/private-copy $(ORDINARY_USER) $(MAKE) tests PYTEST_ARGS="$(AS_USER)"; else \
@@ -108,7 +125,7 @@ servers: $(READY) ## which database servers the tests use
 	@$(BIN)/python -m servers list
 
 clean: ## remove the environment and every cache in this folder
-	rm -rf $(VENV) $(LOWEST) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .mutants
+	rm -rf $(VENV) $(LOWEST) dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .mutants .coverage .coverage.*
 	find claimjobs dialects servers tests benchmarks examples docs -name __pycache__ -prune -exec rm -rf {} +
 
 # pip is upgraded first: dependency groups need 25.1.

@@ -45,7 +45,7 @@ class ContainerSource:
             raise Unavailable(f"cannot pull {self.image}: check its name and the network: {error}") from error
         return self.describe()
 
-    def start(self) -> Server:
+    def start(self, *, durable: bool = True) -> Server:
         try:
             server = ContainerServer(self)
         except DockerException as error:

@@ -26,7 +26,7 @@ class EnvironmentServer:
     def fetch(self) -> str:
         return self.describe()
 
-    def start(self) -> Server:
+    def start(self, *, durable: bool = True) -> Server:
         return Server(self.backend, self.url, self.variable).wait(ANSWER_SECONDS)
 
 

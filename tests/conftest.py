@@ -12,6 +12,8 @@ A backend has `url` (with the password, for a subprocess), `engine`, `new_engine
 `run("SQL", name=value)`, `dialect`, `requires("a capability")`, `sessions()`, `locked()`, `server` (`kill`, `restart`
 stop it for every later test: start your own with `servers.start` for that).
 
+Which tests `make check`, `make test` and `make test-all` run: see tests/suites.py.
+
 At teardown its queues are closed, and the test fails for owners, connections or sessions that are left behind. A test
 that kills its consumers sets `backend.may_leave_owners = True`. Servers are started when a first test asks for
 one, and named in the summary; each worker of pytest-xdist has its own. Without MySQL or Postgres tests fail; without
@@ -34,8 +36,10 @@ import pytest
 
 from benchmarks import crew
 from tests import authorities
-from tests.backends import Backend, Clock, Servers, poll
+from tests.backends import DEADLINE, Backend, Clock, Servers, poll
 from tests.flavours import FAMILIES, FLAVOURS
+
+pytest_plugins = ["tests.suites"]
 
 RUN = pytest.StashKey[Servers]()
 USED = pytest.StashKey[list[str]]()
@@ -85,7 +89,7 @@ def servers(pytestconfig: pytest.Config) -> Iterator[Servers]:
     yield started
     started.close()
     try:
-        poll(lambda: not _children(), 10)
+        poll(lambda: not _children(), DEADLINE)
     except TimeoutError:
         pytest.fail(f"processes left behind: {_children()}", pytrace=False)
 

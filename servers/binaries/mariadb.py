@@ -1,6 +1,7 @@
 """MariaDB from mariadbd: the one that is installed, else the distribution's server package."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGKILL
 
@@ -10,6 +11,7 @@ from servers.binaries.recipe import Ticket
 from servers.process import Command
 
 STOP = SIGKILL  # the data are thrown away, and mariadbd leaves nothing else
+NOT_DURABLE: Sequence[str] = packaged.NOT_DURABLE
 
 _MARIADBD = packaged.Server(
     name="mariadb",

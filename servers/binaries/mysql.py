@@ -1,6 +1,7 @@
 """MySQL from mysqld: the installed one, else the distribution's package, else that of Debian unstable."""
 
 import re
+from collections.abc import Sequence
 from signal import SIGKILL
 
 from servers.backends import NAME
@@ -9,6 +10,7 @@ from servers.binaries.recipe import Ticket
 from servers.process import Command
 
 STOP = SIGKILL  # the data are thrown away, and mysqld leaves nothing else
+NOT_DURABLE: Sequence[str] = packaged.NOT_DURABLE
 
 _MYSQLD = packaged.Server(
     name="mysql",

@@ -14,6 +14,12 @@ from servers.errors import Unavailable
 from servers.prefix import SYSTEM, Program
 
 ORIGIN = ".claimjobs-origin"
+NOT_DURABLE = (
+    "--innodb-flush-log-at-trx-commit=2",  # written, and so outlives the process, but not flushed
+    "--innodb-flush-method=nosync",
+    "--skip-innodb-doublewrite",
+    "--sync-binlog=0",
+)
 SHARES = ("share/mysql", "share/mariadb", "share")
 
 

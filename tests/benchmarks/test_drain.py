@@ -11,6 +11,8 @@ from benchmarks.harness import Share, now
 from benchmarks.written import SessionsLeft, written
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("that the benchmarks measure what they say")
+
 CONTESTANTS = {contestant.name: contestant for contestant in drain.contestants()}
 ROWS = list(article.payload(300))
 ME = 7

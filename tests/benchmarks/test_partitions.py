@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+import pytest
+
 from benchmarks import partitions
 from benchmarks.partitions import BY_DAY, DAYS, PLAIN
 from tests.backends import Backend
+
+pytestmark = pytest.mark.thorough("that the benchmarks measure what they say")
 
 
 def test_both_tables_have_the_same_kept_jobs_and_lose_a_day_of_them(database: Backend) -> None:

@@ -23,6 +23,8 @@ from benchmarks.peers.report import Absence
 from docs import make_peers
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("that the benchmarks measure what they say")
+
 JOBS = 20
 HERE = Environment(Path(sys.executable))
 

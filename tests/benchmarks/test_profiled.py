@@ -10,6 +10,8 @@ from benchmarks.crew import Worker, gather
 from benchmarks.profiled import WAITING, Profile
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("that the benchmarks measure what they say")
+
 JOBS = 20_000  # enough for a slow tick to see every layer
 
 

@@ -12,6 +12,8 @@ from benchmarks.meter import Clocks, Load, Meter, Used, limit
 from benchmarks.report import Sample
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("that the benchmarks measure what they say")
+
 
 def test_a_figure_is_the_median_of_its_samples() -> None:
     samples = [

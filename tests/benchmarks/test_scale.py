@@ -19,6 +19,8 @@ from benchmarks.scale.model import Cores, Curve, Measured, consumers_for, throug
 from benchmarks.scale.sizes import Primary
 from docs import make_benchmarks, make_scale
 
+pytestmark = pytest.mark.thorough("that the benchmarks measure what they say")
+
 TURN = 0.002
 CONSTANT = Curve([(1, TURN)])
 

@@ -99,6 +99,7 @@ def _fault(
     return Fault("short", partial(_in_turn, strikes=strikes), formation, 1, DEADLINE, poison=poison, place=place)
 
 
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
 def test_processes_servers_and_connections_die(arena: Arena) -> None:
     formation = ALL_SORTS.but(road="proxy", clock=5.0)
     _kept(arena, _fault(formation, *MACHINES_AND_SERVERS, place=network.behind_a_proxy))
@@ -111,6 +112,7 @@ def test_processes_and_servers_die_with_claims_per_batch(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("arena", ["postgres"], indirect=True)
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
 def test_jobs_spoil_their_batch(arena: Arena) -> None:
     """How suspects are found is tested on every database (tests/conformance); here it is processes that end."""
     formation = Formation(supervised=3, witnesses=0).but(lease=2.0, max_batch_time=1.0, attempts=2)
@@ -119,17 +121,20 @@ def test_jobs_spoil_their_batch(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize("arena", ["mysql"], indirect=True)
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
 def test_the_network_of_a_machine_is_away(arena: Arena) -> None:
     formation = Formation(bare=1).but(lease=2.0, road="namespace")
     _kept(arena, _fault(formation, network.take_down, place=network.in_a_namespace))
 
 
 @pytest.mark.parametrize("arena", ["postgres"], indirect=True)
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
 def test_the_disk_is_full(arena: Arena) -> None:
     """A MySQL that met a full disk looks once a minute whether there is space again: see `make chaos`."""
     _kept(arena, _fault(Formation(bare=1).but(lease=2.0), disk.fill, place=disk.on_a_small_disk))
 
 
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
 def test_the_audit_sees_what_a_stranger_settles(arena: Arena) -> None:
     with arena.fleet(Formation(bare=1, witnesses=0)):
         arena.busy([arena.bares[0].pid])
@@ -193,6 +198,7 @@ def _move(
     return Move(job, old, new, before, after, session, 0.0)
 
 
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
 def test_a_clock_can_be_put_off() -> None:
     asked = "import time, datetime; print(time.time(), datetime.datetime.now(datetime.UTC).timestamp())"
     skewed = {"PYTHONPATH": str(ROOT / "tests/chaos/skewed"), "CHAOS_CLOCK_OFF": "7200"}
@@ -200,10 +206,11 @@ def test_a_clock_can_be_put_off() -> None:
     assert [float(word) - time.time() for word in said.split()] == pytest.approx([7200, 7200], abs=60)
 
 
+@pytest.mark.thorough("one kind of fault of `make chaos`, some twenty seconds")
 def test_an_interrupted_run_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.chaos", "--backend", "postgres", "--only", "group", "--keep", str(tmp_path)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as running:
         until(lambda: len(list(tmp_path.glob("*.log"))) > 1, "consumers are started")
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=120)
     assert running.returncode != 0

@@ -63,7 +63,7 @@ def processes(folder: Path) -> list[str]:
 
 
 def gone(folder: Path) -> None:
-    wait_for(lambda: not processes(folder), "the server and its keepers to be gone", 30)
+    wait_for(lambda: not processes(folder), "the server and its keepers to be gone")
 
 
 @contextlib.contextmanager
@@ -141,7 +141,7 @@ def test_the_readmes_program_needs_no_server(data: Path) -> None:
     [program] = [block for block in blocks(README, "python") if not block.file]
     [output] = blocks(README, "text")
     run = subprocess.run(
-        [sys.executable, "-c", program.text], env=environment, capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", program.text], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
     assert run.stdout == output.text
 
@@ -149,11 +149,11 @@ def test_the_readmes_program_needs_no_server(data: Path) -> None:
 def test_commands_share_it_and_the_last_one_stops_it(data: Path) -> None:
     with holding() as (first, url), holding() as (second, other):
         assert url == other
-        first.communicate(timeout=30)
+        first.communicate(timeout=120)
         assert answers(url)
         assert claimjobs("setup-tables").code == exits.OK
         assert answers(url)
-        second.communicate(timeout=30)
+        second.communicate(timeout=120)
     assert not answers(url)
     gone(data)
 
@@ -169,10 +169,10 @@ def test_a_command_that_is_killed_leaves_nothing(data: Path) -> None:
 def test_a_command_that_is_killed_leaves_the_server_to_the_others(data: Path) -> None:
     with holding() as (first, url), holding() as (second, _):
         first.kill()
-        first.wait(30)
-        wait_for(lambda: keepers(data) == 1, "the keeper of the killed command to end", 30)
+        first.wait(120)
+        wait_for(lambda: keepers(data) == 1, "the keeper of the killed command to end")
         assert answers(url)
-        second.communicate(timeout=30)
+        second.communicate(timeout=120)
     gone(data)
 
 
@@ -183,7 +183,7 @@ def keepers(data: Path) -> int:
 def test_a_command_that_is_killed_while_the_server_starts_leaves_nothing(data: Path) -> None:
     command = [sys.executable, "-c", HOLD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
-        wait_for(lambda: keepers(data), "a keeper", 30)
+        wait_for(lambda: keepers(data), "a keeper")
         process.kill()
     gone(data)
 
@@ -191,7 +191,7 @@ def test_a_command_that_is_killed_while_the_server_starts_leaves_nothing(data: P
 def test_ctrl_c_is_not_for_the_server(data: Path) -> None:
     with holding() as (process, url):
         os.killpg(process.pid, signal.SIGINT)  # what a terminal does: to the whole group
-        process.wait(30)
+        process.wait(120)
         groups = {os.getpgid(int(found.split()[0])) for found in processes(data)}
         assert process.pid not in groups
     gone(data)
@@ -204,7 +204,7 @@ def test_a_server_that_crashed_is_started_again(data: Path) -> None:
         with engine.begin() as connection:
             connection.execute(sa.text("create table kept (id int)"))
         os.kill(postmaster(data), signal.SIGKILL)
-        wait_for(lambda: len(processes(data)) == keepers(data), "the server's processes to be gone", 30)
+        wait_for(lambda: len(processes(data)) == keepers(data), "the server's processes to be gone")
         with holding() as (_, again), sa.create_engine(again, poolclass=sa.NullPool).connect() as connection:
             assert connection.scalar(sa.text("select count(*) from kept")) == 0
 
@@ -303,9 +303,9 @@ def private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, data: Path) -> Path
 def test_commands_of_a_private_clone_share_it_and_the_last_one_stops_it(private: Path, data: Path) -> None:
     with holding() as (first, url), holding() as (second, other):
         assert url == other
-        first.communicate(timeout=30)
+        first.communicate(timeout=120)
         assert answers(url)
-        second.communicate(timeout=30)
+        second.communicate(timeout=120)
     gone(data)
 
 
@@ -315,7 +315,7 @@ def test_the_last_command_stops_it_though_its_programs_are_gone(private: Path, d
         for copy in [*data.rglob("programs")]:
             shutil.rmtree(copy)
         assert answers(url)
-        first.communicate(timeout=30)
+        first.communicate(timeout=120)
     gone(data)
 
 
@@ -330,7 +330,7 @@ def test_first_commands_that_come_at_once_share_one_server(data: Path) -> None:
         assert len(urls) == 1
         assert answers(urls.pop())
         for process in started:
-            process.communicate(timeout=30)
+            process.communicate(timeout=120)
             assert process.returncode == 0
     gone(data)
 
@@ -352,7 +352,7 @@ def kept(data: Path) -> keeper.Keeper:
 def test_a_server_that_cannot_be_stopped_is_told(data: Path) -> None:
     said: list[str] = []
     with holding() as (first, _), embedded.running(said.append) as url:
-        first.communicate(timeout=30)
+        first.communicate(timeout=120)
         pid = hide_server(data)
     assert answers(url)
     assert said[1:] == [f"the embedded Postgres may run on: {ADVICE}"]
@@ -361,11 +361,11 @@ def test_a_server_that_cannot_be_stopped_is_told(data: Path) -> None:
 
 def test_a_server_that_cannot_be_stopped_is_told_in_its_log_when_nobody_listens(data: Path) -> None:
     with holding() as (first, _), holding() as (second, _):
-        first.communicate(timeout=30)
+        first.communicate(timeout=120)
         pid = hide_server(data)
         second.kill()
     log = data / "postgres" / "run" / "log"
-    wait_for(lambda: ADVICE in log.read_text(), "a line of the log", 30)
+    wait_for(lambda: ADVICE in log.read_text(), "a line of the log")
     os.kill(pid, signal.SIGINT)
 
 

@@ -289,11 +289,11 @@ def test_ctrl_c_leaves_nothing_half_done(jobs: Backend, words: tuple[str, ...], 
         process.stdin.write(lines(*good(3_500)))
         process.stdin.flush()
         if stay:
-            wait_for(lambda: len(jobs.rows()) == stay, "the chunks to be committed", 30)
+            wait_for(lambda: len(jobs.rows()) == stay, "the chunks to be committed")
         else:
-            wait_for(jobs_uncommitted(jobs), "rows to be on their way", 30)
+            wait_for(jobs_uncommitted(jobs), "rows to be on their way")
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(120)
         out, err = process.communicate()
     assert (process.returncode, out) == (exits.INTERRUPTED, b""), err
     assert b"interrupted" in err

@@ -258,7 +258,7 @@ def test_a_column_that_cannot_be_read_is_named_in_one_line(database: Backend) ->
     database.run(f"CREATE TABLE seen (id INT PRIMARY KEY, v VECTOR(3), {others})")
     for command in ("setup-tables", "status", "setup-tables --recreate --yes"):
         words = [sys.executable, "-m", "claimjobs", *command.split(), "--table", "seen", "--url", database.url]
-        ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=120)
         assert ended.returncode == exits.TABLE, ended.stderr
         assert "table 'seen' has the column 'v' of type vector(3), which SQLAlchemy cannot read" in ended.stderr
         assert len(ended.stderr.splitlines()) == 1, ended.stderr

@@ -113,7 +113,7 @@ def _refused(setting: Setting, arena: Arena) -> Row:
     command = [sys.executable, "-m", "claimjobs", "start-processing", HANDLER]
     locked = {None: "auto", True: "on", False: "off"}[setting.formation.settings.session_lock]
     words = ["--url", arena.url(setting.formation.settings.road), "--session-lock", locked]
-    ended = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([*command, *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     row = Row(setting.name, said="refused at the start")
     if ended.returncode != exits.CONNECTION or str(setting.refused) not in ended.stderr:
         row.broken.append(f"it was not refused by {setting.refused!r}: {ended.returncode} {ended.stderr[-1000:]}")

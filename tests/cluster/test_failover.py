@@ -9,6 +9,8 @@ import pytest
 from tests.cluster.row import run
 from tests.cluster.settings.failover import SETTINGS
 
+pytestmark = pytest.mark.thorough("it starts several servers, poolers or hosts")
+
 SECONDS = 0.5
 """Of work before each fault."""
 

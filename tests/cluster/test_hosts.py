@@ -24,6 +24,8 @@ from tests.cluster.row import run
 from tests.cluster.settings.hosts import SETTINGS, part
 from tests.cluster.victim import SIZE
 
+pytestmark = pytest.mark.thorough("it starts several servers, poolers or hosts")
+
 LEASE = 2.0
 SECONDS = 15.0
 """Until the jobs of the host must be free, on a busy machine."""

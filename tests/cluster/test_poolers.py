@@ -10,6 +10,8 @@ from tests.cluster.row import run
 from tests.cluster.setting import Setting
 from tests.cluster.settings.poolers import SETTINGS
 
+pytestmark = pytest.mark.thorough("it starts several servers, poolers or hosts")
+
 SECONDS = 0.5
 """Of work before each fault."""
 

@@ -49,7 +49,7 @@ UNSAFE: dict[str, dict[str, Any]] = {
     "hold='transaction'": {"hold": "transaction"},
 }
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = [pytest.mark.timeout(240), pytest.mark.thorough("it starts several servers, poolers or hosts")]
 
 
 @pytest.fixture(scope="module", params=STARTS)
@@ -110,7 +110,7 @@ def test_of_two_claims_of_one_job_one_is_refused_and_finds_others(
     """In one order, on every member at the same moment."""
     queues = [queue_to(member) for member in primaries.members]
     queues[0].enqueue(jobs(ROUNDS * 6))
-    start, claimed = threading.Barrier(len(queues), timeout=60), list[str]()
+    start, claimed = threading.Barrier(len(queues), timeout=120), list[str]()
 
     def claim(queue: Queue) -> None:
         for _ in range(ROUNDS):
@@ -134,7 +134,7 @@ def test_what_locks_alone_would_give_twice(primaries: Primaries, queue_to: Calla
         for member in primaries.members[:2]
     ]
     queues[0].enqueue(jobs(ROUNDS))
-    start, claimed = threading.Barrier(len(queues), timeout=60), list[str]()
+    start, claimed = threading.Barrier(len(queues), timeout=120), list[str]()
 
     def claim(queue: Queue) -> None:
         for _ in range(ROUNDS // 4):
@@ -194,7 +194,7 @@ def test_a_key_that_two_members_enqueue_is_there_once(primaries: Primaries, queu
     run(primaries.members[0], "ALTER TABLE jobs ADD UNIQUE INDEX once (d)")
     try:
         queues = [queue_to(member) for member in primaries.members]
-        start = threading.Barrier(len(queues), timeout=60)
+        start = threading.Barrier(len(queues), timeout=120)
 
         def enqueue(queue: Queue) -> int:
             count = 0
@@ -238,10 +238,10 @@ def test_the_command_leaves_a_member_that_is_killed(
     queue = queue_to(first)
     queue.enqueue(jobs(JOBS))
     with consumers_of(url_of([second, first, third])) as running:
-        wait_for(lambda: queue.stats().unclaimed < JOBS, "it works", 30)
+        wait_for(lambda: queue.stats().unclaimed < JOBS, "it works")
         second.kill()
         if then == "it goes on":
-            wait_for(lambda: queue.stats().unclaimed == 0, "it does all jobs with another member", 60)
+            wait_for(lambda: queue.stats().unclaimed == 0, "it does all jobs with another member")
         running.send_signal(signal.SIGTERM)
         began = time.monotonic()
         out, err = running.communicate(timeout=END_SECONDS)
@@ -289,7 +289,7 @@ def test_a_member_without_the_majority_is_passed_over(kind: str) -> None:
                 machines[2].cut(*machines[:2])
                 wait_until(lambda: primaries.size == 2 and not reaches_others(third), "it sees no majority")
                 with consumers_of(url_of([third, second, first]), "--drain", prefix=own.prefix) as running:
-                    out, err = running.communicate(timeout=60)
+                    out, err = running.communicate(timeout=120)
                 assert running.returncode == 0, err
                 assert summary(out)["done"] == JOBS
                 machines[2].heal(*machines[:2])

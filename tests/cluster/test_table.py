@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.cluster.__main__ import exit_code, markdown
 from tests.cluster.row import Row
 from tests.cluster.settings import all_settings
+
+pytestmark = pytest.mark.thorough("it starts several servers, poolers or hosts")
 
 
 def test_what_is_lost_or_settled_twice_or_broken_ends_it_with_1() -> None:

@@ -34,7 +34,7 @@ def joined(work: Callable[[], Any]) -> Iterator[threading.Thread]:
         yield thread
     finally:
         if thread.ident:
-            thread.join(20)
+            thread.join(120)
     assert not thread.is_alive()
     if errors:
         raise errors[0]

@@ -64,4 +64,4 @@ def run_of(pair: Pair) -> subprocess.CompletedProcess[str]:
     words = ("tests.process.work:whatever", "--consumers", "2", "--per", "job", "--batch-size", "5", "--drain")
     command = [sys.executable, "-m", "claimjobs", "start-processing", *words, "--url", pair.primary.url]
     candidates = {**os.environ, "CLAIMJOBS_CANDIDATES_URL": pair.replica.url}
-    return subprocess.run(command, cwd=ROOT, env=candidates, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=candidates, capture_output=True, text=True, timeout=120, check=False)

@@ -42,7 +42,7 @@ class Consumer:
     def __exit__(self, *_: object) -> None:
         self.busy.set()
         self.queue.stop()
-        self._thread.join(10)
+        self._thread.join(120)
         assert not self._thread.is_alive(), self._where()
 
     def _run(self) -> None:
@@ -51,7 +51,7 @@ class Consumer:
                 self.on_batch()
                 self.done += [job.d for job in batch.jobs]
                 batch.done()
-                self.busy.wait(20)
+                self.busy.wait(120)
 
     def _where(self) -> str:
         """Where its thread is at this moment."""
@@ -80,7 +80,7 @@ class Consumer:
         return any(said.startswith(f"{session} ") and words in said for said in self._backend.sessions())
 
     def falls_asleep(self) -> None:
-        wait_for(lambda: self.is_asleep() and self._sends_nothing_more(), "it sleeps", 30)
+        wait_for(lambda: self.is_asleep() and self._sends_nothing_more(), "it sleeps")
 
     def _sends_nothing_more(self) -> bool:
         """Whether its first check for work was sent, too: it follows when the owner is marked asleep already."""

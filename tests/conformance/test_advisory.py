@@ -129,7 +129,7 @@ def test_every_job_is_done_exactly_once(backend: Backend, hold: Any, others: Any
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert sorted(done) == [job["d"] for job in jobs(900)]
     assert sum(queue.report.done for queue in queues) == 900
     assert backend.rows() == []
@@ -349,7 +349,7 @@ def test_a_deadlock_leaves_no_lock(backend: Backend) -> None:
         backend.wait_for(backend.someone_waits_for_a_lock, "the claim meets the stranger")
         connection.execute(sa.update(JOBS).where(JOBS.c.id == 1).values(e="theirs"))
         backend.wait_for(lambda: queue.report.transients["deadlock"], "the deadlock is seen")
-    claimer.join(20)
+    claimer.join(120)
     assert found == ["0000", "0001"]
     assert backend.advisory_locks() == 0
 

@@ -157,7 +157,7 @@ def test_a_short_transaction_on_the_same_value_is_waited_for(backend: Backend, c
         backend.wait_for(backend.someone_waits_for_a_lock, "the assignment waits")
         if commits:
             other.commit()
-    waiting.join(20)
+    waiting.join(120)
     assert [one.outcome for one in found] == ["already assigned" if commits else "assigned"]
     assert len(assigned(backend)) == 1
 
@@ -199,7 +199,7 @@ def test_a_pair_has_columns_of_the_table(backend: Backend) -> None:
 def at_once(backend: Backend, work: Callable[[Assignments, int], None]) -> None:
     """So many threads, each with Assignments of its own. Raises what one of them raised."""
     errors: list[BaseException] = []
-    start = threading.Barrier(AT_ONCE, timeout=60)
+    start = threading.Barrier(AT_ONCE, timeout=120)
 
     def run(number: int, tasks: Assignments) -> None:
         try:
@@ -213,7 +213,7 @@ def at_once(backend: Backend, work: Callable[[Assignments, int], None]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert not errors, errors[0]
     assert not any(thread.is_alive() for thread in threads)
 

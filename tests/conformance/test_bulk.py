@@ -40,8 +40,8 @@ def test_a_value_comes_in_as_an_insert_writes_it(backend: Backend, what: str) ->
 
 
 @pytest.mark.parametrize("what", ARRAYS)
+@pytest.mark.requires("arrays")
 def test_a_value_that_only_some_databases_hold_comes_in_as_an_insert_writes_it(backend: Backend, what: str) -> None:
-    backend.requires("arrays")
     same_as_an_insert(backend, *ARRAYS[what])
 
 
@@ -94,8 +94,8 @@ def test_an_expression_is_no_value_for_many_rows_nor_for_few(backend: Backend) -
             queue.enqueue({"value": sa.func.now()} for _ in range(count))
 
 
+@pytest.mark.requires("schemas")
 def test_a_schema_that_is_translated_is_the_one_that_is_written_to(backend: Backend) -> None:
-    backend.requires("schemas")
     backend.run("CREATE SCHEMA other")
     for schema in ("public", "other"):
         backend.run(f"CREATE TABLE {schema}.things (id serial PRIMARY KEY, value integer)")
@@ -128,8 +128,8 @@ def test_long_rows_come_in_although_no_statement_holds_them_all(backend: Backend
     assert [value for value, *_ in as_stored(backend, table)] == [chr(0x2603 + n) * 10_000 for n in range(MANY)]
 
 
+@pytest.mark.requires("joined rows")
 def test_many_rows_are_a_statement_for_each_thousand_or_for_each_megabyte(backend: Backend) -> None:
-    backend.requires("joined rows")
     queue = queue_of(backend, things(mysql.LONGTEXT()))
     queue.check()
     for value, wanted in (("short", 3), ("long" * 500, 6)):

@@ -100,7 +100,7 @@ def test_a_connection_that_breaks_meanwhile_is_told_and_not_used_again(backend: 
         thread.start()
         backend.wait_for(backend.someone_waits_for_a_lock, "the rows wait for a key")
         other.execute(backend.dialect.sessions.end_session(session))
-        thread.join(30)
+        thread.join(120)
         assert errors[0].connection_invalidated
         assert mine.invalidated
         other.rollback()

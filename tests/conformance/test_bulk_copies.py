@@ -37,8 +37,8 @@ def plain(backend: Backend, table: str | sa.Table) -> Queue:
 # --- what is copied ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.requires("copies")
 def test_many_rows_are_copied_and_few_are_inserted(backend: Backend) -> None:
-    backend.requires("copies")
     queue = backend.queue()
     how = watched(backend, "jobs")
     queue.enqueue(jobs(1_000 + MANY))
@@ -69,8 +69,8 @@ COPIED = (
 
 
 @pytest.mark.parametrize("what", COPIED)
+@pytest.mark.requires("copies")
 def test_values_that_mean_the_same_in_a_copy_are_copied(backend: Backend, what: str) -> None:
-    backend.requires("copies")
     type_, value = VALUES[what]
     table = things(type_)
     queue = queue_of(backend, table)
@@ -79,8 +79,8 @@ def test_values_that_mean_the_same_in_a_copy_are_copied(backend: Backend, what: 
     assert how() == ["COPY"]
 
 
+@pytest.mark.requires("copies")
 def test_a_chunk_with_a_bad_row_is_copied_but_for_the_rows_around_it(backend: Backend) -> None:
-    backend.requires("copies")
     queue = backend.queue()
     how = watched(backend, "jobs")
     rows = jobs(1_000)
@@ -92,9 +92,9 @@ def test_a_chunk_with_a_bad_row_is_copied_but_for_the_rows_around_it(backend: Ba
     assert how().count("INSERT") == 124
 
 
+@pytest.mark.requires("copies")
 def test_an_interrupted_copy_is_told_as_an_interruption(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves a copy under way: nothing else goes through that connection any more, a ROLLBACK neither."""
-    backend.requires("copies")
     queue = backend.queue()
 
     def interrupted(*_: object) -> None:
@@ -111,8 +111,8 @@ def test_an_interrupted_copy_is_told_as_an_interruption(backend: Backend, monkey
 # --- what is inserted --------------------------------------------------------------------------------------
 
 
+@pytest.mark.requires("copies")
 def test_a_rule_is_followed(backend: Backend) -> None:
-    backend.requires("copies")
     for table in ("things", "others"):
         backend.run(f"CREATE TABLE {table} (id serial PRIMARY KEY, value integer)")
     backend.run("CREATE RULE twice AS ON INSERT TO things DO ALSO INSERT INTO others (value) VALUES (NEW.value)")
@@ -120,8 +120,8 @@ def test_a_rule_is_followed(backend: Backend) -> None:
     assert [row["value"] for row in backend.rows("others")] == [row["value"] for row in NUMBERS]
 
 
+@pytest.mark.requires("copies")
 def test_a_role_whose_rows_have_a_policy_is_held_to_it(backend: Backend) -> None:
-    backend.requires("copies")
     backend.run("CREATE TABLE things (id serial PRIMARY KEY, value integer)")
     backend.run("ALTER TABLE things ENABLE ROW LEVEL SECURITY")
     backend.run("CREATE POLICY small ON things FOR INSERT WITH CHECK (value < 120)")
@@ -145,8 +145,8 @@ def test_a_role_whose_rows_have_a_policy_is_held_to_it(backend: Backend) -> None
 
 
 @pytest.mark.parametrize("generated", ["GENERATED ALWAYS AS IDENTITY", "GENERATED ALWAYS AS (id + 1) STORED"])
+@pytest.mark.requires("copies")
 def test_a_column_that_the_table_fills_in_is_not_filled_in_for_it(backend: Backend, generated: str) -> None:
-    backend.requires("copies")
     backend.run(f"CREATE TABLE things (id serial PRIMARY KEY, value integer {generated}, rest integer)")
     queue, how = plain(backend, "things"), watched(backend, "things")
     with pytest.raises(sa.exc.DBAPIError, match="cannot insert a non-DEFAULT value"):
@@ -155,8 +155,8 @@ def test_a_column_that_the_table_fills_in_is_not_filled_in_for_it(backend: Backe
     assert how() == ["COPY"]
 
 
+@pytest.mark.requires("copies")
 def test_a_column_that_is_not_what_it_was_declared_to_be_is_inserted_into(backend: Backend) -> None:
-    backend.requires("copies")
     backend.run("CREATE TABLE things (id serial PRIMARY KEY, value bigint, rest text)")
     queue, how = plain(backend, things(sa.Integer)), watched(backend, "things")
     assert queue.enqueue(NUMBERS) == MANY
@@ -165,8 +165,8 @@ def test_a_column_that_is_not_what_it_was_declared_to_be_is_inserted_into(backen
         queue.enqueue({"value": 2**40} for _ in range(MANY))
 
 
+@pytest.mark.requires("copies")
 def test_another_driver_inserts(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend.requires("copies")
     queue = backend.queue()
     how = watched(backend, "jobs")
     monkeypatch.setattr(backend.engine.dialect, "driver", "another")
@@ -174,8 +174,8 @@ def test_another_driver_inserts(backend: Backend, monkeypatch: pytest.MonkeyPatc
     assert how() == MANY_INSERTS
 
 
+@pytest.mark.requires("copies")
 def test_unique_rows_are_inserted(backend: Backend) -> None:
-    backend.requires("copies")
     queue = backend.queue(job_table("visits", sa.MetaData(), sa.Column("day", sa.Integer), unique="day"))
     how = watched(backend, "visits")
     assert queue.enqueue(({"day": n // 2} for n in range(2 * MANY)), unique="day") == MANY

@@ -32,7 +32,7 @@ def test_all_that_a_transaction_enqueued_counts_when_consumers_are_called(backen
         with backend.engine.begin() as connection:
             producer.enqueue(jobs(300), connection)
             producer.enqueue({"d": "last", "e": ""}, connection)
-        backend.wait_for(lambda: all(each.done for each in consumers), "all four were called", 20)
+        backend.wait_for(lambda: all(each.done for each in consumers), "all four were called")
         for each in consumers:
             each.queue.stop()
 
@@ -46,10 +46,10 @@ def test_a_loop_whose_heart_is_stuck_looks_for_itself(backend: Backend, monkeypa
 
     def sticks() -> None:
         stuck.set()
-        free.wait(30)
+        free.wait(120)
 
     monkeypatch.setattr(hold_of(queue), "release_forgotten", sticks)
-    assert stuck.wait(10)
+    assert stuck.wait(120)
     try:
         with Consumer(backend, queue) as consumer:
             backend.wait_for(lambda: consumer.sleeper._waiting, "it waits to be called")

@@ -405,8 +405,8 @@ def test_a_column_with_another_name_in_python(backend: Backend) -> None:
         assert [job.nr for job in batch] == [1, 2]
 
 
+@pytest.mark.requires("partial indexes")
 def test_a_key_that_a_partial_index_keeps_apart_is_no_key(backend: Backend) -> None:
-    backend.requires("partial indexes")
     table = table_of(
         "parts", sa.Column("k", sa.Integer), sa.Column("live", sa.Boolean), sa.Column("owner_id", sa.Integer)
     )
@@ -415,9 +415,9 @@ def test_a_key_that_a_partial_index_keeps_apart_is_no_key(backend: Backend) -> N
         queue_of(backend, table, Columns(key="k", status=None)).claim()
 
 
+@pytest.mark.requires("table collation")  # the families that have this type
 def test_a_timestamp_of_another_time_zone_is_due_when_it_is(backend: Backend) -> None:
     """The user's sessions may have any; ours have UTC."""
-    backend.requires("table collation")  # the families that have this type
     engine = backend.new_engine(connect_args={"init_command": "SET time_zone = '+02:00'"})
     backend.make()
     backend.run(

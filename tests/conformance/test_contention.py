@@ -82,7 +82,7 @@ def test_a_drain_outlasts_jobs_that_are_locked(backend: Backend) -> None:
         backend.wait_for(lambda: queue.report.claims > 2 * TRIES, "the drain looks again")
         assert drainer.is_alive()
         assert not found
-    drainer.join(10)
+    drainer.join(120)
     assert found == ["0000"]
 
 
@@ -189,16 +189,16 @@ def test_what_others_do_while_a_claim_reads_its_candidates_is_seen_when_it_locks
         taken = other.claim(1)
         backend.run("DELETE FROM jobs WHERE d = '0001'")
         backend.run("UPDATE jobs SET e = 'cancelled' WHERE d = '0002'")
-    claiming.join(20)
+    claiming.join(120)
     assert (names(taken), found) == (["0000"], [["0003", "0004"]])
     taken.done()
     taken.settle()
     assert taken.lost == ()
 
 
+@pytest.mark.requires("one statement")
 def test_a_claim_of_one_statement_rechecks_what_changed_while_it_ran(backend: Backend) -> None:
     """A job that is claimed and let go between the snapshot and the lock is not claimed a second time."""
-    backend.requires("one statement")
     queue, other = backend.queue(), backend.queue()
     queue.enqueue(jobs(2_000))
     stop = threading.Event()
@@ -297,9 +297,9 @@ def counts_all(backend: Backend) -> bool:
 
 
 @pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.requires("count of collisions")
 def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> None:
     """Counted alike by every algorithm that knows: candidates before the last job taken that were in other hands."""
-    backend.requires("count of collisions")
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(20))
     algorithm = queue._parts.plan(None).strategy
@@ -322,8 +322,8 @@ def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None
         connection.rollback()
 
 
+@pytest.mark.requires("count of collisions")
 def test_over_fetch_grows_where_claims_collide_and_goes_back_where_they_do_not(backend: Backend) -> None:
-    backend.requires("count of collisions")
     queue = backend.queue()
     queue.enqueue(jobs(300))
     overfetch: Overfetch = hold_of(queue)._range._overfetch

@@ -30,9 +30,9 @@ def an_error(backend: Backend, kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["passing", "for good"])
+@pytest.mark.requires("one statement")
 def test_a_settle_in_one_statement_with_a_claim(backend: Backend, kind: str) -> None:
     """The claim gets fewer jobs than it wants, so it counts the candidates that others have locked."""
-    backend.requires("one statement")
     engine = backend.new_engine()
     queue = still(backend.queue(bind=engine))
     queue.enqueue(jobs(5))
@@ -58,7 +58,7 @@ def while_it_waits(backend: Backend, do: Any) -> Iterator[None]:
         opener = threading.Thread(target=_when_waited_for, args=(backend, do, connection))
         opener.start()
         yield
-        opener.join(30)
+        opener.join(120)
         assert not opener.is_alive()
 
 

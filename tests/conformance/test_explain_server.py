@@ -41,9 +41,9 @@ def test_a_claim_of_n_locks_n_rows_and_is_rolled_back(backend: Backend, way: dic
     assert backend.locked() == 0
 
 
+@pytest.mark.requires("lock of what is found")
 def test_a_claim_that_locks_more_than_it_takes_is_a_warning(backend: Backend) -> None:
     """A suspect in front, which is claimed alone: the statement that finds and locks has locked others beside it."""
-    backend.requires("lock of what is found")
     queue = filled(backend, rows=500, hold="transaction")
     backend.run("UPDATE jobs SET suspect = 2 WHERE d = '0000'")
     assert "other consumers skip all of them" in warned(queue.explain(analyze=True), "row locks")

@@ -60,6 +60,7 @@ def callbacks_of(queue: Queue) -> int:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.thorough("ten thousand claims take half a minute")
 def test_nothing_grows_with_ten_thousand_claims(backend: Backend) -> None:
     """Most of them find nothing: on the servers' disks, 10,000 batches would take a minute."""
     queue = backend.queue()

@@ -148,14 +148,14 @@ def test_an_attempt_beside_the_first_waits_for_its_end(backend: Backend, ledger_
         beside.start()
         backend.wait_for(backend.someone_waits_for_a_lock, "the attempt beside it waits")
         getattr(connection, ends)()
-    beside.join(30)
+    beside.join(120)
     assert was_first == [ends == "rollback"]
     assert len(noted(backend)) == (2 if ends == "commit" else 1)
 
 
 def test_of_many_attempts_at_once_one_is_the_first(backend: Backend, ledger_of: Make) -> None:
     ledger = ledger_of()
-    together = threading.Barrier(8, timeout=30)
+    together = threading.Barrier(8, timeout=120)
     was_first: list[bool] = []
 
     def run() -> None:
@@ -167,7 +167,7 @@ def test_of_many_attempts_at_once_one_is_the_first(backend: Backend, ledger_of: 
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert (len(was_first), sum(was_first)) == (80, 10)
 
 
@@ -181,7 +181,7 @@ def test_a_second_execution_has_no_second_effect(
     if dies == "dies":
         payer = SPAWN.Process(target=pay_and_die, args=(anywhere.url, backend.url, FLAVOURS[backend.name].dialect))
         payer.start()
-        payer.join(60)
+        payer.join(120)
         anywhere.wait_for(queue.reclaim, "what the dead held is handed back")
     else:
         with queue.claim() as batch:

@@ -69,8 +69,8 @@ def test_a_claim_locks_what_it_takes_and_not_what_it_looked_at(backend: Backend,
         assert backend.locked() == SIZE
 
 
+@pytest.mark.requires("row lock table")
 def test_a_claim_takes_no_other_locks_in_any_index(backend: Backend, queue: Queue) -> None:
-    backend.requires("row lock table")
     with by_hand(backend) as connection:
         claimed_by_hand(backend, connection, queue)
         locks = backend.lock_table()
@@ -192,8 +192,8 @@ def looks(queue: Queue, backend: Backend) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("begin", ["head", "beyond"])
+@pytest.mark.requires("one statement")
 def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, begin: str) -> None:
-    backend.requires("one statement")
     algorithm: Any = queue._parts.plan(None).strategy
     request = ClaimRequest(SIZE, SIZE, looks(queue, backend)[begin])
     given = {**request.find_parameters, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
@@ -204,10 +204,10 @@ def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, 
 
 
 @pytest.mark.parametrize("begin", ["head", "beyond"])
+@pytest.mark.requires("lock of what is found")
 def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
     backend: Backend, queue: Queue, begin: str
 ) -> None:
-    backend.requires("lock of what is found")
     request = ClaimRequest(SIZE, CANDIDATES, looks(queue, backend)[begin])
     selection = Selection(queue.roles.due(database_now()), queue.roles.default_order)
     algorithm: Any = FindAndLock(queue._parts.backend, selection)

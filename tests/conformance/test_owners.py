@@ -217,7 +217,7 @@ print("unharmed")
 def test_a_queue_carried_across_a_fork_is_refused_and_the_parent_goes_on(database: Backend) -> None:
     database.queue().enqueue(jobs(3))
     program = FORKS.format(url=database.url)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert ended.stdout == "unharmed\n", ended.stderr
     assert issubclass(CrossedFork, Exception)
 

@@ -147,7 +147,7 @@ def test_a_dead_consumers_jobs_come_back_when_its_lease_is_over(anywhere: Backen
         batch = dead.claim(2)
         with Queue(through, liveness=quick) as living:
             assert living.owner_id
-            wait_for(lambda: states(anywhere) == ["unclaimed"] * 2, "they come back", 20)
+            wait_for(lambda: states(anywhere) == ["unclaimed"] * 2, "they come back")
             batch.settle()
             assert batch.lost == batch.jobs
         dead.close()
@@ -213,7 +213,7 @@ def test_behind_a_pooler_by_session_with_locks_a_death_is_seen_before_the_lease_
         dead.enqueue(jobs(2))
         dead.claim(2)
         hold_of(dead)._connector._break()
-        wait_for(lambda: states(anywhere) == ["unclaimed"] * 2, "they come back", 20)
+        wait_for(lambda: states(anywhere) == ["unclaimed"] * 2, "they come back")
         dead.close()
 
 

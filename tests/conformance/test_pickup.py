@@ -147,7 +147,7 @@ def test_the_question_who_sleeps_waits_for_nobody(backend: Backend) -> None:
     with backend.engine.begin() as other:
         other.execute(beats)
         enqueueing.start()
-        enqueueing.join(10)
+        enqueueing.join(120)
         assert not enqueueing.is_alive()
     engine.dispose()
 

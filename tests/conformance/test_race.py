@@ -23,7 +23,7 @@ def test_every_job_is_done_exactly_once(backend: Backend, claims: ClaimsKind) ->
     queue = backend.queue(claims=claims)
     AUDIT.create(backend.engine)
     queue.enqueue(jobs(JOBS))
-    start = SPAWN.Barrier(PROCESSES, timeout=60)
+    start = SPAWN.Barrier(PROCESSES, timeout=120)
     options = {"dialect": FLAVOURS[backend.name].dialect, "claims": claims}
     gather([Worker(race, backend.url, options, SIZE, start) for _ in range(PROCESSES)])
     with backend.engine.connect() as connection:

@@ -33,7 +33,7 @@ def test_consumers_outlive_it_and_no_job_is_done_twice(own: Backend) -> None:
                     _await_refusal(own, second, known[1])
                 finally:
                     set_read_only(own, "OFF")
-            own.wait_for(lambda: not own.rows(), "they go on to the end", 20)
+            own.wait_for(lambda: not own.rows(), "they go on to the end")
         assert sorted(one.done + other.done) == [job["d"] for job in jobs(400)]
         assert first.report.lost == second.report.lost == 0
 

@@ -39,7 +39,7 @@ def test_what_a_killed_process_held_is_handed_back_at_once(database: Backend) ->
         assert session_of(database, owner_id) is not None
         process.kill()
         process.wait()
-        assert queue._control.woken(10)
+        assert queue._control.woken(120)
     assert states(database) == ["unclaimed"] * 3
     assert owner_row(database, owner_id) is None
 
@@ -84,14 +84,14 @@ def test_two_reapers_reclaim_each_owner_once(backend: Backend, caplog: pytest.Lo
     counts: list[int] = []
 
     def reclaim(reaper: Queue) -> None:
-        together.wait(10)
+        together.wait(120)
         counts.append(reaper.reclaim())
 
     threads = [threading.Thread(target=reclaim, args=[backend.queue()]) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert sum(counts) == 12
     assert states(backend) == ["unclaimed"] * 12
     assert [row["attempts"] for row in backend.rows()] == [0] * 12

@@ -191,7 +191,7 @@ def test_a_replica_that_is_too_far_behind_is_left_and_used_again(
         1,
     )
     pair.reconnect()
-    wait_for(lambda: (claimed(), events(caplog))[1] == [REPLICA_LEFT, REPLICA_USED], "it is used again", 20)
+    wait_for(lambda: (claimed(), events(caplog))[1] == [REPLICA_LEFT, REPLICA_USED], "it is used again")
     assert queue.report.replica_reads > reads
     assert queue.report.replica_claims > by_replica
 
@@ -233,7 +233,7 @@ def test_an_idle_owner_that_could_not_register_at_the_start_does_so_between_clai
         patched.setattr(idle_owner, "with_owners", breaks)
         assert claimed_and_released(queue) == 1
         assert idle_owner_of(queue) is None
-    wait_for(lambda: claimed_and_released(queue) and queue.report.replica_claims, "the replica is used", 20)
+    wait_for(lambda: claimed_and_released(queue) and queue.report.replica_claims, "the replica is used")
 
 
 def test_a_replica_may_be_the_only_host_among_the_options(pair: Pair, queue_at: Callable[..., Queue]) -> None:
@@ -415,7 +415,7 @@ def test_explain_warns_of_a_replica_that_is_too_far_behind(pair: Pair, queue_at:
     wait_for(lambda: lag().verdict == "warning", "it is behind")
     assert "s behind: consumers search on the primary meanwhile" in lag().says
     pair.reconnect()
-    wait_for(lambda: lag().verdict == "ok", "it has caught up", 20)
+    wait_for(lambda: lag().verdict == "ok", "it has caught up")
 
 
 @pytest.mark.usefixtures("soon_behind")

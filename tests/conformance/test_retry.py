@@ -375,7 +375,7 @@ def test_several_consumers_at_once_with_fresh_jobs_coming_in(backend: Backend, c
         thread.start()
     queues[0].enqueue([{**job, "d": f"{count + n:04}"} for n, job in enumerate(jobs(late, run_at=clock.now))])
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert errors == []
     total = sum(hands, Counter())
     assert sorted(names(queues[0].dead.list())) == bad

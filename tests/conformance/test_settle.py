@@ -290,7 +290,7 @@ def test_a_deadlock_is_run_again_and_counted(backend: Backend) -> None:
         backend.wait_for(backend.someone_waits_for_a_lock, "the settle waits for the second job")
         other.execute(sa.select(JOBS).where(JOBS.c.id == first).with_for_update()).all()
         other.rollback()
-    settling.join(30)
+    settling.join(120)
     assert settled
     assert settled[0].lost == ()
     # How many there are is a matter of who comes first: the settle that is run again, or who waits for the first job.
@@ -315,7 +315,7 @@ def test_a_lock_timeout_is_run_again_and_counted(backend: Backend) -> None:
         settling.start()
         backend.wait_for(lambda: queue.report.transients["lock timeout"], "a timeout is counted")
         assert not settled
-    settling.join(30)
+    settling.join(120)
     assert settled
     assert settled[0].lost == ()
     assert backend.rows() == []

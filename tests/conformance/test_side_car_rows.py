@@ -138,9 +138,9 @@ def test_a_key_of_any_type(backend: Backend, kind: str, way: str) -> None:
     assert (queue.report.lost, queue.stats().done) == (0, len(values) - 1)
 
 
+@pytest.mark.requires("table collation")
 def test_the_key_of_a_side_car_is_compared_as_the_tables_is(backend: Backend) -> None:
     """Whatever the default of a new table would be."""
-    backend.requires("table collation")
     backend.run("CREATE TABLE words (word VARCHAR(20) PRIMARY KEY) CHARACTER SET latin1 COLLATE latin1_german2_ci")
     backend.run("INSERT INTO words VALUES ('Straße'), ('straat')")
     queue = beside(backend, "words")

@@ -70,19 +70,19 @@ def test_a_loop_in_a_thread_ends_and_holds_nothing(backend: Backend, hold: HoldK
     def work() -> None:
         for batch in queue.batches(5, prefetch=prefetch):
             begun.set()
-            gate.wait(20)
+            gate.wait(120)
             if refused(queue, batch):
                 lost.extend(names(batch))
 
     thread = threading.Thread(target=work)
     thread.start()
     try:
-        assert begun.wait(10)
+        assert begun.wait(120)
         queue.stop(timeout=0)
         free(backend, 50)
     finally:
         gate.set()
-        thread.join(20)
+        thread.join(120)
     assert not thread.is_alive()
     assert lost == [row["d"] for row in jobs(5)]
     free(backend, 50)
@@ -140,7 +140,7 @@ def test_a_settle_that_is_being_made_is_finished(backend: Backend) -> None:
 
     def wait(*_: object) -> None:
         settling.set()
-        gate.wait(20)
+        gate.wait(120)
 
     queue = backend.queue(hold="transaction", on_done=wait)
     queue.enqueue(jobs(2))
@@ -149,12 +149,12 @@ def test_a_settle_that_is_being_made_is_finished(backend: Backend) -> None:
     settle = threading.Thread(target=batch.settle)
     settle.start()
     try:
-        assert settling.wait(10)
+        assert settling.wait(120)
         queue.stop(timeout=0)
         backend.wait_for(lambda: queue._control.expired, "the deadline is over")
     finally:
         gate.set()
-        settle.join(20)
+        settle.join(120)
     assert (backend.rows(), queue.report.done) == ([], 2)
 
 

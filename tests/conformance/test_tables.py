@@ -83,8 +83,8 @@ def test_a_uuid_key(backend: Backend) -> None:
     roundabout(backend.queue(table), [{"id": uuid.UUID(int=n << 96 | 0xABC)} for n in range(6)])
 
 
+@pytest.mark.requires("native uuid")
 def test_a_uuid_key_of_the_databases_own_type(backend: Backend) -> None:
-    backend.requires("native uuid")
     table = job_table("native", sa.MetaData(), sa.Column("id", sa.UUID, primary_key=True))
     roundabout(backend.queue(table), [{"id": uuid.UUID(int=n << 96 | 0xABC)} for n in range(6)])
 
@@ -120,8 +120,8 @@ def test_a_key_of_a_date_and_a_decimal(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize("collation", ["utf8mb4_bin", "utf8mb4_unicode_ci", "latin1_swedish_ci"])
+@pytest.mark.requires("table collation")
 def test_a_text_key_with_a_collation_of_its_own(backend: Backend, collation: str) -> None:
-    backend.requires("table collation")
     table = job_table(
         "texts",
         sa.MetaData(),

@@ -168,5 +168,5 @@ print("unharmed")
 def test_a_batch_that_a_fork_took_along_is_its_parents(database: Backend) -> None:
     database.queue().enqueue(jobs(2))
     program = FORKS.format(url=database.url)
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
     assert ended.stdout == "unharmed\n", ended.stderr

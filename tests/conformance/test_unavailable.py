@@ -43,10 +43,10 @@ def test_a_server_that_is_killed_and_started_again(own: Backend, caplog: pytest.
 
     with joined(work) as working:
         working.start()
-        assert some.wait(10)
+        assert some.wait(120)
         own.server.kill()
         own.server.restart()
-        own.wait_for(lambda: session_of(own, ids[0]) is not None, "the idle one comes back", 20)
+        own.wait_for(lambda: session_of(own, ids[0]) is not None, "the idle one comes back")
     assert (idle.owner_id, busy.owner_id) == ids
     assert lost == []
     assert sorted(done) == sorted(set(done)) == [job["d"] for job in jobs(300)]

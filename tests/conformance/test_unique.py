@@ -105,8 +105,8 @@ def test_an_instant_with_a_zone_is_the_same_when_it_is_read_again(backend: Backe
     assert len([sql for sql in sent if sql.startswith("INSERT")]) <= 2
 
 
+@pytest.mark.requires("table collation")
 def test_what_only_the_database_takes_for_equal_is_equal(backend: Backend) -> None:
-    backend.requires("table collation")
     options: dict[str, Any] = {f"{family}_collate": "utf8mb4_general_ci" for family in ("mysql", "mariadb")}
     table = job_table("mails", sa.MetaData(), sa.Column("name", sa.String(40)), unique="name", **options)
     queue = backend.queue(table)
@@ -170,8 +170,8 @@ def test_an_index_over_other_columns_is_not_enough(backend: Backend) -> None:
             queue.enqueue(visits("ada"), unique=columns)
 
 
+@pytest.mark.requires("partial indexes")
 def test_an_index_that_holds_some_rows_only_is_not_enough(backend: Backend) -> None:
-    backend.requires("partial indexes")
     backend.make()
     backend.run("CREATE UNIQUE INDEX waiting ON jobs (d) WHERE status = 'unclaimed'")
     with pytest.raises(NotUnique):
@@ -200,7 +200,7 @@ def test_processes_that_enqueue_the_same_keys_at_once_all_succeed_and_each_key_i
     backend.make(VISITS)
     count, sizes = 4, [1] * 10 + [80] * 10
     rounds = [visits(*(f"{n:03}" for n in range(size)), day=day) for day, size in enumerate(sizes)]
-    everyone, dialect = SPAWN.Barrier(count, timeout=60), FLAVOURS[backend.name].dialect
+    everyone, dialect = SPAWN.Barrier(count, timeout=120), FLAVOURS[backend.name].dialect
     came = gather([Worker(send, backend.url, dialect, rounds, everyone) for _ in range(count)])
     wanted = sorted((row["day"], row["customer"]) for rows in rounds for row in rows)
     assert sorted((row["day"], row["customer"]) for row in backend.rows(VISITS)) == wanted
@@ -218,7 +218,7 @@ def test_a_key_that_another_transaction_is_about_to_commit_is_waited_for(backend
         backend.wait_for(backend.someone_waits_for_a_lock, "the second enqueue waits")
         assert came == []
         getattr(first, ends)()
-    second.join(30)
+    second.join(120)
     assert came == [2 if ends == "commit" else 3]
     assert sorted(there(backend)) == ["a", "ada", "b"]
 
@@ -226,7 +226,7 @@ def test_a_key_that_another_transaction_is_about_to_commit_is_waited_for(backend
 def test_producers_in_each_others_way_are_tried_again(backend: Backend) -> None:
     """Each waits for what the other has inserted: one is undone by the database, and comes in all the same."""
     queue, other = (backend.queue(VISITS) for _ in range(2))
-    both_have_one = threading.Barrier(2, timeout=30)
+    both_have_one = threading.Barrier(2, timeout=120)
     come: dict[str, int] = {}
 
     def rows(*customers: str) -> Iterator[dict[str, Any]]:
@@ -248,7 +248,7 @@ def test_producers_in_each_others_way_are_tried_again(backend: Backend) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert sorted(there(backend)) == ["a", "b", "nobody elsea", "nobody elseb"]
     assert sum(come.values()) == 4
     assert queue.report.transients["deadlock"] + other.report.transients["deadlock"] == 1

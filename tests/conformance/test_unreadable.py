@@ -50,8 +50,8 @@ def left(backend: Backend) -> list[str]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.requires("values that Python has not")
 def test_who_reads_it_fails_that_job_alone(backend: Backend, way: str, number: int) -> None:
-    backend.requires("values that Python has not")
     queue = spoiled(backend, number, **WAYS[way])
     with queue.claim(4) as batch:
         handler_of(lambda job: job.due, "due", "job").handle(batch)
@@ -78,8 +78,8 @@ def test_who_does_not_read_it_is_not_stopped_by_it(backend: Backend, way: str) -
     assert left(backend) == []
 
 
+@pytest.mark.requires("values that Python has not")
 def test_an_error_that_leaves_the_block_fails_the_job_that_it_names_and_suspects_no_other(backend: Backend) -> None:
-    backend.requires("values that Python has not")
     queue = spoiled(backend)
     with pytest.raises(Unreadable, match="'due' of the row with the key 2"), queue.claim(4) as batch:
         [job.due for job in batch]

@@ -171,7 +171,7 @@ def test_a_call_that_comes_late_interrupts_nothing(backend: Backend) -> None:
         with contextlib.suppress(sa.exc.DBAPIError):
             other.execute(backend.dialect.waking.interrupt(session))
         other.execute(sa.select(sa.func.release_lock(lock)))
-        working.join(20)
+        working.join(120)
     assert answers == [1]
     assert not queue.report.transients
 

@@ -199,9 +199,9 @@ def plan_of_a_claim(queue: Queue) -> str:
     return hold_of(queue)._connector.transaction(explained)
 
 
+@pytest.mark.requires("one statement")
 def test_a_claim_is_planned_once_and_anew_when_there_may_be_more_rows(backend: Backend) -> None:
     """A plan that was made for a few rows reads and sorts all rows."""
-    backend.requires("one statement")
     queue = still(backend.queue())
     backend.analyze()
     for _ in range(16):

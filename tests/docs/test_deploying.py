@@ -23,6 +23,8 @@ from tests.docs.commands import every
 from tests.docs.markdown import ROOT
 from tests.docs.shop import Shop
 
+pytestmark = pytest.mark.thorough("what the page says is run as a whole")
+
 OPS = ROOT / "ops"
 UNIT, IMAGE, MANIFEST = OPS / "claimjobs.service", OPS / "Dockerfile", OPS / "kubernetes.yaml"
 SPARE = 10
@@ -131,7 +133,7 @@ def test_the_command_of_the_deployment_starts_is_ready_and_stops(any_shop: Shop)
         try:
             assert process.stderr is not None
             address = next(found[1] for said in process.stderr if (found := re.search(r"(http://[\d.]+:\d+)", said)))
-            any_shop.backend.wait_for(lambda: status(f"{address}/readyz") == 200, "it is ready", 30)
+            any_shop.backend.wait_for(lambda: status(f"{address}/readyz") == 200, "it is ready")
             assert status(f"{address}/livez") == 200
             process.send_signal(signal.SIGTERM)
             assert process.wait(DEADLINES["kubernetes"]) == exits.OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import sqlalchemy as sa
 
 from tests.backends import Backend
@@ -98,8 +99,8 @@ def test_a_claimed_job_is_not_changed_by_what_is_for_waiting_ones(backend: Backe
         batch.release()
 
 
+@pytest.mark.requires("arrays")  # on Postgres alone the statement skips locked rows
 def test_many_jobs_are_changed_past_those_that_are_locked(backend: Backend) -> None:
-    backend.requires("arrays")  # on Postgres alone the statement skips locked rows
     queue = backend.queue()
     queue.enqueue([{"d": "newsletter", "e": ""} for _ in range(5)])
     with backend.engine.begin() as other:

@@ -47,6 +47,7 @@ def _process(backend: Backend, ending: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("ending", ["pass", "raise SystemExit(3)", "1 / 0"])
+@pytest.mark.thorough("a promise of the pages that a test of the conformance suite shows, too")
 def test_a_process_that_ends_by_itself_hands_back(database: Backend, ending: str) -> None:
     queue = database.queue()
     queue.enqueue([{"d": "d", "e": "e"}] * 20)
@@ -57,6 +58,7 @@ def test_a_process_that_ends_by_itself_hands_back(database: Backend, ending: str
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.parametrize("how", ["by the library", "by the command"])
+@pytest.mark.thorough("a promise of the pages that a test of the conformance suite shows, too")
 def test_what_a_killed_process_held_can_be_reclaimed_where_no_consumer_runs(
     database: Backend, number: signal.Signals, how: str
 ) -> None:
@@ -78,10 +80,11 @@ def _command(backend: Backend, *words: str) -> str:
     """What a command prints."""
     environment = {**os.environ, "CLAIMJOBS_URL": backend.url}
     command = [sys.executable, "-m", "claimjobs", *words]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
     return done.stdout
 
 
+@pytest.mark.thorough("a promise of the pages that a test of the conformance suite shows, too")
 def test_a_session_that_is_ended_is_a_death_though_its_process_lives(database: Backend) -> None:
     """Another consumer sees it before the one that lost it does; the late outcomes are refused and reported."""
     other = database.queue()
@@ -98,6 +101,7 @@ def test_a_session_that_is_ended_is_a_death_though_its_process_lives(database: B
     assert queue.owner_id > before
 
 
+@pytest.mark.thorough("a promise of the pages that a test of the conformance suite shows, too")
 def test_a_pooler_is_found_out_and_the_lease_alone_counts(database: Backend) -> None:
     straight = database.queue()
     assert straight.owner_id
@@ -152,6 +156,7 @@ def test_a_hung_handlers_process_is_ended_and_replaced(anywhere: Backend, tmp_pa
     assert f"with exit code {HUNG}" in err
 
 
+@pytest.mark.thorough("a promise of the pages that a test of the conformance suite shows, too")
 def test_the_demonstration_refuses_a_table_with_a_payload_of_its_own(any_shop: Shop) -> None:
     any_shop.open()
     for options in ("--generators 0", ""):
@@ -160,7 +165,7 @@ def test_the_demonstration_refuses_a_table_with_a_payload_of_its_own(any_shop: S
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=120,
         )
         assert done.returncode == 4
         assert "emails" in done.stderr
@@ -208,6 +213,7 @@ def test_the_rights_that_are_named_are_enough(database: Backend) -> None:
         assert looking.stats().owners == ()
 
 
+@pytest.mark.thorough("a promise of the pages that a test of the conformance suite shows, too")
 def test_a_run_holds_a_connection_for_each_process_and_three_more_at_most(database: Backend) -> None:
     database.make()
     options = ["--consumers", "2", "--generators", "1", "--rate", "50", "--duration", "2"]

@@ -22,11 +22,13 @@ def _with(words: str) -> Block:
 
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_every_program_runs(shop: Shop, block: Block) -> None:
     shop.open()
     shop.run(block.text, str(block))
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_every_file_can_be_imported(any_shop: Shop) -> None:
     files = [block.file for block in BLOCKS if block.file]
     assert sorted(files) == ["shop/alerts.py", "shop/books.py", "shop/handlers.py", "shop/models.py", "shop/orm.py"]
@@ -43,6 +45,7 @@ def test_the_ten_lines_send_each_mail_once_and_leave_no_job(shop: Shop) -> None:
     assert shop.backend.rows("emails") == []
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_mail_that_cannot_be_sent_is_tried_again_later(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.open()
     mail = shop.load("mail")
@@ -62,6 +65,7 @@ def test_the_mail_that_cannot_be_sent_is_tried_again_later(shop: Shop, monkeypat
     assert row["last_error"] == "SMTPException: mailbox full"
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_enqueue_example_enqueues(shop: Shop) -> None:
     shop.open()
     block = _with("engine.begin()")
@@ -69,6 +73,7 @@ def test_the_enqueue_example_enqueues(shop: Shop) -> None:
     assert len(shop.backend.rows("emails")) == 20 + 1 + 2_000
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_failure_example_leaves_what_its_comments_say(shop: Shop) -> None:
     shop.open()
     block = _with("Retry(")
@@ -86,6 +91,7 @@ def test_the_failure_example_leaves_what_its_comments_say(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("error", ["", "SMTPException"])
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_example_that_blames_nobody_leaves_suspects(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
@@ -104,6 +110,7 @@ def test_the_example_that_blames_nobody_leaves_suspects(
     assert [row["attempts"] for row in rows] == [0] * len(rows)
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_long_example_sends_part_after_part(shop: Shop) -> None:
     shop.open()
     shop.backend.run("UPDATE emails SET body = 'one\n\ntwo'")
@@ -113,6 +120,7 @@ def test_the_long_example_sends_part_after_part(shop: Shop) -> None:
     assert queue.report.done == 3
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
     shop.open()
     block = _with("stop_on_signals(queue)")
@@ -120,6 +128,7 @@ def test_the_loop_that_ends_when_told_to_sends_everything(shop: Shop) -> None:
     assert sorted(shop.sent) == sorted(ADDRESSES)
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_table_of_the_shops_own_is_worked_through(shop: Shop) -> None:
     shop.open()
     block = _with("Columns(status=")
@@ -128,6 +137,7 @@ def test_the_table_of_the_shops_own_is_worked_through(shop: Shop) -> None:
     assert [row["state"] for row in shop.backend.rows("orders")] == [2, 2, 2]
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_file_says_the_same_as_the_example_in_python(any_shop: Shop) -> None:
     any_shop.open()
     block = _with("Columns(status=")
@@ -136,6 +146,7 @@ def test_the_file_says_the_same_as_the_example_in_python(any_shop: Shop) -> None
     assert (shape.table, shape.order_by, shape.on_done) == ("orders", ("-nr",), "keep")
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_rentals_are_returned_and_none_is_deleted(shop: Shop) -> None:
     shop.open()
     block = _with('on_done="leave"')
@@ -145,6 +156,7 @@ def test_the_rentals_are_returned_and_none_is_deleted(shop: Shop) -> None:
     assert [(row["rental_id"], row["return_date"] is None) for row in rentals] == [(n, False) for n in (1, 2, 3)]
 
 
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_a_mapped_class_is_a_queue(shop: Shop) -> None:
     parcel = shop.load("orm").Parcel
     make(shop.backend.engine, tables_for(parcel))

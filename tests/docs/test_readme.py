@@ -29,7 +29,7 @@ def test_its_program_prints_what_is_shown_each_time(database: Backend, tmp_path:
     environment = {**os.environ, "CLAIMJOBS_URL": database.url}
     for _ in range(2):
         run = subprocess.run(
-            [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False, timeout=60
+            [sys.executable, str(program)], env=environment, capture_output=True, text=True, check=False, timeout=120
         )
         assert (run.returncode, run.stdout) == (0, OUTPUT.text), run.stderr
         assert re.fullmatch(r"(job \d+ is dead: it failed: no such address\n){3}", run.stderr), run.stderr

@@ -60,6 +60,7 @@ def test_no_option_is_named_that_is_not_there(page: Path) -> None:
 
 
 @pytest.mark.timeout(400)  # some thirty commands, each a process
+@pytest.mark.thorough("every example of the guide, each a program or a command")
 def test_the_commands_do_what_they_are_shown_for(any_shop: Shop) -> None:
     """All that are written by hand, page after page in one folder; a run without an end is made to have one."""
     any_shop.open_orders()
@@ -84,7 +85,7 @@ def _ending(line: str) -> str:
 
 
 def _run(shop: Shop, line: str) -> None:
-    done = subprocess.run(shop.shell(line), capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(shop.shell(line), capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     assert "Traceback" not in done.stderr
     if "--json" in line:

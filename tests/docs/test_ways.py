@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from docs import make_ways
 from tests.backends import Servers
+
+pytestmark = pytest.mark.thorough("what the page says is run as a whole")
 
 INDIRECT = ("__call__", "<lambda>", "<locals>", "partial")
 TRIES = 5

@@ -15,6 +15,8 @@ from servers import Unavailable
 from tests.backends import Backend
 from tests.examples import world
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 ROWS = {"country": 239, "city": 4_079, "countrylanguage": 984}
 PREDICATES = {
     "country": "Population > 1000000",

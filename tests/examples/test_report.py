@@ -13,6 +13,8 @@ from examples.harness import WrongResult, must
 from examples.report import Figure
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 HERE = [Figure("seconds", "1.0 s", "63.8 s"), Figure("rows twice", "none")]
 THERE = [Figure("seconds", "2.0 s", "63.8 s"), Figure("only there", "yes")]
 

@@ -17,6 +17,8 @@ from examples.s1_depesz.processors import IN_ORDER, SELECT, Row
 from tests.backends import Backend
 from tests.examples.conftest import Small
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 JOBS = 60
 REST = "order by priority desc, added_on"
 

@@ -12,6 +12,8 @@ from examples.s2_digoal.ours import Ours
 from tests.backends import Backend
 from tests.examples.conftest import at, told
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 SIZES = {"clients": 4, "free_workers": 20, "tasks": 200, "seconds": 0.5}
 
 

@@ -12,6 +12,8 @@ from examples.s3_isotopp import run as example
 from tests.backends import Backend
 from tests.examples.conftest import at, told
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 SIZES = {"generators": 1, "consumers": 2, "jobs": 120, "pause": 0.0}
 
 

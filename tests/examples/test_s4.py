@@ -10,6 +10,8 @@ from examples.s4_tiikkaja import run as example
 from tests.backends import Backend
 from tests.examples.conftest import Small
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 ITEMS = 20
 LOCKS = ["advisory", "rows"]
 
@@ -20,8 +22,8 @@ def url(database: Backend) -> str:
     return database.url
 
 
+@pytest.mark.requires("named lock table")
 def test_all_of_it(database: Backend, small: Small) -> None:
-    database.requires("named lock table")
     figures = small(example, claims=50, consumers=3)
     assert figures["... left after 50 claims"] == "0"
 
@@ -61,13 +63,13 @@ def test_nobody_waits_for_ours(url: str, lock: str) -> None:
 # --- locks ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.requires("named lock table")
 def test_a_sort_locks_every_row(database: Backend, url: str) -> None:
-    database.requires("named lock table")
     assert scenes.locks_of_a_sorted_claim(url) == ITEMS
 
 
+@pytest.mark.requires("named lock table")
 def test_a_failed_recheck_forgets_its_lock(database: Backend, url: str, db: Connection) -> None:
-    database.requires("named lock table")
     assert scenes.locks_after_a_failed_recheck(url) == 1
     database.wait_for(lambda: naive.held(db) == 0, "the session's end ends its locks")
 
@@ -80,14 +82,14 @@ def test_ours_are_not(url: str) -> None:
     assert ours.same_number_in_two_queues(url)
 
 
+@pytest.mark.requires("named lock table")
 def test_ours_locks_what_it_claims(database: Backend, url: str) -> None:
-    database.requires("named lock table")
     assert ours.locks_while_claimed(url) == 1
     assert ours.locks_while_claimed(url, lock="rows") == 0
 
 
+@pytest.mark.requires("named lock table")
 def test_ours_leaves_no_lock_behind(database: Backend, url: str) -> None:
-    database.requires("named lock table")
     assert ours.locks_left(url, ITEMS) == 0
 
 

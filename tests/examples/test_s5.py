@@ -11,6 +11,8 @@ from examples.s5_leontrolski import run as example
 from examples.s5_leontrolski.events import setup, statuses
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 EVENTS = 60
 
 

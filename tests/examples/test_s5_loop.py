@@ -14,6 +14,8 @@ from examples.s5_leontrolski import author, loop
 from examples.s5_leontrolski.events import setup, statuses
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("an example of an article, as a whole")
+
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_loop_after_the_event_in_hand(database: Backend, number: int) -> None:

@@ -14,5 +14,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Did not recognize type", "ignore
 
 
 @each(names.ALL)
+@pytest.mark.each_parameter("each one is a case of its own")
 def test_a_table(places: Places, family: Family, way: Way, case: Case) -> None:
     run(places, family, way, case)

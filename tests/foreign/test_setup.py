@@ -14,8 +14,8 @@ from tests.backends import Backend
 STORED = "is stored by MyISAM.*: ALTER TABLE {} ENGINE=InnoDB"
 
 
+@pytest.mark.requires("table collation")
 def test_owners_without_row_locks_are_refused(database: Backend) -> None:
-    database.requires("table collation")
     database.make()
     database.run("ALTER TABLE claimjobs_owners ENGINE=MyISAM")
     with pytest.raises(NotClaimable, match=STORED.format("claimjobs_owners")):
@@ -24,8 +24,8 @@ def test_owners_without_row_locks_are_refused(database: Backend) -> None:
         database.make()
 
 
+@pytest.mark.requires("table collation")
 def test_a_description_that_names_no_engine_is_made_with_one_or_refused(database: Backend) -> None:
-    database.requires("table collation")
     engine = database.new_engine(connect_args={"init_command": "SET SESSION default_storage_engine = MyISAM"})
     make(engine, tables_for("jobs"))  # ours name theirs
     plain = sa.Table("plain", sa.MetaData(), sa.Column("id", sa.Integer, primary_key=True))
@@ -33,8 +33,8 @@ def test_a_description_that_names_no_engine_is_made_with_one_or_refused(database
         make(engine, [plain])
 
 
+@pytest.mark.requires("table collation")
 def test_nothing_is_added_to_a_table_without_row_locks(database: Backend) -> None:
-    database.requires("table collation")
     database.run("CREATE TABLE orders (id INTEGER PRIMARY KEY) ENGINE=MyISAM")
     with pytest.raises(NotClaimable, match=STORED.format("orders")):
         additions(database.engine, Shape("orders"), ["owner_id"])

@@ -15,7 +15,7 @@ import claimjobs
 from tests.authorities import remembered
 from tests.packaging.conftest import REPOSITORY, Built, contents
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.thorough("it builds and installs a package, which takes half a minute")
 
 DIALECTS = {str(path.relative_to(REPOSITORY)) for path in (REPOSITORY / "dialects").rglob("*.py")}
 

@@ -13,6 +13,7 @@ from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
+from tests.process.dear import dear
 
 HANGING = ("tests.process.hanging:note", "--consumers", "2")
 
@@ -21,11 +22,12 @@ HANGING = ("tests.process.hanging:note", "--consumers", "2")
 
 
 @pytest.mark.parametrize("json", [True, False], ids=["stdout", "stderr"])
+@dear
 def test_a_reader_who_goes_away_is_a_stop(database: Backend, tmp_path: Path, *, json: bool) -> None:
     database.queue().enqueue(rows(60))
     options = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10")
     with started(database, tmp_path, *options, *(["--json"] if json else [])) as command:
-        database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun", 30)
+        database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun")
         read = command.process.stdout if json else command.process.stderr
         assert read is not None
         read.readline()
@@ -33,19 +35,20 @@ def test_a_reader_who_goes_away_is_a_stop(database: Backend, tmp_path: Path, *, 
         if not json:
             command.process.stderr = None
         command.gate.touch()
-        code = command.process.wait(60)
+        code = command.process.wait(120)
         command.wait_until_all_is_gone()
     assert code == exits.OK
     assert len(noted(database, "done")) == len(noted(database, "begun"))
     assert set(statuses(database)) <= {"unclaimed"}
 
 
+@dear
 def test_head_takes_one_line(anywhere: Backend) -> None:
     """As in a shell, whose pipe is closed as soon as `head` has what it wants."""
     anywhere.make()
     words = f"{sys.executable} -m claimjobs start-processing --url '{anywhere.url}' --consumers 2 --json"
     ended = subprocess.run(
-        ["bash", "-c", f"set -o pipefail; {words} | head -1"], capture_output=True, text=True, timeout=90, check=False
+        ["bash", "-c", f"set -o pipefail; {words} | head -1"], capture_output=True, text=True, timeout=120, check=False
     )
     assert ended.returncode == exits.OK, ended.stderr
     assert ended.stdout.count("\n") == 1
@@ -55,6 +58,7 @@ def test_head_takes_one_line(anywhere: Backend) -> None:
 
 
 @pytest.mark.parametrize("file", ["missing/run.svg", "."])
+@dear
 def test_a_picture_that_cannot_be_written_is_found_out_before_the_run(
     anywhere: Backend, tmp_path: Path, file: str
 ) -> None:
@@ -69,26 +73,28 @@ def test_a_picture_that_cannot_be_written_is_found_out_before_the_run(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@dear
 def test_one_signal_ends_a_command_whose_handler_hangs_while_it_is_imported(
     anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     monkeypatch.setenv("HANGS", "in the command")
     with started(anywhere, tmp_path, *HANGING) as command:
-        anywhere.wait_for(command.gate.exists, "the module is imported", 30)
+        anywhere.wait_for(command.gate.exists, "the module is imported")
         command.send(number)
         code, out, err = command.end(30)
     assert (code, out) == (exits.INTERRUPTED, "")
     assert err == "claimjobs: interrupted\n"
 
 
+@dear
 def test_two_signals_end_a_command_whose_handler_hangs_and_catches_all(
     anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HANGS", "hard, in the command")
     with started(anywhere, tmp_path, *HANGING) as command:
-        anywhere.wait_for(command.gate.exists, "the module is imported", 30)
+        anywhere.wait_for(command.gate.exists, "the module is imported")
         command.send(signal.SIGTERM)
-        anywhere.wait_for(lambda: _dies_of(command.process, signal.SIGTERM), "the second is heard", 30)
+        anywhere.wait_for(lambda: _dies_of(command.process, signal.SIGTERM), "the second is heard")
     assert command.process.returncode == -signal.SIGTERM
 
 
@@ -97,26 +103,28 @@ def _dies_of(process: subprocess.Popen[str], number: signal.Signals) -> bool:
     return process.poll() is not None
 
 
+@dear
 def test_one_signal_ends_consumers_whose_handler_hangs_while_it_is_imported(
     anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anywhere.queue().enqueue(rows(3))
     monkeypatch.setenv("HANGS", "in a consumer")
     with started(anywhere, tmp_path, *HANGING, "--json") as command:
-        anywhere.wait_for(command.gate.exists, "the module is imported", 30)
+        anywhere.wait_for(command.gate.exists, "the module is imported")
         command.send(signal.SIGINT)
         code, out, _ = command.end(30)
         command.wait_until_all_is_gone()
     assert (code, summary(out)["left"]) == (exits.OK, 3)
 
 
+@dear
 def test_two_signals_end_consumers_whose_handler_hangs_and_catches_all(
     anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anywhere.make()
     monkeypatch.setenv("HANGS", "hard, in a consumer")
     with started(anywhere, tmp_path, *HANGING) as command:
-        anywhere.wait_for(command.gate.exists, "the module is imported", 30)
+        anywhere.wait_for(command.gate.exists, "the module is imported")
         command.send(signal.SIGINT)
         command.wait_until_it_says("stopping")
         command.send(signal.SIGINT)
@@ -125,6 +133,7 @@ def test_two_signals_end_consumers_whose_handler_hangs_and_catches_all(
     assert code == exits.CANCELLED
 
 
+@dear
 def test_an_endless_handler_is_ended_after_the_duration_and_its_grace(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue(rows(10))
     options = (f"{HANDLERS}:end_never", "--consumers", "2", "--batch-size", "5", "--duration", "1", "--grace", "0.5")

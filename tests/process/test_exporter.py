@@ -19,6 +19,7 @@ from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs
 from tests.conformance.test_rights import account
+from tests.process.dear import dear
 from tests.process.scrape import samples
 
 EXPORTER = (sys.executable, "-m", "claimjobs", "exporter", "--port", "0", "--every", "0.1")
@@ -38,6 +39,7 @@ def exporting(bind: sa.URL) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.communicate()
 
 
+@dear
 def test_an_account_that_may_only_read_exports(database: Backend) -> None:
     database.queue().enqueue(jobs(7))
     rights = {"jobs": "SELECT", "claimjobs_owners": "SELECT", "claimjobs_queues": "SELECT"}
@@ -49,12 +51,13 @@ def test_an_account_that_may_only_read_exports(database: Backend) -> None:
         database.run("ALTER TABLE elsewhere RENAME TO jobs")
         database.wait_for(lambda: samples(url)["claimjobs_backlog_readable", ""] == 1, "it can be read again")
         process.send_signal(signal.SIGTERM)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=120)
         assert process.returncode == exits.OK
         assert "the backlog cannot be read: " in err
         assert "the backlog can be read again" in err
 
 
+@dear
 def test_an_exporter_without_rights_says_so(database: Backend) -> None:
     database.make()
     with account(database, claimjobs_owners="SELECT") as engine:
@@ -64,11 +67,13 @@ def test_an_exporter_without_rights_says_so(database: Backend) -> None:
     assert ended.err.count("\n") == 1
 
 
+@dear
 def test_an_exporter_without_a_database_says_so() -> None:
     ended = claimjobs("exporter", "--port", "0", "--url", "postgresql://nobody@127.0.0.1:1/none")
     assert (ended.code, ended.err.count("\n")) == (exits.CONNECTION, 1)
 
 
+@dear
 def test_a_port_in_use_is_told(anywhere: Backend) -> None:
     anywhere.make()
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:

@@ -15,6 +15,7 @@ from claimjobs.workers.process_slot import STRIKES
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, noted, started, summary
+from tests.process.dear import dear
 
 BARE = ("--table", "tasks", "--column", "status=", "--on-done", "delete", "--json")
 
@@ -46,6 +47,7 @@ def test_a_drain_that_comes_to_nothing_ends(anywhere: Backend, tmp_path: Path, h
 
 
 @pytest.mark.parametrize("how", ["commit", "rollback", "close"])
+@dear
 def test_a_handler_that_ends_its_transaction_itself_is_told(database: Backend, tmp_path: Path, how: str) -> None:
     tasks(database)
     words = (f"{HANDLERS}:{how}_it", *BARE, "--hold", "transaction", "--consumers", "1", "--drain")
@@ -59,6 +61,7 @@ def test_a_handler_that_ends_its_transaction_itself_is_told(database: Backend, t
     assert told in err
 
 
+@dear
 def test_a_job_that_cannot_fail_leaves_the_others_to_be_done(anywhere: Backend, tmp_path: Path) -> None:
     """One consumer meets it first; the other does what it can, and then meets it, too."""
     tasks(anywhere, sa.Column("d", sa.String(3)))
@@ -87,6 +90,7 @@ def test_a_settle_that_the_database_refuses_ends_the_run(database: Backend, tmp_
     assert [row["status"] for row in database.rows()] == ["unclaimed"] * 3
 
 
+@dear
 def test_a_row_that_is_refused_where_no_failure_can_be_held_ends_the_run(anywhere: Backend, tmp_path: Path) -> None:
     """The transaction that holds the batch is rolled back each time, and no job behind that row is ever reached."""
     tasks(anywhere)
@@ -105,6 +109,7 @@ def test_a_row_that_is_refused_where_no_failure_can_be_held_ends_the_run(anywher
 
 @pytest.mark.parametrize("table", ["jobs", "claimjobs_owners"])
 @pytest.mark.parametrize("state", ["at work", "asleep"])
+@dear
 def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
     database: Backend, tmp_path: Path, table: str, state: str
 ) -> None:
@@ -113,8 +118,8 @@ def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
     with started(database, tmp_path, *words) as command:
         if state == "asleep":
             command.gate.touch()
-            database.wait_for(lambda: not database.rows(), "nothing is left to be done", 30)
-        database.wait_for(lambda: len(noted(database, "begun")) >= 20, "both consumers have begun", 30)
+            database.wait_for(lambda: not database.rows(), "nothing is left to be done")
+        database.wait_for(lambda: len(noted(database, "begun")) >= 20, "both consumers have begun")
         database.run(f"DROP TABLE {table}")
         command.gate.touch()
         if (table, state) == ("claimjobs_owners", "asleep"):  # it may be missed with the next job only
@@ -133,6 +138,7 @@ def test_a_table_that_is_dropped_meanwhile_ends_the_run_with_one_line(
 
 
 @pytest.mark.parametrize("table", ["jobs", "claimjobs_owners"])
+@dear
 def test_a_table_that_is_missing_at_the_start_is_one_line(anywhere: Backend, table: str) -> None:
     anywhere.make()
     anywhere.run(f"DROP TABLE {table}")
@@ -142,6 +148,7 @@ def test_a_table_that_is_missing_at_the_start_is_one_line(anywhere: Backend, tab
     assert f"table '{table}' is not in this database: run `claimjobs setup-tables`" in ended.err
 
 
+@dear
 def test_the_last_line_of_progress_has_the_last_count(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue([{"d": "d", "e": "e"}] * 50)
     words = (f"{HANDLERS}:note_batch", "--consumers", "1", "--drain", "--json")
@@ -155,6 +162,7 @@ def test_the_last_line_of_progress_has_the_last_count(anywhere: Backend, tmp_pat
     ("theirs", "ours"),
     [("rows", "--claims batches"), ("batches", "--claims rows"), ("batches", "--hold transaction")],
 )
+@dear
 def test_consumers_of_the_wrong_kind_are_refused_before_any_starts(anywhere: Backend, theirs: Any, ours: str) -> None:
     queue = anywhere.queue(claims=theirs)
     queue.enqueue([{"d": "d", "e": "e"}])

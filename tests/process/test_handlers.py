@@ -11,6 +11,7 @@ from claimjobs.workers.process_slot import STRIKES
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
+from tests.process.dear import dear
 
 ONE = ("--consumers", "1", "--json")
 
@@ -24,6 +25,7 @@ ONE = ("--consumers", "1", "--json")
         ("only_named", "and is called with (job): too many positional arguments"),
     ],
 )
+@dear
 def test_a_handler_that_could_handle_nothing_is_refused_at_the_start(
     database: Backend, handler: str, words: str
 ) -> None:
@@ -35,6 +37,7 @@ def test_a_handler_that_could_handle_nothing_is_refused_at_the_start(
     assert statuses(database) == ["unclaimed"] * 3
 
 
+@dear
 def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue([*rows(4), *rows(1, d="bad")])
     database.insert("jobs", rows(1, d="bad", attempts=4))
@@ -49,12 +52,13 @@ def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Ba
     assert "never awaited" not in err
 
 
+@dear
 def test_a_generator_that_a_handler_of_batches_returns_is_a_failure(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(4))
     with started(anywhere, tmp_path, f"{HANDLERS}:give_a_generator", *ONE, "--batch-size", "4") as command:
         command.wait_until_it_says("the handler failed with 3 of 4 jobs undecided: UnfinishedHandler: ")
         # Each further batch has one job done, and the others are halved.
-        anywhere.wait_for(lambda: anywhere.rows() == [], "the others are suspects, and done one by one", 30)
+        anywhere.wait_for(lambda: anywhere.rows() == [], "the others are suspects, and done one by one")
         command.process.terminate()
         code, out, _ = command.end()
     assert (code, summary(out)["done"], summary(out)["total"]["suspects"] >= 3) == (exits.OK, 4, True)
@@ -76,11 +80,12 @@ def test_sys_exit_in_a_handler_is_a_failure_of_its_job(database: Backend, tmp_pa
     assert "failed: SystemExit: 0" in err
 
 
+@dear
 def test_sys_exit_in_a_handler_of_batches_ends_no_consumer(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(7))
     anywhere.insert("jobs", rows(1, d="bad", attempts=4))
     with started(anywhere, tmp_path, f"{HANDLERS}:exit_with_the_batch", *ONE) as command:
-        anywhere.wait_for(lambda: statuses(anywhere) == ["dead"], "the bad one is alone, and dead", 60)
+        anywhere.wait_for(lambda: statuses(anywhere) == ["dead"], "the bad one is alone, and dead")
         command.process.terminate()
         code, out, err = command.end()
     found = summary(out)
@@ -89,6 +94,7 @@ def test_sys_exit_in_a_handler_of_batches_ends_no_consumer(anywhere: Backend, tm
 
 
 @pytest.mark.parametrize("code", [0, 3])
+@dear
 def test_consumers_that_end_themselves_again_and_again_end_the_run(
     database: Backend, tmp_path: Path, code: int
 ) -> None:
@@ -106,6 +112,7 @@ def test_consumers_that_end_themselves_again_and_again_end_the_run(
     assert statuses(database) == ["unclaimed"] * 4
 
 
+@dear
 def test_a_job_that_ends_its_consumer_is_found_out_and_the_run_goes_on(database: Backend, tmp_path: Path) -> None:
     """Consumers end with 8, 4 and 2 jobs in hand, and with this one alone: no batch is done in between."""
     database.make()
@@ -119,6 +126,7 @@ def test_a_job_that_ends_its_consumer_is_found_out_and_the_run_goes_on(database:
     assert [(row["d"], row["status"]) for row in database.rows()] == [("bad", "dead")]
 
 
+@dear
 def test_a_thread_that_a_handler_leaves_running_does_not_keep_the_run_open(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(4))
     with started(anywhere, tmp_path, f"{HANDLERS}:leave_a_thread", *ONE, "--drain") as command:

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.process.command import HANDLERS, noted, rows, started, statuses
+from tests.process.dear import dear
 from tests.process.work import AUDIT
 
 HOOKS = ("--on-retry", f"{HANDLERS}:note_failed", "--on-dead", f"{HANDLERS}:note_failed")
@@ -23,6 +24,7 @@ def processes(backend: Backend, what: str) -> Counter[int]:
         return Counter(connection.scalars(sa.select(AUDIT.c.pid).where(AUDIT.c.what == what)))
 
 
+@dear
 def test_hooks_are_called_for_each_failed_job_also_after_a_death(database: Backend, tmp_path: Path) -> None:
     database.make()
     database.insert("jobs", [*rows(3, d="bad", attempts=4), *rows(1, d="worse"), *rows(1, d="deadly", attempts=4)])
@@ -37,6 +39,7 @@ def test_hooks_are_called_for_each_failed_job_also_after_a_death(database: Backe
 
 
 @pytest.mark.parametrize("option", ["--on-dead", "--setup"])
+@dear
 def test_a_function_that_does_not_fit_is_found_out_before_the_run(
     anywhere: Backend, tmp_path: Path, option: str
 ) -> None:
@@ -53,7 +56,7 @@ def test_each_consumer_enters_its_setup_once_and_leaves_it(database: Backend, tm
     options = (handler, "--setup", f"{HANDLERS}:entering", "--consumers", "2", "--batch-size", "10")
     with started(database, tmp_path, *options, *(["--drain"] if end == "drain" else [])) as command:
         if end != "drain":
-            database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun", 30)
+            database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun")
             command.send(signal.SIGTERM)
             command.wait_until_it_says("stopping")
             command.send(signal.SIGTERM) if end == "cancel" else command.gate.touch()
@@ -67,6 +70,7 @@ def test_each_consumer_enters_its_setup_once_and_leaves_it(database: Backend, tm
 @pytest.mark.parametrize(
     ("setup", "why"), [("no_entry", "ConnectionError: no model here"), ("no_manager", "AttributeError")]
 )
+@dear
 def test_a_setup_that_fails_ends_the_run_with_a_clear_line(
     anywhere: Backend, tmp_path: Path, setup: str, why: str
 ) -> None:
@@ -81,6 +85,7 @@ def test_a_setup_that_fails_ends_the_run_with_a_clear_line(
     assert statuses(anywhere) == ["unclaimed"] * 3
 
 
+@dear
 def test_a_setup_that_fails_at_the_end_is_logged_and_the_run_ends_well(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(3))
     options = (f"{HANDLERS}:note_job", "--setup", f"{HANDLERS}:no_exit", "--consumers", "1", "--drain")

@@ -18,6 +18,7 @@ from claimjobs.workers.supervisor import Supervisor
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started
+from tests.process.dear import dear
 from tests.process.scrape import Samples, address, page, samples
 
 ENDLESS = ("--consumers", "2", "--batch-size", "10", "--metrics-port", "0")
@@ -26,7 +27,7 @@ ENDLESS = ("--consumers", "2", "--batch-size", "10", "--metrics-port", "0")
 def until(command: Command, url: str, value: float, *name: str) -> Samples:
     """The metrics, as soon as the one of this name and label has a value."""
     key = (name[0], name[1] if len(name) > 1 else "")
-    command.backend.wait_for(lambda: samples(url).get(key) == value, f"{name} is {value}", 40)
+    command.backend.wait_for(lambda: samples(url).get(key) == value, f"{name} is {value}")
     return samples(url)
 
 
@@ -53,16 +54,17 @@ def test_the_counts_of_all_consumers_are_served(database: Backend, tmp_path: Pat
     assert found["claimjobs_owners", "awake"] + found["claimjobs_owners", "asleep"] == 2
 
 
+@dear
 def test_no_count_goes_back_when_a_consumer_is_replaced(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.may_leave_owners = True
     anywhere.queue().enqueue(rows(30))
     with started(anywhere, tmp_path, f"{HANDLERS}:note_job", *ENDLESS) as command:
         url = address(command)
         until(command, url, 30, "claimjobs_settled_jobs_total", "done")
-        anywhere.wait_for(lambda: samples(url)["claimjobs_empty_claims_total", ""] >= 2, "idle consumers report", 20)
+        anywhere.wait_for(lambda: samples(url)["claimjobs_empty_claims_total", ""] >= 2, "idle consumers report")
         for child in command.spawned():
             os.kill(child.pid, signal.SIGKILL)
-        anywhere.wait_for(lambda: samples(url)["claimjobs_replaced_processes_total", ""] >= 2, "both are replaced", 40)
+        anywhere.wait_for(lambda: samples(url)["claimjobs_replaced_processes_total", ""] >= 2, "both are replaced")
         assert samples(url)["claimjobs_settled_jobs_total", "done"] == 30
         anywhere.queue().enqueue(rows(5))
         until(command, url, 35, "claimjobs_settled_jobs_total", "done")
@@ -70,6 +72,7 @@ def test_no_count_goes_back_when_a_consumer_is_replaced(anywhere: Backend, tmp_p
         command.end()
 
 
+@dear
 def test_scrapes_that_hang_keep_nobody_from_anything(anywhere: Backend, tmp_path: Path) -> None:
     queue = anywhere.queue()
     with started(anywhere, tmp_path, f"{HANDLERS}:note_job", *ENDLESS) as command:
@@ -88,6 +91,7 @@ def test_scrapes_that_hang_keep_nobody_from_anything(anywhere: Backend, tmp_path
     assert len(noted(anywhere, "done")) == 20
 
 
+@dear
 def test_a_port_in_use_is_told_before_any_process_starts(anywhere: Backend, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])
@@ -99,6 +103,7 @@ def test_a_port_in_use_is_told_before_any_process_starts(anywhere: Backend, tmp_
             assert err.count("\n") == 1
 
 
+@dear
 def test_where_the_log_is_json_the_error_that_ends_the_command_is(anywhere: Backend, tmp_path: Path) -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         port = str(taken.getsockname()[1])
@@ -112,6 +117,7 @@ def test_where_the_log_is_json_the_error_that_ends_the_command_is(anywhere: Back
             assert "traceback" not in record
 
 
+@dear
 def test_a_pause_and_its_end_are_told_with_the_reason(anywhere: Backend, tmp_path: Path) -> None:
     queue = anywhere.queue()
     with started(anywhere, tmp_path, f"{HANDLERS}:note_job", "--consumers", "1", "--log-format", "json") as command:
@@ -124,6 +130,7 @@ def test_a_pause_and_its_end_are_told_with_the_reason(anywhere: Backend, tmp_pat
         assert command.end()[0] == exits.OK
 
 
+@dear
 def test_it_is_not_ready_while_the_database_is_away(anywhere: Backend) -> None:
     anywhere.make()
     supervisor = Supervisor(Plan(anywhere.url), Run(consumers=1))
@@ -132,7 +139,7 @@ def test_it_is_not_ready_while_the_database_is_away(anywhere: Backend) -> None:
         reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), "jobs", every=0)
         ready = ReadyPage(supervisor, reader)
         anywhere.wait_for(lambda: ready.answer().code == 200, "it is ready")
-    anywhere.wait_for(lambda: ready.answer().code == 503, "it is not ready any more", 60)
+    anywhere.wait_for(lambda: ready.answer().code == 503, "it is not ready any more")
     assert "connect" in ready.answer().text
     assert LivePage(supervisor, 600.0).answer().code == 200
 
@@ -143,12 +150,12 @@ def test_live_and_ready(database: Backend, tmp_path: Path) -> None:
     with started(database, tmp_path, f"{HANDLERS}:wait_for_file", *options) as command:
         url = address(command)
         assert page(f"{url}/livez") == (200, "ok\n")
-        database.wait_for(lambda: page(f"{url}/readyz") == (200, "ok\n"), "it is ready", 40)
+        database.wait_for(lambda: page(f"{url}/readyz") == (200, "ok\n"), "it is ready")
         assert page(f"{url}/metrics")[0] == 200
         assert page(f"{url}/nothing")[0] == 404
-        database.wait_for(lambda: noted(database, "begun"), "the batch has begun", 20)
+        database.wait_for(lambda: noted(database, "begun"), "the batch has begun")
         command.send(signal.SIGTERM)
-        database.wait_for(lambda: page(f"{url}/readyz") == (503, "the run is about to end\n"), "it ends", 20)
+        database.wait_for(lambda: page(f"{url}/readyz") == (503, "the run is about to end\n"), "it ends")
         assert page(f"{url}/livez") == (200, "ok\n")
         command.gate.touch()
         assert command.end()[0] == exits.OK

@@ -22,6 +22,7 @@ from claimjobs.report import Report
 from servers import prometheus
 from tests.backends import Backend, wait_for
 from tests.process.command import HANDLERS, ROOT, rows, started
+from tests.process.dear import dear
 from tests.process.scrape import address, page
 
 RULES = ROOT / "ops" / "alerts.yml"
@@ -95,7 +96,7 @@ def scraping(target: str, folder: Path) -> Iterator[str]:
             assert process.stderr is not None
             found = (re.search(r"Listening on\"? address=(127\.0\.0\.1:\d+)", line) for line in process.stderr)
             url = "http://" + next(match[1] for match in found if match is not None)
-            wait_for(lambda: page(f"{url}/-/ready")[0] == 200, "it is ready", 30)
+            wait_for(lambda: page(f"{url}/-/ready")[0] == 200, "it is ready")
             yield url
         finally:
             process.kill()
@@ -108,6 +109,7 @@ def answer(prometheus_url: str, query: str) -> list[Any]:
     return found
 
 
+@dear
 def test_promtool_accepts_the_rules() -> None:
     done = subprocess.run(
         [prometheus.program("promtool"), "check", "rules", RULES], capture_output=True, text=True, check=False
@@ -117,6 +119,7 @@ def test_promtool_accepts_the_rules() -> None:
     assert f"{rules} rules found" in done.stdout
 
 
+@dear
 def test_a_prometheus_reads_a_run(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(60))
     options = (f"{HANDLERS}:note_job", "--consumers", "2", "--metrics-port", "0")
@@ -124,7 +127,7 @@ def test_a_prometheus_reads_a_run(anywhere: Backend, tmp_path: Path) -> None:
         target = address(command).removeprefix("http://")
         with scraping(target, tmp_path) as url:
             done = 'claimjobs_settled_jobs_total{table="jobs",outcome="done"}'
-            wait_for(lambda: [one["value"][1] for one in answer(url, done)] == ["60"], "60 jobs are done", 40)
+            wait_for(lambda: [one["value"][1] for one in answer(url, done)] == ["60"], "60 jobs are done")
             assert answer(url, 'claimjobs_jobs{state="unclaimed"}')[0]["value"][1] in ("0", "60")
             for query in expressions(TEXTS["dashboard"]):
                 asked = query.replace('"$table"', '"jobs"').replace("$__rate_interval", "1m")

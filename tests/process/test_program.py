@@ -15,6 +15,7 @@ import pytest
 from claimjobs import stop_on_signals
 from tests.backends import Backend
 from tests.process.command import ROOT, rows, statuses
+from tests.process.dear import dear
 
 THE_END = "stopping True\nrestored True\n"
 
@@ -53,12 +54,13 @@ def test_the_first_signal_lets_the_batch_in_hand_finish(anywhere: Backend, tmp_p
         process.send_signal(number)
         said(process, "told")
         gate.touch()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, THE_END, "")
     assert statuses(anywhere) == ["unclaimed"] * 20
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@dear
 def test_the_second_signal_gives_it_back(database: Backend, tmp_path: Path, number: int) -> None:
     database.queue().enqueue(rows(30))
     with program(database, tmp_path / "gate") as process:
@@ -66,18 +68,19 @@ def test_the_second_signal_gives_it_back(database: Backend, tmp_path: Path, numb
         process.send_signal(signal.SIGINT)
         said(process, "told")
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, THE_END, "")
     assert statuses(database) == ["unclaimed"] * 30
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@dear
 def test_a_signal_ends_an_idle_loop_at_once(anywhere: Backend, tmp_path: Path, number: int) -> None:
     anywhere.make()
     with program(anywhere, tmp_path / "gate") as process:
         anywhere.wait_for(lambda: anywhere.rows("claimjobs_owners"), "the loop has begun")
         process.send_signal(number)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (0, THE_END, "")
 
 

@@ -10,6 +10,7 @@ from claimjobs.workers.reporter import Reporter
 from claimjobs.workers.supervisor_pipe import Message, Progress, SupervisorPipe
 from tests.backends import Backend
 from tests.process.command import rows
+from tests.process.dear import dear
 
 
 class Kept(SupervisorPipe):
@@ -45,6 +46,7 @@ def drained(queue: Queue, reporter: Reporter) -> None:
         reporter.settled(batch)
 
 
+@dear
 def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_the_end(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
     with Reporter(queue, pipe, open_jobs(), soonest=600.0) as reporter:
@@ -56,6 +58,7 @@ def test_batches_that_follow_fast_are_reported_together_and_nothing_is_left_at_t
     assert (last.batch, last.owner_id) == (5, queue.owner_id)
 
 
+@dear
 def test_they_are_reported_soon_without_another_batch(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
     with Reporter(queue, pipe, open_jobs()) as reporter:
@@ -64,6 +67,7 @@ def test_they_are_reported_soon_without_another_batch(anywhere: Backend) -> None
         assert pipe.done[0] == 5
 
 
+@dear
 def test_each_batch_is_reported_at_once_if_that_is_asked_for(anywhere: Backend) -> None:
     queue, pipe = filled(anywhere), Kept()
     with Reporter(queue, pipe, open_jobs(), soonest=0.0) as reporter:

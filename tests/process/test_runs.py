@@ -15,6 +15,7 @@ import pytest
 
 from tests.backends import Backend
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
+from tests.process.dear import dear
 
 
 def test_the_demonstration_drains_and_adds_up(database: Backend, tmp_path: Path) -> None:
@@ -59,6 +60,7 @@ def test_a_job_handler_fails_only_the_bad_job(database: Backend, tmp_path: Path)
 
 
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
+@dear
 def test_each_failed_job_is_logged_once(anywhere: Backend, tmp_path: Path, hold: str) -> None:
     anywhere.queue().enqueue(rows(12))
     options = (f"{HANDLERS}:fail_in_sql", "--consumers", "1", "--batch-size", "6", "--hold", hold, "--drain")
@@ -71,6 +73,7 @@ def test_each_failed_job_is_logged_once(anywhere: Backend, tmp_path: Path, hold:
 
 
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
+@dear
 def test_the_log_as_json_has_the_fields_and_the_tracebacks_of_each_failed_job(
     database: Backend, tmp_path: Path, hold: str
 ) -> None:
@@ -97,6 +100,7 @@ def test_the_log_as_json_has_the_fields_and_the_tracebacks_of_each_failed_job(
     assert all(line["pid"] != command.process.pid for line in dead)
 
 
+@dear
 def test_verbose_tells_every_failure_and_where_it_was_raised(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(3, d="bad"))
     options = (f"{HANDLERS}:note_job", "--consumers", "1", "--drain")
@@ -107,6 +111,7 @@ def test_verbose_tells_every_failure_and_where_it_was_raised(anywhere: Backend, 
     assert err.count("in note_job") == 3
 
 
+@dear
 def test_only_jobs_of_the_predicate_are_taken(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue([*rows(5, d="100%"), *rows(5, d="b")])
     options = (
@@ -123,6 +128,7 @@ def test_only_jobs_of_the_predicate_are_taken(database: Backend, tmp_path: Path)
     assert {row["d"] for row in database.rows()} == {"b"}
 
 
+@dear
 def test_duration_ends_a_run_and_nothing_is_in_hand(anywhere: Backend, tmp_path: Path) -> None:
     """And a rate bounds what comes in, however long it takes until all are there and the duration begins."""
     options = ("--duration", "2", "--consumers", "2", "--generators", "1", "--rate", "100", "--json")
@@ -136,6 +142,7 @@ def test_duration_ends_a_run_and_nothing_is_in_hand(anywhere: Backend, tmp_path:
     assert "claimed" not in statuses(anywhere)
 
 
+@dear
 def test_progress_is_one_json_object_a_line(anywhere: Backend, tmp_path: Path) -> None:
     with started(anywhere, tmp_path, "--jobs", "100", "--consumers", "2", "--drain", "--json") as command:
         _, out, err = command.end()
@@ -145,6 +152,7 @@ def test_progress_is_one_json_object_a_line(anywhere: Backend, tmp_path: Path) -
     assert "queue length" not in err
 
 
+@dear
 def test_without_a_terminal_progress_is_lines_and_the_summary_is_data(anywhere: Backend, tmp_path: Path) -> None:
     with started(anywhere, tmp_path, "--jobs", "100", "--consumers", "2", "--drain") as command:
         _, out, err = command.end()
@@ -153,6 +161,7 @@ def test_without_a_terminal_progress_is_lines_and_the_summary_is_data(anywhere: 
     assert "\x1b" not in out + err
 
 
+@dear
 def test_the_picture_is_an_svg_of_the_table(anywhere: Backend, tmp_path: Path) -> None:
     picture = tmp_path / "run.svg"
     options = ("--jobs", "200", "--consumers", "2", "--drain", "--picture", str(picture))
@@ -163,10 +172,11 @@ def test_the_picture_is_an_svg_of_the_table(anywhere: Backend, tmp_path: Path) -
     assert "collisions" in text
 
 
+@dear
 def test_a_handler_that_breaks_down_is_told_of_and_loses_nothing(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(30))
     with started(anywhere, tmp_path, f"{HANDLERS}:break_down", "--consumers", "1", "--json") as command:
-        anywhere.wait_for(lambda: len(noted(anywhere, "done")) == 30, "all jobs are done", 30)
+        anywhere.wait_for(lambda: len(noted(anywhere, "done")) == 30, "all jobs are done")
         command.send(signal.SIGTERM)
         code, out, err = command.end()
     assert code == 0
@@ -177,6 +187,7 @@ def test_a_handler_that_breaks_down_is_told_of_and_loses_nothing(anywhere: Backe
     assert len(noted(anywhere, "begun")) == 60
 
 
+@dear
 def test_a_handler_that_decides_nothing_is_told_of(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(3))
     options = (f"{HANDLERS}:forget", "--consumers", "1", "--duration", "3")
@@ -189,6 +200,7 @@ def test_a_handler_that_decides_nothing_is_told_of(anywhere: Backend, tmp_path: 
 # --- retries ---------------------------------------------------------------------------------------------------
 
 
+@dear
 def test_a_drain_says_what_waits_for_its_retry(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue([*rows(3, d="bad"), *rows(5)])
     words = (f"{HANDLERS}:postpone_bad", "--consumers", "1", "--drain")
@@ -214,6 +226,7 @@ def test_drain_retries_waits_until_they_are_done_or_dead(database: Backend, tmp_
     assert adds_up(found)
 
 
+@dear
 def test_the_first_line_says_what_is_being_started(anywhere: Backend, tmp_path: Path) -> None:
     with started(anywhere, tmp_path, "--consumers", "3", "--generators", "2", "--jobs", "10", "--drain") as command:
         _, _, err = command.end()
@@ -223,6 +236,7 @@ def test_the_first_line_says_what_is_being_started(anywhere: Backend, tmp_path: 
 # --- idle ----------------------------------------------------------------------------------------------------
 
 
+@dear
 def test_a_run_without_work_ends_when_it_was_idle_for_so_long(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue(rows(30))
     options = (f"{HANDLERS}:note_batch", "--consumers", "2", "--batch-size", "5", "--idle", "1", "--json")
@@ -236,11 +250,12 @@ def test_a_run_without_work_ends_when_it_was_idle_for_so_long(database: Backend,
     assert "stopping" in err
 
 
+@dear
 def test_a_batch_in_hand_is_work_however_long_it_takes(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(10))
     options = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--idle", "0.5")
     with started(anywhere, tmp_path, *options) as command:
-        anywhere.wait_for(lambda: len(noted(anywhere, "begun")) == 10, "the batch is in hand", 30)
+        anywhere.wait_for(lambda: len(noted(anywhere, "begun")) == 10, "the batch is in hand")
         with pytest.raises(subprocess.TimeoutExpired):
             command.process.wait(2)
         command.gate.touch()
@@ -267,6 +282,7 @@ def test_a_paused_run_waits_with_drain_and_goes_on_when_it_is_resumed(database: 
     assert len(noted(database, "done")) == 20
 
 
+@dear
 def test_a_paused_run_ends_by_idle(anywhere: Backend, tmp_path: Path) -> None:
     queue = anywhere.queue()
     queue.enqueue(rows(3))

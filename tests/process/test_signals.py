@@ -12,12 +12,13 @@ import pytest
 from claimjobs.workers.supervisor_pipe import GRACE, LAST_GRACE
 from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started, statuses, summary
+from tests.process.dear import dear
 
 GATED = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10", "--json")
 
 
 def _both_have_begun(command: Command) -> None:
-    command.backend.wait_for(lambda: len(noted(command.backend, "begun")) == 20, "both consumers have begun", 30)
+    command.backend.wait_for(lambda: len(noted(command.backend, "begun")) == 20, "both consumers have begun")
 
 
 def _all_say(command: Command, processes: int, words: str) -> None:
@@ -44,13 +45,14 @@ def test_the_first_signal_lets_the_batch_in_hand_finish(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@dear
 def test_a_process_that_is_just_starting_does_not_die_of_a_signal_to_the_group(
     anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
     """Ctrl-C in the first second: the children have not come to say what it is to mean."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "slow"))
     with started(anywhere, tmp_path, f"{HANDLERS}:note_batch", "--consumers", "2") as command:
-        anywhere.wait_for(lambda: len(command.spawned()) == 2, "two consumers are starting", 30)
+        anywhere.wait_for(lambda: len(command.spawned()) == 2, "two consumers are starting")
         command.send_to_group(number)
         command.wait_until_it_says("stopping")
         command.gate.touch()
@@ -76,10 +78,11 @@ def test_the_second_signal_gives_the_batch_back(database: Backend, tmp_path: Pat
     assert noted(database, "done") == []
 
 
+@dear
 def test_a_handler_that_does_not_let_go_is_ended_with_its_process(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(10))
     with started(anywhere, tmp_path, f"{HANDLERS}:hold_on", "--consumers", "1", "--json") as command:
-        anywhere.wait_for(lambda: noted(anywhere, "begun"), "the consumer has begun", 30)
+        anywhere.wait_for(lambda: noted(anywhere, "begun"), "the consumer has begun")
         command.send(signal.SIGTERM)
         command.wait_until_it_says("stopping")
         command.send(signal.SIGTERM)

@@ -15,8 +15,10 @@ from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs
 from tests.process.command import HANDLERS, rows, summary
+from tests.process.dear import dear
 
 
+@dear
 def test_a_run_without_an_index_warns_once_with_the_statement_that_helps(database: Backend) -> None:
     database.queue().enqueue(jobs(3))
     database.run("DROP INDEX jobs_claim" + ("" if database.family == "postgres" else " ON jobs"))
@@ -29,6 +31,7 @@ def test_a_run_without_an_index_warns_once_with_the_statement_that_helps(databas
     assert "index" not in claimjobs(*words).err
 
 
+@dear
 def test_a_run_says_at_its_start_and_at_its_end_that_no_job_can_be_dead(database: Backend, tmp_path: Path) -> None:
     """The commands in its lines name the map that was given, also in those of a consumer."""
     columns = "state SMALLINT NOT NULL DEFAULT 0, worker INT, attempts INT, d VARCHAR(9)"
@@ -49,6 +52,7 @@ def test_a_run_says_at_its_start_and_at_its_end_that_no_job_can_be_dead(database
     assert all(f"--map {described}`" in line for line in commands), commands
 
 
+@dear
 def test_what_is_logged_before_the_run_is_in_the_format_of_the_log_and_comes_once(database: Backend) -> None:
     database.queue().enqueue(jobs(3))
     words = ("start-processing", "--generators", "0", "--drain", "--consumers", "2", "--url", database.url)
@@ -63,9 +67,10 @@ def test_what_is_logged_before_the_run_is_in_the_format_of_the_log_and_comes_onc
 def run(*words: str) -> subprocess.CompletedProcess[str]:
     """A process of its own: here pytest has the log."""
     command = [sys.executable, "-m", "claimjobs", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
+@dear
 def test_a_run_goes_on_with_the_processes_that_the_system_grants(
     anywhere: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

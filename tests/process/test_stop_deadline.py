@@ -11,13 +11,14 @@ import pytest
 from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started, statuses, summary
+from tests.process.dear import dear
 from tests.process.test_program import THE_END, program, said
 
 UNREACTIVE = ["hold_on", "hold_the_interpreter"]
 
 
 def begun(command: Command, count: int) -> None:
-    command.backend.wait_for(lambda: len(noted(command.backend, "begun")) == count, "consumers have begun", 30)
+    command.backend.wait_for(lambda: len(noted(command.backend, "begun")) == count, "consumers have begun")
 
 
 def charged(backend: Backend) -> list[tuple[str, int, int, str | None]]:
@@ -50,6 +51,7 @@ def test_a_job_alone_is_released_at_the_deadline_before_its_process_is_killed(
 
 
 @pytest.mark.parametrize("handler", UNREACTIVE)
+@dear
 def test_the_second_signal_charges_no_job_either(anywhere: Backend, tmp_path: Path, handler: str) -> None:
     anywhere.queue().enqueue(rows(2))
     options = (f"{HANDLERS}:{handler}", "--consumers", "1", "--batch-size", "1", "--json")
@@ -78,6 +80,7 @@ def test_batches_that_end_in_time_are_finished(anywhere: Backend, tmp_path: Path
 
 
 @pytest.mark.parametrize("handler", ["end_never", *UNREACTIVE])
+@dear
 def test_an_open_transaction_is_rolled_back_at_the_deadline(database: Backend, tmp_path: Path, handler: str) -> None:
     database.queue().enqueue(rows(3))
     options = ("--hold", "transaction", "--consumers", "1", "--batch-size", "1", "--stop-timeout", "0.5")
@@ -108,6 +111,7 @@ def test_an_orphan_releases_its_job_before_it_ends_itself(database: Backend, tmp
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["reacts", "catches everything"])
+@dear
 def test_a_program_is_stopped_at_its_deadline(
     database: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stubborn: bool
 ) -> None:
@@ -125,7 +129,7 @@ def test_a_program_is_stopped_at_its_deadline(
         database.wait_for(lambda: statuses(database) == ["unclaimed"] * 30, "the jobs are released")
         assert time.monotonic() - began >= 0.5
         gate.touch()
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out) == (0, ("lost 10\n" if stubborn else "") + THE_END)
     assert ("10 jobs were released at the deadline of `stop`\n" in err) == stubborn, err
     assert charged(database) == []

@@ -13,6 +13,7 @@ from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, started, summary
+from tests.process.dear import dear
 from tests.process.work import EFFECTS
 
 JOBS = 1_500
@@ -59,7 +60,7 @@ def test_killed_at_any_time_each_job_has_its_effect_exactly_once(database: Backe
     with started(database, tmp_path, *options) as command:
         for _ in range(KILLS):
             enough = len(noted(database, "begun")) + dice.randint(1, 100)
-            database.wait_for(partial(_begun_more_than, database, enough), "work goes on", 60)
+            database.wait_for(partial(_begun_more_than, database, enough), "work goes on")
             dice.choice(command.spawned()).kill()
         code, out, err = command.end(150)
     found = summary(out)
@@ -70,11 +71,12 @@ def test_killed_at_any_time_each_job_has_its_effect_exactly_once(database: Backe
     assert effects(database) == Counter(dict.fromkeys(range(1, JOBS + 1), 1))
 
 
+@dear
 def test_a_lost_connection_frees_the_batch_and_ends_no_consumer(database: Backend, tmp_path: Path) -> None:
     fill(database, 60)
     options = (f"{HANDLERS}:write_effects_and_wait", *HELD, "--consumers", "2", "--batch-size", "10", "--drain")
     with started(database, tmp_path, *options, "--json") as command:
-        database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun", 60)
+        database.wait_for(lambda: len(noted(database, "begun")) == 20, "both consumers have begun")
         database.engine.dispose()
         database._database.end_sessions()
         command.gate.touch()
@@ -88,11 +90,12 @@ def test_a_lost_connection_frees_the_batch_and_ends_no_consumer(database: Backen
     assert effects(database) == Counter(dict.fromkeys(range(1, 61), 1))
 
 
+@dear
 def test_the_second_signal_undoes_what_was_written(anywhere: Backend, tmp_path: Path) -> None:
     fill(anywhere, 30)
     options = (f"{HANDLERS}:write_effects_and_wait", *HELD, "--consumers", "1", "--batch-size", "10", "--json")
     with started(anywhere, tmp_path, *options) as command:
-        anywhere.wait_for(lambda: len(noted(anywhere, "begun")) == 10, "the consumer has begun", 60)
+        anywhere.wait_for(lambda: len(noted(anywhere, "begun")) == 10, "the consumer has begun")
         command.process.terminate()
         command.wait_until_it_says("stopping")
         command.process.terminate()
@@ -102,6 +105,7 @@ def test_the_second_signal_undoes_what_was_written(anywhere: Backend, tmp_path: 
     assert (left(anywhere), effects(anywhere)) == (30, Counter())
 
 
+@dear
 def test_the_clock_of_a_run_begins_although_nobody_registers(anywhere: Backend, tmp_path: Path) -> None:
     fill(anywhere, 10)
     options = (f"{HANDLERS}:write_effect", *HELD, "--consumers", "2", "--duration", "1", "--json")
@@ -112,6 +116,7 @@ def test_the_clock_of_a_run_begins_although_nobody_registers(anywhere: Backend, 
     assert claimjobs("status", *HELD[:-2], "--url", anywhere.url).out.startswith("tasks: 0 unclaimed\n")
 
 
+@dear
 def test_a_handler_that_wants_a_connection_is_told_at_the_start_where_there_is_none(anywhere: Backend) -> None:
     anywhere.make()
     ended = claimjobs("start-processing", f"{HANDLERS}:write_effect", "--drain", "--url", anywhere.url)

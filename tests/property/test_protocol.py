@@ -54,6 +54,8 @@ RETRY = Retry(attempts=ATTEMPTS, base=BASE, cap=CAP)
 LEASE = 60.0
 """Seconds: nobody is silent for so long unless a rule says so, for no heart beats here but by a rule."""
 
+SHORT = 4
+"""So many ways in `make test`, each of fifty steps."""
 MORE = int(os.environ.get("CLAIMJOBS_EXAMPLES", "0"))
 PROFILE = settings(
     max_examples=MORE or 30,
@@ -380,14 +382,30 @@ def _said(batch: Batch, job: Job, word: Word) -> Word:
     return word
 
 
+EACH_CLAIM = [
+    pytest.param(claims, marks=pytest.mark.pair("each way to record a claim has rules of its own")) for claims in CLAIMS
+]
+
+
 @pytest.mark.timeout(600)  # when it fails it looks for the fewest steps that do
-@pytest.mark.parametrize("claims", CLAIMS)
+@pytest.mark.parametrize("claims", EACH_CLAIM)
 def test_whatever_owners_do_the_database_is_as_the_model_has_it(
     backend: Backend, clock: Clock, claims: ClaimsKind
 ) -> None:
+    _search(backend, clock, claims, settings(PROFILE, max_examples=SHORT))
+
+
+@pytest.mark.thorough("the same, for longer")
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("claims", CLAIMS)
+def test_whatever_owners_do_at_length(backend: Backend, clock: Clock, claims: ClaimsKind) -> None:
+    _search(backend, clock, claims, PROFILE)
+
+
+def _search(backend: Backend, clock: Clock, claims: ClaimsKind, profile: settings) -> None:
     options: dict[str, Any] = {"now": clock.sql, "retry": RETRY, "liveness": Liveness(lease=LEASE), "claims": claims}
     lease_only = {**options, "liveness": Liveness(lease=LEASE, session_lock=False)}
     queues = [backend.queue(JOBS, **options) for _ in range(2)]
     queues.append(backend.queue(JOBS, on_done="keep", **lease_only))
     machine = partial(Protocol, backend, clock, queues, claims)
-    run_state_machine_as_test(machine, settings=PROFILE)  # type: ignore[arg-type]  # any factory will do
+    run_state_machine_as_test(machine, settings=profile)  # type: ignore[arg-type]  # any factory will do

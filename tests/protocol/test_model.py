@@ -13,6 +13,8 @@ import pytest
 from servers import Unavailable
 from tests.protocol import model
 
+pytestmark = pytest.mark.thorough("spin searches the model for two minutes")
+
 needs_a_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc to compile the model with")
 
 

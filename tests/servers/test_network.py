@@ -15,6 +15,8 @@ from servers import Unavailable
 from servers.namespace_keeper import processes_beside
 from servers.network import Host, network
 
+pytestmark = pytest.mark.thorough("it starts servers of its own, to see how they start and end")
+
 LISTEN = """
 import socket
 listening = socket.create_server(("", 7000))

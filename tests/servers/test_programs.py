@@ -16,6 +16,8 @@ from servers import Server, Unavailable
 from servers.process import Command, Process
 from servers.programs import find
 
+pytestmark = pytest.mark.thorough("it starts servers of its own, to see how they start and end")
+
 SECONDS = 30
 PARENT = """
 import sys

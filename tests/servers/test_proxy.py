@@ -34,7 +34,7 @@ class Echo:
     def __exit__(self, *_: object) -> None:
         self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
-        self._thread.join(10)
+        self._thread.join(120)
 
     @property
     def url(self) -> str:

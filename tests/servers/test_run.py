@@ -5,6 +5,10 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.thorough("it starts servers of its own, to see how they start and end")
+
 RUN = [sys.executable, "-m", "servers", "run", "postgres", "--"]
 WAITS_FOR_CTRL_C = """
 import signal, sys

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.thorough("it starts servers of its own, to see how they start and end")
+
 ROOT = Path(__file__).parents[2]
 ON_POSTGRES = "def test_it(anywhere):\n    assert anywhere.sessions() == []\n"
 

@@ -15,6 +15,8 @@ from claimjobs import job_table, make, tables_for
 from claimjobs.table.definitions import SHARED_TABLES, claims_table, ledger_table
 from tests.backends import Backend
 
+pytestmark = pytest.mark.thorough("it upgrades tables under load")
+
 THEIRS = {"theirs", "theirs_default"}
 
 

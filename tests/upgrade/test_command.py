@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import sqlalchemy as sa
 
 from claimjobs.admin.upgrade import plan
@@ -12,6 +13,8 @@ from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.upgrade.earlier import contents, execute, install, keeps, shapes
+
+pytestmark = pytest.mark.thorough("it upgrades tables under load")
 
 
 def test_check_names_what_is_outdated_and_the_command_upgrades_it(database: Backend) -> None:
@@ -86,7 +89,7 @@ def test_a_killed_upgrade_runs_again(database: Backend) -> None:
         words = [sys.executable, "-m", "claimjobs", "upgrade-tables", "--yes", "--url", database.url]
         upgrading = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            database.wait_for(lambda: sa.inspect(database.engine).has_table("claimjobs_queues"), "it has begun", 30)
+            database.wait_for(lambda: sa.inspect(database.engine).has_table("claimjobs_queues"), "it has begun")
         finally:
             upgrading.kill()
             upgrading.wait()

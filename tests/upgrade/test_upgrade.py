@@ -14,6 +14,8 @@ from claimjobs.table.definitions import SCHEMA
 from tests.backends import Backend
 from tests.upgrade.earlier import NAMES, STATES, adopt, contents, drop_all, execute, install, keeps, newly_made, shapes
 
+pytestmark = pytest.mark.thorough("it upgrades tables under load")
+
 EACH = pytest.mark.parametrize("schema", NAMES)
 
 
@@ -152,7 +154,7 @@ def test_consumers_of_the_version_before_work_beside_an_upgrade(database: Backen
     consumers = [_EarlierConsumer(database.new_engine()) for _ in range(3)]
     database.wait_for(lambda: all(consumer.done or consumer.error for consumer in consumers), "all consumers work")
     assert [consumer.error for consumer in consumers] == [None] * 3
-    database.wait_for(lambda: _upgraded(database), "the upgrade got its locks", 60)
+    database.wait_for(lambda: _upgraded(database), "the upgrade got its locks")
     seen = [len(consumer.done) for consumer in consumers]
     database.insert("jobs", [{"d": f"after {place}", "e": ""} for place in range(60)])
     database.wait_for(
@@ -216,7 +218,7 @@ class _EarlierConsumer(_Running):
 
     def stop(self) -> None:
         self._stopping.set()
-        self.join(30)
+        self.join(120)
 
     def _consume(self) -> None:
         with self._engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:

@@ -37,6 +37,7 @@ def filled(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Backend
 
 
 @pytest.mark.parametrize("case", EVERYWHERE, ids=str)
+@pytest.mark.each_parameter("each one is a case of its own")
 def test_an_input_that_a_database_has_to_do_with(filled: Backend, case: Case) -> None:
     ended = claimjobs(*case.words, stdin=case.stdin, env={"CLAIMJOBS_URL": filled.url})
     check(case, ended)

@@ -20,7 +20,7 @@ def shell(line: str, backend: Backend, **environment: str) -> subprocess.Complet
     """Run a line of a shell, in which `claimjobs` is ours."""
     env = {**os.environ, "CLAIMJOBS_URL": backend.url, **environment}
     words = ["sh", "-c", line.replace("claimjobs", f"{sys.executable} -m claimjobs")]
-    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=60, check=False)
+    return subprocess.run(words, capture_output=True, text=True, env=env, timeout=120, check=False)
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="this system has no /dev/full")
