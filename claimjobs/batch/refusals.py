@@ -45,6 +45,10 @@ class Unsettled(NamedTuple):
     """This owner did not hold them any more."""
     stuck: Mapping[Key, str]
     """This owner still holds them, because neither their outcome nor their failure can be written; with the reason."""
+    later: Outcomes
+    """Those outcomes of `stuck` jobs that may be written later: what refuses them may pass."""
+    are_duplicates: bool = False
+    """Whether a unique index refuses each stuck job, because another row has its values."""
 
 
 class SettleWithRefusals:
@@ -84,32 +88,35 @@ class SettleWithRefusals:
         """
         swallowed = dict.fromkeys(self._still_held(owner, unwritten) - set(claimed), SWALLOWED)
         stuck: Mapping[Key, str] = {**refused, **swallowed}
-        if stuck:
-            once = {key for key, why in stuck.items() if why == SWALLOWED}
-            stuck = self._fail(owner, outcomes, stuck, once=once)
-        return Unsettled(unwritten - set(swallowed), stuck)
+        lost = unwritten - set(swallowed)
+        if not stuck:
+            return Unsettled(lost, {}, Outcomes())
+        once = {key for key, why in stuck.items() if why == SWALLOWED}
+        return self._fail(owner, outcomes, stuck, once=once)._replace(lost=lost)
 
-    def _settle_parts(self, parts: WriteInHalves, owner: int, outcomes: Outcomes) -> set[Key]:
+    def _settle_parts(
+        self, parts: WriteInHalves, owner: int, outcomes: Outcomes, patience: float | None = None
+    ) -> set[Key]:
         """Settle part by part. Returns the keys of the rows that were not written."""
         unwritten: set[Key] = set()
         for keys in parts:
             part = outcomes if len(keys) == len(outcomes) else outcomes.only(set(keys))
             try:
-                unwritten |= self._settle_with_less_text(owner, part)
+                unwritten |= self._settle_with_less_text(owner, part, patience)
             except REFUSALS as error:
                 parts.refuse(keys, error)
         return unwritten
 
-    def _settle_with_less_text(self, owner: int, part: Outcomes) -> set[Key]:
+    def _settle_with_less_text(self, owner: int, part: Outcomes, patience: float | None) -> set[Key]:
         """Write outcomes. If a single failed job is refused, less and less of its error is written."""
         try:
-            return self._settler.settle(self._connector, owner, part)
+            return self._settler.settle(self._connector, owner, part, patience)
         except REFUSALS as error:
             if len(part) > 1 or not is_of_a_row(error, self._dialect):
                 raise
             for less in with_less_text(part):
                 try:
-                    return self._settler.settle(self._connector, owner, less)
+                    return self._settler.settle(self._connector, owner, less, patience)
                 except REFUSALS as again:
                     raise_unless_of_a_row(again, self._dialect)
             raise
@@ -121,21 +128,38 @@ class SettleWithRefusals:
         held = self._connector.rows(self._held, {"claimjobs_me": owner})
         return keys & {key_of(row) for row in held}
 
-    def _fail(self, owner: int, outcomes: Outcomes, refused: Mapping[Key, str], *, once: set[Key]) -> Mapping[Key, str]:
-        """Make failed the refused jobs that were done; return those that stay stuck, with the reason.
+    def _fail(self, owner: int, outcomes: Outcomes, refused: Mapping[Key, str], *, once: set[Key]) -> Unsettled:
+        """Make failed the refused jobs that were done, and write what was refused of the others; return what is stuck.
 
         The jobs in `once` are dead at once, because the next try would end in the same way.
         """
-        failed = self._failures(outcomes, refused, once)
-        again: dict[Key, str] = {}
-        parts = WriteInHalves(failed.keys(), self._dialect, again, table=self._roles.table.name)
-        unwritten = self._settle_parts(parts, owner, failed)
-        again.update(dict.fromkeys(self._still_held(owner, unwritten), SWALLOWED))
-        written = failed.only(set(failed.errors) - set(again))
+        wanted = outcomes.only(set(refused) - set(outcomes.done))
+        wanted.add(self._failures(outcomes, refused, once))
+        written, later, are_duplicates = self._written_of(owner, wanted)
         for key in refused:
             outcomes.forget(key)
-        outcomes.add_failures(written)
-        return {key: why for key, why in refused.items() if key not in written.errors}
+        outcomes.add(written)
+        wrote = set(written.keys())
+        stuck = {key: why for key, why in refused.items() if key not in wrote}
+        return Unsettled(set(), stuck, later, are_duplicates and len(later) == len(stuck))
+
+    def settle_again(self, owner: int, wanted: Outcomes) -> tuple[Outcomes, Outcomes]:
+        """Write outcomes that were refused before: those that are written now, and those that are refused again."""
+        written, later, _ = self._written_of(owner, wanted, patience=0)
+        return written, later
+
+    def _written_of(
+        self, owner: int, wanted: Outcomes, patience: float | None = None
+    ) -> tuple[Outcomes, Outcomes, bool]:
+        """Write outcomes: those that are written, those that are refused, and whether a unique index refuses each of
+        these. Both are without the jobs that are lost."""
+        refused: dict[Key, str] = {}
+        parts = WriteInHalves(wanted.keys(), self._dialect, refused, table=self._roles.table.name)
+        unwritten = self._settle_parts(parts, owner, wanted, patience)
+        swallowed = self._still_held(owner, unwritten)
+        refused.update(dict.fromkeys(swallowed, SWALLOWED))
+        written = wanted.only(set(wanted.keys()) - unwritten - set(refused))
+        return written, wanted.only(set(refused)), refused.keys() <= parts.duplicates
 
     def _failures(self, outcomes: Outcomes, refused: Mapping[Key, str], once: set[Key]) -> Outcomes:
         failed = Outcomes(jobs=outcomes.jobs)
@@ -279,6 +303,8 @@ class WriteInHalves:
         self._parts = [keys] if keys else []
         self._is_written = False
         self._error: Exception | None = None
+        self.duplicates: set[Key] = set()
+        """The keys that were refused alone by a unique index."""
 
     def __iter__(self) -> Iterator[Sequence[Key]]:
         while self._parts:
@@ -302,6 +328,11 @@ class WriteInHalves:
         self._is_written, self._error = False, error
         if len(keys) == 1:
             self._refused[keys[0]] = SWALLOWED if isinstance(error, WriteSwallowed) else reason(error)
+            if (
+                isinstance(error, sa.exc.DBAPIError)
+                and self._dialect.errors.code(error) in self._dialect.errors.duplicate
+            ):
+                self.duplicates.add(keys[0])
         else:
             middle = len(keys) // 2
             self._parts += [keys[middle:], keys[:middle]]

@@ -115,11 +115,15 @@ class Outcomes:
         """Replace these outcomes by those that were written."""
         vars(self).update(vars(written))
 
-    def add_failures(self, others: Outcomes) -> None:
-        """Add the failed and dead jobs of other outcomes."""
+    def add(self, others: Outcomes) -> None:
+        """Add other outcomes, of which none is done."""
+        self.released.extend(others.released)
         self.dead.extend(others.dead)
         self.retried.update(others.retried)
+        self.suspects.update(others.suspects)
+        self.isolated.update(others.isolated)
         self.errors.update(others.errors)
+        self.raised.update(others.raised)
 
     def only(self, held: set[Key]) -> Outcomes:
         """The outcomes of these keys."""

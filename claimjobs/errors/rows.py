@@ -52,15 +52,24 @@ class OutcomeRefused(ClaimjobsError):
     """The database refuses both the outcome of some jobs and the record of their failure.
 
     All other jobs of the batch are settled. This owner keeps the refused jobs claimed while it lives, so that nobody
-    else does them again. `keys` names them.
+    else does them again, and tries to write their failures again every few seconds. `keys` names them.
     """
 
-    def __init__(self, table: str, refused: Mapping[Any, str], others: int = 0) -> None:
+    def __init__(
+        self, table: str, refused: Mapping[Any, str], others: int = 0, *, are_duplicates: bool = False
+    ) -> None:
         keys = list(refused)
+        step = "mend the row, or what refuses it (a constraint, a trigger, a rule)"
+        if are_duplicates:
+            step = (
+                "they are tried again until the row that has the same values is gone; let the unique index count "
+                "claimed jobs as well, so that no such row is enqueued meanwhile"
+            )
         super().__init__(
             f"the outcome of job {first_keys(keys)} of table {table!r} cannot be written ({refused[keys[0]]}), nor "
-            f"that it failed; {others} others of its batch are settled: mend the row, or what refuses it (a "
-            "constraint, a trigger, a rule)"
+            f"that it failed; {others} others of its batch are settled: {step}"
         )
         self.keys = tuple(keys)
         self.others = others
+        self.are_duplicates = are_duplicates
+        """Whether a unique index refuses each of them, because another row has its values: that may pass."""

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Set
+from collections.abc import Container, Iterator
 from typing import Final
 
 import sqlalchemy as sa
@@ -18,6 +18,7 @@ from claimjobs.batch.failures import Failures
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import SettleWithRefusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
+from claimjobs.batch.stuck_jobs import StuckJobs
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -78,8 +79,6 @@ class LeaseHold(Hold):
         self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
         """By the id under which they were claimed."""
         self._following = FollowingClaims()
-        self._stuck: set[Key] = set()
-        """Jobs whose outcome and whose failure the database refuses. They stay claimed while this owner lives."""
         self._losses_seen = 0
         self._unconfirmed_since: float | None = None
         self._may_hold_unowned = False
@@ -94,6 +93,7 @@ class LeaseHold(Hold):
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(self._connector, backend, liveness)
         self._settling = SettleWithRefusals(self._connector, backend, settler, retry)
+        self._stuck = StuckJobs(self._settling)
         self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
         self.heartbeat = Heartbeat(
             self._connector, backend, liveness, owner=self.owner, reaper=reaper, hold=self, control=control
@@ -263,7 +263,7 @@ class LeaseHold(Hold):
         """The jobs that were not written, and the claim. If a job is stuck, the claimed jobs are released, because
         OutcomeRefused is raised next."""
         if not unwritten:
-            return Unsettled(set(), {}), following
+            return Unsettled(set(), {}, Outcomes()), following
         keys = keys_of(following)
         unsettled = self._settling.follow(owner, outcomes, unwritten, refused={}, claimed=keys)
         if unsettled.stuck and keys:
@@ -320,8 +320,9 @@ class LeaseHold(Hold):
         outcomes.count(self._report)
         self._report.lost += len(lost)
         if unsettled.stuck:
-            self._stuck.update(unsettled.stuck)
-            raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, len(keys) - len(lost))
+            self._stuck.add(owner, unsettled)
+            others, are_duplicates = len(keys) - len(lost), unsettled.are_duplicates
+            raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, others, are_duplicates=are_duplicates)
         return lost
 
     def _is_still(self, owner: int) -> bool:
@@ -356,7 +357,8 @@ class LeaseHold(Hold):
     def _note_held(self) -> None:
         with self._guard:
             holds_jobs = any(tuple(self._held_keys.values()))
-            self.heartbeat.note_held(holds_jobs, may_sleep=not (holds_jobs or self._may_hold_unowned))
+            must_write = self._may_hold_unowned or self._stuck.are_tried_again
+            self.heartbeat.note_held(holds_jobs, may_sleep=not (holds_jobs or must_write))
 
     def release_forgotten(self) -> None:
         """Release what this owner holds without a batch, also the claims of a settle that no loop asked for within half
@@ -367,6 +369,9 @@ class LeaseHold(Hold):
         try:
             for claimed in self._following.forgotten(self._lease / 2):
                 self._disown(claimed)
+            for written in self._stuck.write_again():
+                written.count(self._report)
+                self._reaper.report_later(written)
             is_due = self._may_hold_unowned
             if is_due:
                 self._release_unowned()
@@ -412,7 +417,7 @@ class LeaseHold(Hold):
         self._release_but(frozenset(), 1)
         self.owner.leave()
 
-    def _release_but(self, stuck: Set[Key], patience: float | None) -> int:
+    def _release_but(self, stuck: Container[Key], patience: float | None) -> int:
         """Release what this owner holds in the database; return how many jobs that were."""
         self._following.clear()
         me = self.owner.id

@@ -240,6 +240,10 @@ class Reaper:
             outcomes.jobs = {key: self._job(key, claim_of(job)) for key, job in outcomes.jobs.items()}
             self._failures.report(outcomes)
 
+    def report_later(self, outcomes: Outcomes) -> None:
+        """Let the next `report` log the failures of these outcomes, too."""
+        self._unreported.append(outcomes)
+
     def _job(self, key: Key, claim: Mapping[str, Any]) -> Job:
         """The job as it is now, with its claim as it was; without columns if it is gone or cannot be read."""
         source, dialect = self._backend.source, self._backend.dialect

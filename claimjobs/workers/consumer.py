@@ -95,7 +95,7 @@ def _settled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserv
         log.warning("%d jobs: %s", len(batch), error, extra=_fields(BATCH_ROLLED_BACK, queue, batch, error))
         return None if isinstance(error, BatchRolledBack) and error.isolates else error
     except OutcomeRefused as error:
-        if not error.others:  # the table may refuse the outcome of every job
+        if not (error.others or error.are_duplicates):  # the table may refuse the outcome of every job
             raise
         log.error("%s", error, extra=_fields(OUTCOME_REFUSED, queue, batch, error))  # noqa: TRY400 - it says all
         return None

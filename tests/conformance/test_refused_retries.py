@@ -1,0 +1,57 @@
+"""A retry that a unique index refuses, because a job with the same values waits, is written when that one is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from claimjobs import Job, Queue, Retry
+from claimjobs.batch import stuck_jobs
+from claimjobs.errors import OutcomeRefused
+from claimjobs.workers.consumer import consume
+from claimjobs.workers.handlers import JobHandler
+from tests.backends import Backend
+
+
+def one_waiting_each(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Queue:
+    """A queue in which only one job with the same `d` may wait."""
+    monkeypatch.setattr(stuck_jobs, "AGAIN", 0.1)
+    queue = backend.queue(retry=Retry(base=0.0))
+    if backend.has("partial indexes"):
+        backend.run("CREATE UNIQUE INDEX one_waiting ON jobs (d) WHERE status = 'unclaimed'")
+    else:
+        waiting = "waiting VARCHAR(64) AS (IF(status = 'unclaimed', d, NULL))"
+        backend.run(f"ALTER TABLE jobs ADD COLUMN {waiting}, ADD UNIQUE one_waiting (waiting)")
+    queue.enqueue({"d": "same", "e": ""})
+    return queue
+
+
+@pytest.mark.parametrize("outcome", ["fail", "release"])
+def test_a_refused_retry_is_tried_again(backend: Backend, monkeypatch: pytest.MonkeyPatch, outcome: str) -> None:
+    queue = one_waiting_each(backend, monkeypatch)
+    with pytest.raises(OutcomeRefused, match=r"one_waiting.*tried again.*let the unique index count claimed"):  # noqa: PT012, SIM117
+        with queue.claim() as batch:
+            backend.insert("jobs", [{"d": "same", "e": ""}])
+            if outcome == "fail":
+                batch.fail(batch[0], "broken")
+    assert sorted(row["status"] for row in backend.rows()) == ["claimed", "unclaimed"]
+    backend.run("DELETE FROM jobs WHERE status = 'unclaimed'")
+    backend.wait_for(lambda: backend.rows()[0]["status"] == "unclaimed", "it is written again", 120)
+    assert [row["attempts"] for row in backend.rows()] == [int(outcome == "fail")]
+    backend.wait_for(lambda: (queue.report.retried + queue.report.released) == 1, "it is counted", 120)
+
+
+def test_a_consumer_goes_on_beside_a_refused_retry(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = one_waiting_each(backend, monkeypatch)
+    done: list[str] = []
+
+    def handle(job: Job) -> None:
+        if not done and len(backend.rows()) == 1:
+            backend.insert("jobs", [{"d": "same", "e": "second"}])
+            raise ValueError(job.d)
+        done.append(job.e)
+
+    queue.drain()
+    consume(queue, JobHandler(handle, "handle", connected=False), size=1)
+    assert done == ["second"]
+    backend.wait_for(lambda: queue.report.retried == 1, "the retry is written", 120)
+    assert [(row["status"], row["attempts"]) for row in backend.rows()] == [("unclaimed", 1)]
