@@ -115,6 +115,17 @@ class Sessions:
         """
         raise NotImplementedError
 
+    def zone_switch(self, *, local: bool) -> tuple[sa.TextClause, sa.TextClause]:
+        """The statements that set the session's time zone to UTC, and back to what it was before.
+
+        `local`: a transaction is open, and nothing of this is left after it.
+        """
+        raise NotImplementedError
+
+    def is_in_utc(self, connection: sa.Connection) -> bool:
+        """Whether the session's time zone is UTC, as far as its name tells."""
+        raise NotImplementedError
+
     def silence_setting(self, seconds: float) -> str:
         """The statement after which the server ends this session if its client has not answered for so many seconds.
 

@@ -24,6 +24,10 @@ class TableRules:
         """Whether a value that was read from a column of this reflected type finds its row."""
         return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
 
+    def depends_on_zone(self, column: Any) -> bool:
+        """Whether what is written into this reflected column, or read of it, depends on the session's time zone."""
+        raise NotImplementedError
+
     longest: ClassVar[int] = 63
     """The longest name of a table, an index or a type."""
     counted_in: ClassVar[str] = "bytes"

@@ -136,7 +136,7 @@ def _clean_up(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
 def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
     row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
-    names = ("settings", "isolation", "dates")
+    names = ("settings", "isolation", "dates", "zone")
     settings = dict(zip(names, map(sa.text, dialect.sessions.settings(Liveness().lock_timeout)), strict=False))
     return {
         **settings,

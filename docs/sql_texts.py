@@ -103,6 +103,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "An owner's new connection: how the server writes instants",
         "The client reads instants of this form.",
     ),
+    "zone": (
+        "An owner's new connection: its time zone",
+        "A TIMESTAMP without a zone is compared with the clock by it.",
+    ),
     "silence": (
         "An owner's new connection: when the server gives up its client",
         "A machine that vanishes says nothing, and its locks would stay. "

@@ -27,6 +27,7 @@ EXPLAIN: Final = {"postgres": "EXPLAIN (COSTS OFF)", "mysql": "EXPLAIN FORMAT=TR
 UNPLANNED: Final = (
     "isolation",
     "dates",
+    "zone",
     "silence",
     "listen",
     "wait",

@@ -18,6 +18,7 @@ from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.savepoint import savepoint
+from claimjobs.database.time_zone import in_utc
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import StatementTimedOut, WriteSwallowed
 from claimjobs.job import claim_of, key_of
@@ -189,6 +190,7 @@ class IsolatingSettle:
         """Whether the database refused a row."""
         self._settler, self._retry = settler, retry
         self._roles, self._dialect = backend.roles, backend.dialect
+        self._depends_on_zone = backend.source.depend_on_zone
 
     def write(self, connection: sa.Connection, *, whole: sa.NestedTransaction | None, with_savepoint: bool) -> None:
         """Write the outcomes. `whole`: a savepoint from before all writes of the batch.
@@ -211,7 +213,9 @@ class IsolatingSettle:
             whole.commit()
 
     def _write(self, connection: sa.Connection, outcomes: Outcomes, *, with_savepoint: bool = True) -> None:
-        with savepoint(connection) if with_savepoint else contextlib.nullcontext():
+        """Write outcomes in UTC: the session has the handler's zone, and a rollback to a savepoint restores that."""
+        utc = in_utc(connection, self._dialect, depends=self._depends_on_zone)
+        with savepoint(connection) if with_savepoint else contextlib.nullcontext(), utc:
             self._settler.write_locked(connection, None, outcomes)
 
     def _wrote_with_less_text(self, connection: sa.Connection, outcomes: Outcomes) -> bool:

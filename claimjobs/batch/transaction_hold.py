@@ -85,7 +85,8 @@ class OpenTransaction(Connector):
             with self._breaking(connection), contextlib.ExitStack() as undone:
                 self._transaction = connection.begin()
                 undone.callback(self.close)
-                yield connection
+                with self._in_utc(connection):
+                    yield connection
                 undone.pop_all()
 
     @contextlib.contextmanager
@@ -159,6 +160,7 @@ class OpenTransaction(Connector):
         """Change no setting that the handler's statements depend on, and register no owner."""
         with connection.begin():
             self._require_fit(connection)
+            self._note_zone(connection)
             self._limit_silence(connection)
             self._require_writable(connection)
             self.limits = self._dialect.sessions.idle_limits(connection)

@@ -143,9 +143,16 @@ class Replica:
             with not_longer_than(LONGEST_READ, self._sessions.break_connection, self._connection):
                 self._connection.execution_options(isolation_level="AUTOCOMMIT")
                 self._check_server(self._connection)
+                self._set_utc(self._connection)
         connection = self._connection
         with not_longer_than(LONGEST_READ, self._sessions.break_connection, connection), connection.begin():
             return connection.execute(query, parameters).all()
+
+    def _set_utc(self, connection: sa.Connection) -> None:
+        """Let it read instants as the primary's sessions do."""
+        utc, _ = self._sessions.zone_switch(local=False)
+        with connection.begin():
+            connection.execute(utc).close()
 
     def _check_server(self, connection: sa.Connection) -> None:
         """Warn once if the server takes writes. That is no error: a replica need not be read-only."""

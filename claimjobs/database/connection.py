@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from claimjobs.database.connect import open_connection
 from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.fair_lock import FairLock, Ticket
+from claimjobs.database.time_zone import IN_UTC, in_utc
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import ReadOnly, ServerUnreachable, SessionReadOnly, SettingUnfit, StatementTimedOut
@@ -33,6 +35,8 @@ SESSION_LOCKS: Final = "claimjobs_session_locks"
 
 CALM: Final = 3.0
 """Seconds after a lost connection in which other owners may still reconnect: that takes a second and a heartbeat."""
+
+_NOTHING: Final = contextlib.nullcontext()
 
 log = logging.getLogger("claimjobs.connection")
 
@@ -229,7 +233,7 @@ class Connector:
             try:
                 with self._breaking(connection):
                     self._set_autocommit(connection, autocommit and not self.pooled)
-                    with _Autocommit(connection) if self._autocommit else connection.begin():
+                    with _Autocommit(connection) if self._autocommit else connection.begin(), self._in_utc(connection):
                         yield connection
             finally:
                 self._clear_up()
@@ -325,9 +329,23 @@ class Connector:
                     sessions.catch_up(connection)
             else:
                 self._require_fit(connection)
+                self._note_zone(connection)
             self._limit_silence(connection)
         with connection.begin():
             self._on_open(connection)
+
+    def _note_zone(self, connection: sa.Connection) -> None:
+        """Note whether the session is in UTC. One that we do not set up need not be."""
+        connection.info[IN_UTC] = not self._depends_on_zone or self._dialect.sessions.is_in_utc(connection)
+
+    @property
+    def _depends_on_zone(self) -> bool:
+        return self._tables is not None and self._tables.depend_on_zone
+
+    def _in_utc(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        if connection.info.get(IN_UTC, True):
+            return _NOTHING
+        return in_utc(connection, self._dialect, depends=True)
 
     def _limit_silence(self, connection: sa.Connection) -> None:
         """Let both ends give up a connection on which the other has been silent for a lease: its machine may be gone.

@@ -82,6 +82,8 @@ class TablesInUse:
     tables: Sequence[sa.Table]
     side_car: tuple[sa.Table, str] | None = None
     """The side-car, and the name of the user's table."""
+    depend_on_zone: bool = False
+    """Whether a statement on the user's table depends on the time zone of the session."""
 
     @property
     def name(self) -> str:

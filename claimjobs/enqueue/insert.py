@@ -11,6 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.error_translation import reason
+from claimjobs.database.time_zone import in_utc
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
@@ -138,12 +139,18 @@ class Insert(ABC):
     def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
         try:
-            with self._undo(self._connection):
+            with self._undo(self._connection), self._in_utc():
                 return self._insert(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
             if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
                 raise
             return error
+
+    def _in_utc(self) -> AbstractContextManager[None]:
+        """A block of statements in which values without a zone are in UTC. Only our statements are in it: while rows
+        are read, or reported, the caller's code may use the connection.
+        """
+        return in_utc(self._connection, self._dialect, depends=self._roles.depend_on_zone)
 
     def _refused(self, chunk: Chunk, refusal: Exception) -> int:
         """Insert the halves of a chunk that was refused. A single row that is refused is bad."""

@@ -123,7 +123,8 @@ class UniqueInsert(PlainInsert):
 
     def _read(self, statement: sa.Select[Any], values: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         keys = [each if len(each) > 1 else each[0] for each in values]
-        return [tuple(row) for row in self._connection.execute(statement, {"values": keys})] if keys else []
+        with self._in_utc():
+            return [tuple(row) for row in self._connection.execute(statement, {"values": keys})] if keys else []
 
     def _given(self, row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in self._names)

@@ -24,10 +24,11 @@ from claimjobs.claim.replica import FindOnReplica, Replica
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.control import Control
-from claimjobs.database.connect import connected
+from claimjobs.database.connect import commits_by_itself, connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.session_sharing import require_session_lock
+from claimjobs.database.time_zone import in_utc
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
@@ -328,10 +329,20 @@ class QueueParts:
             return resumed(self.backend.roles.name)
         return None if self.selector.changes(where) else self.plan(where).work
 
+    @contextmanager
+    def connected_in_utc(self) -> Iterator[sa.Connection]:
+        """A connection with a transaction in which the instants of this queue's table are in UTC."""
+        dialect, depends = self.backend.dialect, self.backend.source.depend_on_zone
+        with connected(self.engine) as connection:
+            if commits_by_itself(connection, unknown=False):  # the engine's sessions are in autocommit
+                connection.execution_options(isolation_level=dialect.isolation)
+            with in_utc(connection, dialect, depends=depends):
+                yield connection
+
     def retries(self, where: Where) -> Retries:
         """The matching jobs that wait for their next attempt. Raises BadPredicate."""
         backend, now = self.backend, self._settings.now
-        with self.selector.understood(where), connected(self.engine) as connection:
+        with self.selector.understood(where), self.connected_in_utc() as connection:
             mine: Sequence[sa.ColumnElement[bool]] = self.selector.predicates(where)
             if backend.user_table is not None:
                 mine = [of_jobs(SideCarJoin(backend.user_table, backend.roles, backend.dialect, now), mine)]

@@ -326,7 +326,7 @@ class Queue:
     def stats(self) -> Stats:
         """The jobs by status, the age of the oldest, and the owners. All rows of the table count, whatever `where`."""
         backend = self._parts.backend
-        with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:
+        with backend.tables_in_use.naming_what_is_missing(), self._parts.connected_in_utc() as connection:
             return statistics.read_stats(connection, backend, self._chosen.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
@@ -334,7 +334,7 @@ class Queue:
         `limit` in each state. All rows of the table count, whatever `where`. Raises ClaimsDiffer.
         """
         backend = self._parts.backend
-        with backend.tables_in_use.naming_what_is_missing(), connected(self.engine) as connection:
+        with backend.tables_in_use.naming_what_is_missing(), self._parts.connected_in_utc() as connection:
             return read_backlog(connection, backend, self._parts.order, now=self._chosen.now, limit=limit)
 
     def retries(self, where: Where = None) -> Retries:

@@ -36,7 +36,7 @@ from claimjobs.table.definitions import (
     queues_table,
 )
 from claimjobs.table.job_state import StateByBatches
-from claimjobs.table.reflection import collated, is_made_by_us, map_of, resolve
+from claimjobs.table.reflection import collated, columns_in_database, is_made_by_us, map_of, resolve
 from claimjobs.table.roles import ColumnRoles, check_lease, key_index, quote_of, roles_of
 
 TableLike = str | sa.Table | type[Any]
@@ -67,7 +67,7 @@ class Backend:
     def tables_in_use(self) -> TablesInUse:
         """The tables of this queue."""
         side_car = None if self.user_table is None else (self.roles.table, self.user_table.name)
-        return TablesInUse(self.dialect, (self.source.table, self.owners), side_car)
+        return TablesInUse(self.dialect, (self.source.table, self.owners), side_car, self.source.depend_on_zone)
 
 
 def inspect_table(
@@ -93,9 +93,11 @@ def inspect_table(
         described = resolve(connection, table, given)
         acceptance.check_no_own(described)
         acceptance.check_table(connection, found, described)
+        zoned = any(map(found.table_rules.depends_on_zone, columns_in_database(connection, described).values()))
         described = collated(described, found.table_rules.collations(connection, described))
         if side_car is not None:
             source = source_roles(connection, found, described, columns=given)
+            source = replace(source, depend_on_zone=zoned)
             claims = _claims(connection, found, source, side_car=side_car)
             # Also an open transaction looks whether a row is in a batch: consumers of both holds may work on one table.
             if per_batch or (not by_lease and _sees_batches(connection, found)):
@@ -104,7 +106,8 @@ def inspect_table(
             backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
             return _leased(connection, backend) if by_lease else backend
         roles = roles_of(described, given)
-        roles = replace(roles, key_index=key_index(connection, roles), quote=quote_of(connection))
+        index, quote = key_index(connection, roles), quote_of(connection)
+        roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned)
         acceptance.check_key(connection, found, roles)
         acceptance.check_roles(connection, found, roles)
         column_checks.check_columns(connection, roles)

@@ -54,6 +54,8 @@ class ColumnRoles:
     """Whether a map names the values of the states."""
     key_index: str | None = None
     """The index through which a row is found by its key; None: the primary key."""
+    depend_on_zone: bool = False
+    """Whether a statement on the table depends on the time zone of the session."""
     batches: OpenBatches | None = None
     """The open batches, if these are the claims (`claims="batches"`)."""
     quote: Quote = str

@@ -16,6 +16,9 @@ from claimjobs.dialects.types import database_now
 
 _NO_LIMIT: Final = 2**64 - 1
 """`sql_select_limit` if there is no limit."""
+_UTC: Final = sa.text("SET @claimjobs_zone = @@session.time_zone, time_zone = '+00:00'")
+_ZONE_BEFORE: Final = sa.text("SET time_zone = @claimjobs_zone")
+
 CATCH_UP: Final = 5
 """Seconds that a primary may need to apply what others have committed. Then it is one that cannot be used."""
 
@@ -70,6 +73,14 @@ class MySQLSessions(Sessions):
             f"SET SESSION innodb_lock_wait_timeout = {max(1, round(lock_timeout))}, time_zone = '+00:00', "
             f"sql_safe_updates = 0, sql_big_selects = 1, sql_select_limit = {_NO_LIMIT}",
         )
+
+    def zone_switch(self, *, local: bool) -> tuple[sa.TextClause, sa.TextClause]:
+        del local  # a variable of the session does not depend on transactions
+        return _UTC, _ZONE_BEFORE
+
+    def is_in_utc(self, connection: sa.Connection) -> bool:
+        zones = connection.execute(sa.text("SELECT @@session.time_zone, @@global.system_time_zone")).one()
+        return (zones[1] if zones[0] == "SYSTEM" else zones[0]) in {"+00:00", "UTC", "Etc/UTC"}
 
     def silence_setting(self, seconds: float) -> str:
         # A session has no variable for TCP keepalive. For `wait_timeout` the server waits for the next statement of a

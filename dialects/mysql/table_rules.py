@@ -33,6 +33,9 @@ _COLLATIONS: Final = sa.text(
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND collation_name IS NOT NULL"
 )
 
+_CLOCK: Final = re.compile(r"(?i)\b(?:now|local|cur)(?:rent)?(?:_?timestamp|_?date|_?time)?\b")
+"""A function in a default that tells the time of the session's zone."""
+
 
 class MySQLTableRules(TableRules):
     # A driver reads a TIME as a duration, which SQLAlchemy turns into a time of day, and a SET in any order.
@@ -50,6 +53,10 @@ class MySQLTableRules(TableRules):
         if strange := [character for character in name if character > "\uffff"]:
             return f"no name can have the character {strange[0]!r}"
         return super().unnameable(name)
+
+    def depends_on_zone(self, column: Any) -> bool:
+        # A TIMESTAMP is converted by the session's zone, both ways; a default is the time of that zone.
+        return isinstance(column["type"], sa.TIMESTAMP) or _CLOCK.search(column.get("default") or "") is not None
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         found = connection.execute(_KIND, {"schema": table.schema, "name": table.name}).first()

@@ -17,6 +17,13 @@ _HALF: Final = 2**31
 _TWO_NUMBERS: Final[sa.ColumnElement[int]] = sa.literal_column("2")
 """`objsubid` of an advisory lock that was given as two numbers, and not as one."""
 
+_SET_UTC: Final = (
+    "SELECT set_config('claimjobs.zone', current_setting('TimeZone'), {0}), set_config('TimeZone', 'UTC', {0})"
+)
+_SET_BEFORE: Final = "SELECT set_config('TimeZone', current_setting('claimjobs.zone'), {0})"
+_UTC, _UTC_SESSION = (sa.text(_SET_UTC.format(local)) for local in ("true", "false"))
+_ZONE_BEFORE, _ZONE_BEFORE_SESSION = (sa.text(_SET_BEFORE.format(local)) for local in ("true", "false"))
+
 _READ_ONLY: Final = sa.text("SELECT current_setting('transaction_read_only') = 'on'")
 # A standby is read-only whatever is set. The other sources are a server, a database or an account, which a failover or
 # an administrator changes; a driver that begins READ ONLY transactions sets nothing.
@@ -62,8 +69,20 @@ class PostgresSessions(Sessions):
     def settings(self, lock_timeout: float) -> Sequence[str]:
         # A statement that is a transaction by itself has the session's isolation, whatever the server's default is.
         isolation = f"SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL {ISOLATION}"
-        # psycopg reads instants of this style only; the order of day and month stays the user's.
-        return (f"SET lock_timeout = {round(lock_timeout * 1000)}", isolation, "SET DateStyle = ISO")
+        # psycopg reads instants of this style only; the order of day and month stays the user's. A user's TIMESTAMP
+        # (without a zone) is compared with our clock, which is UTC, by the session's zone.
+        return (
+            f"SET lock_timeout = {round(lock_timeout * 1000)}",
+            isolation,
+            "SET DateStyle = ISO",
+            "SET TimeZone = 'UTC'",
+        )
+
+    def zone_switch(self, *, local: bool) -> tuple[sa.TextClause, sa.TextClause]:
+        return (_UTC, _ZONE_BEFORE) if local else (_UTC_SESSION, _ZONE_BEFORE_SESSION)
+
+    def is_in_utc(self, connection: sa.Connection) -> bool:
+        return connection.scalar(sa.text("SELECT current_setting('TimeZone')")) in {"UTC", "Etc/UTC"}
 
     def silence_setting(self, seconds: float) -> str:
         # Probes are sent while nothing else is; the user timeout counts from what was sent and is not confirmed.

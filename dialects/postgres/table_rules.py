@@ -47,6 +47,10 @@ class PostgresTableRules(TableRules):
     def finds_again(self, type_: sa.types.TypeEngine[Any]) -> bool:
         return super().finds_again(type_.data_type if isinstance(type_, postgresql.DOMAIN) else type_)
 
+    def depends_on_zone(self, column: Any) -> bool:
+        # An instant is written into it, and compared with it, as the time of the session's zone.
+        return isinstance(column["type"], sa.DateTime) and not column["type"].timezone
+
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         name = PREPARER.format_table(table)
         found = connection.execute(_KIND, {"name": name}).one()
