@@ -30,7 +30,7 @@ class Liveness:
     lease: float = 10.0
     """An owner without a heartbeat for so long is dead, even if its session lock is held."""
     max_batch_time: float = 3600.0
-    """An owner whose batch makes no progress for so long stops its heartbeat: its handler hangs."""
+    """The jobs of a batch that makes no progress for so long are given to others: its handler hangs."""
     patience: float = 60.0
     """How long a claim or a settle tries again when the database cannot be reached."""
     session_lock: bool | None = None

@@ -227,12 +227,12 @@ class Batch:
     def extend(self) -> None:
         """Report progress, so that a batch whose single jobs take long is not taken for a hang."""
         self._must_be_open()
-        self._hold.progress()
+        self._hold.progress(self._claimed)
 
     def _decide(self, jobs: Sequence[Job]) -> list[Key]:
         """The keys of jobs that get an outcome now. An earlier outcome of a job is removed."""
         keys = self._keys_of(jobs)
-        self._hold.progress()
+        self._hold.progress(self._claimed)
         if not jobs:
             self._undecided.clear()
             return keys

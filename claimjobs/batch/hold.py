@@ -152,8 +152,16 @@ class Hold(ABC):
         return None
 
     @abstractmethod
-    def progress(self) -> None:
-        """The handler makes progress: a job was decided, or a batch was claimed or settled."""
+    def hand_out(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+        """Note the Batch of a claim: if it is dropped without a settle, its jobs are released, after half a lease or
+        with the next claim. `ahead`: no handler works on it before the first `progress`.
+        """
+
+    @abstractmethod
+    def progress(self, claimed: ClaimResult) -> None:
+        """The handler of this claim makes progress: a job was decided, or it says so. Called for each job, so it must
+        be cheap.
+        """
 
     def restart_from_head(self) -> None:
         """Begin the next claim at the head of the order: jobs may be before the cursor."""

@@ -11,6 +11,7 @@ import math
 import os
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -189,6 +190,13 @@ class BatchTransaction:
         self._whole: sa.NestedTransaction | None = None
         self._intact: sa.NestedTransaction | None = None
         self._sessions: list[Session] = []
+        self.batch: weakref.ref[object] | None = None
+        """The Batch of the handler."""
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the Batch was dropped without a settle."""
+        return self.batch is not None and self.batch() is None
 
     @property
     def connection(self) -> sa.Connection:
@@ -321,12 +329,22 @@ class TransactionHold(Hold):
         return NOTHING if claimed.jobs else claimed
 
     def _take(self) -> OpenTransaction:
+        self._end_dropped()
         with self._guard:
             if not self._idle:
                 self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
             transaction = self._idle.pop()
             self._busy.append(transaction)
         return transaction
+
+    def _end_dropped(self) -> None:
+        """Roll back the transactions whose Batch was dropped without a settle: their jobs are unclaimed again."""
+        with self._guard:
+            open_ones = [transaction for transaction in self._busy if transaction.batch is not None]
+        for transaction in open_ones:
+            if transaction.batch is not None and transaction.batch.is_dropped:
+                transaction.batch = None
+                self._end(transaction)
 
     @property
     def pause_is_stale(self) -> bool:
@@ -403,7 +421,12 @@ class TransactionHold(Hold):
     def release_following(self, claimed: ClaimResult) -> None:
         """Do nothing: a settle claims no other batch."""
 
-    def progress(self) -> None:
+    def hand_out(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+        transaction = self.open_transaction(claimed)
+        if transaction is not None:
+            transaction.batch = weakref.ref(batch)
+
+    def progress(self, claimed: ClaimResult) -> None:
         """Do nothing: the locks last as long as the transaction is open."""
 
     def _end(self, transaction: OpenTransaction) -> None:

@@ -113,28 +113,29 @@ class FindAndLock(LockStrategy):
     ) -> ClaimResult:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         rows = self._statement.of(request).rows(connection, parameters, self._reader)
-        chosen, wanted = self._first_group(rows, request.size)
+        chosen, suspects = self._first_group(rows, request.size)
         jobs = self._reader.jobs(chosen, marked)
         check_keys(self._roles, jobs)
         if len(rows) == request.size:
             examined = max(last_of(chosen[-1]), len(chosen))
-            return ClaimResult(jobs, examined, examined, suspects=wanted < request.size)
+            return ClaimResult(jobs, examined, examined, suspects=suspects)
         found = self._count.count(connection, request, at_least=len(rows))
         ended = bool(rows) or found < request.limit or self.is_lazy
         end = None if ended else self._finder.end(connection, request)
-        return ClaimResult(jobs, found, found, suspects=wanted < request.size, end=end)
+        return ClaimResult(jobs, found, found, suspects=suspects, end=end)
 
     def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
         parameters = {**request.find_parameters, "claimjobs_size": request.size}
         return [Phase("find and lock", self._statement.of(request).statement, parameters)]
 
-    def _first_group(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], int]:
-        """The locked rows whose group is as large as that of the first, and how many may be claimed."""
+    def _first_group(self, rows: Sequence[Any], size: int) -> tuple[Sequence[Any], bool]:
+        """The locked rows that may be claimed, whose group is as large as that of the first; whether it is one."""
         if not self._reader.has_suspects(rows):
-            return rows, size
+            return rows, False
         sizes = self._reader.group_sizes(rows)
         wanted = at_most(size, sizes[0])
-        return [row for row, other in zip(rows, sizes, strict=True) if other == sizes[0]][:wanted], wanted
+        chosen = [row for row, other in zip(rows, sizes, strict=True) if other == sizes[0]][:wanted]
+        return chosen, bool(sizes[0])
 
 
 class FindAndLockStatement(CursorStatement[CompiledStatement]):

@@ -55,6 +55,8 @@ class ClaimResult(NamedTuple):
 
 
 NOTHING: Final = ClaimResult([], 0, 0)
+LATER: Final = ClaimResult([], 1, 0)
+"""Nothing was claimed, because of what the owner holds. There may be jobs."""
 
 
 class Phase(NamedTuple):

@@ -66,14 +66,17 @@ class Heartbeat:
             connector, backend, liveness, owner=owner, leads=self._is_leader, hold=hold, control=control
         )
         """It waits between two heartbeats."""
-        self._working_since: float | None = None
-        self._hung = False
+        self._is_out = False
+        """Whether the last heartbeat could not be written."""
+        self._written_at = 0.0
+        """When the last one was written, or none was due."""
         self._next_beat = self._next_sweep = 0.0
         self._thread = threading.Thread(target=self._run, name=f"claimjobs heartbeat of {name}", daemon=True)
 
     def start(self) -> None:
         """Start the thread."""
-        self._next_beat = time.monotonic() + self._liveness.beat
+        self._written_at = time.monotonic()
+        self._next_beat = self._written_at + self._liveness.beat
         self._thread.start()
 
     def stop(self) -> None:
@@ -82,18 +85,6 @@ class Heartbeat:
         while self._thread.is_alive() and time.monotonic() < deadline:
             self.sleeper.stop()
             self._thread.join(AGAIN)
-
-    def note_progress(self) -> None:
-        """A handler made progress. Called for each job, so it must be cheap."""
-        if self._working_since is not None:
-            self._working_since = time.monotonic()
-        self._hung = False
-
-    def note_held(self, holds_jobs: bool, *, may_sleep: bool) -> None:
-        """Jobs were claimed, settled or released. `holds_jobs`: whether the owner holds jobs of a batch now."""
-        self._working_since = time.monotonic() if holds_jobs else None
-        self._hung = False
-        self.sleeper.note_held(may_sleep=may_sleep)
 
     @property
     def is_here(self) -> bool:
@@ -119,10 +110,10 @@ class Heartbeat:
     def _beat_and_reclaim(self) -> bool:
         """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon."""
         try:
-            if not self._hangs():
-                self._beat_if_due()
-                self._hold.release_forgotten()
-                self._reclaim_dead()
+            self._beat_or_note_outage()
+            self._hold.release_forgotten()
+            self._give_up_hanging()
+            self._reclaim_dead()
         except Exception as error:  # without heartbeats the consumer would lose every batch that lasts for a lease
             is_databases = isinstance(error, (ClaimjobsError, sa.exc.SQLAlchemyError))
             fields = {"event": HEARTBEAT_FAILED, "error": str(error)}
@@ -132,18 +123,32 @@ class Heartbeat:
             return True
         return False
 
-    def _hangs(self) -> bool:
-        """Whether a batch makes no progress for too long. The heartbeats end then, so that others get its jobs."""
-        since = self._working_since
-        if since is None or time.monotonic() - since < self._liveness.max_batch_time:
-            return False
-        if not self._hung:
-            self._hung = True
-            seconds = time.monotonic() - since
-            fields = {"event": HANDLER_HANGS, "owner": self._owner.id, "seconds": round(seconds, 1)}
-            log.error("no progress for %.0f s: the handler hangs, others get its jobs", seconds, extra=fields)
-            self._call_on_hang()
-        return True
+    def _beat_or_note_outage(self) -> None:
+        """Write a heartbeat if one is due. While the database cannot be reached, no handler is taken for one that
+        hangs: it may wait for the database, too.
+        """
+        try:
+            self._beat_if_due()
+        except Exception:
+            self._is_out = True
+            raise
+        now = time.monotonic()
+        if self._is_out:
+            self._hold.held.excuse(now - self._written_at)
+        self._is_out, self._written_at = False, now
+
+    def _give_up_hanging(self) -> None:
+        """Give the jobs of each batch to others that makes no progress for too long."""
+        for hanging in self._hold.held.hanging(self._liveness.max_batch_time):
+            seconds = time.monotonic() - hanging.progressed_at
+            if not hanging.hang_told:
+                hanging.hang_told = True
+                jobs = len(hanging.claimed.jobs)
+                fields = {"event": HANDLER_HANGS, "owner": self._owner.id, "seconds": round(seconds, 1), "jobs": jobs}
+                words = "no progress on a batch of %d jobs for %.0f s: the handler hangs, others get its jobs"
+                log.error(words, jobs, seconds, extra=fields)
+                self._call_on_hang()
+            self._hold.give_up(hanging, f"its handler made no progress for {seconds:.0f} s")
 
     def _call_on_hang(self) -> None:
         try:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections import defaultdict
+import weakref
 from collections.abc import Container, Iterator
 from typing import Final
 
@@ -19,7 +19,7 @@ from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import SettleWithRefusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
 from claimjobs.batch.stuck_jobs import StuckJobs
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
+from claimjobs.claim.strategy import LATER, NOTHING, ClaimRequest, ClaimResult, OwnerDead, Unmarked
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -35,9 +35,9 @@ from claimjobs.errors import (
 )
 from claimjobs.job import key_of
 from claimjobs.lease.heartbeat import Heartbeat
+from claimjobs.lease.held_batches import NOBODY_WORKS, HeldBatch, HeldBatches
 from claimjobs.lease.owner import Owner, OwnerConnector
 from claimjobs.lease.reaper import Reaper
-from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import RELEASE_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
@@ -49,6 +49,8 @@ log = logging.getLogger("claimjobs.lease")
 
 CANCEL_CHECK: Final = 1.0
 """Seconds after which a thread that waits for another one checks whether its process was cancelled."""
+MOMENT: Final = 0.1
+"""Seconds that the heartbeat waits for the end of a claim or a settle."""
 OWNER_IDS: Final = 5
 """How often a claim is tried whose owner was declared dead before it and goes on under a new id."""
 
@@ -76,9 +78,9 @@ class LeaseHold(Hold):
         self._connector = OwnerConnector(
             engine, backend.dialect, liveness, report, tables=backend.tables_in_use, control=control
         )
-        self._held_keys: defaultdict[int, set[Key]] = defaultdict(set)
-        """By the id under which they were claimed."""
-        self._following = FollowingClaims()
+        self.held = HeldBatches()
+        self._suspects_wait = False
+        """Whether a claim found suspects while this owner held other jobs. It claims nothing until it holds none."""
         self._losses_seen = 0
         self._unconfirmed_since: float | None = None
         self._may_hold_unowned = False
@@ -88,7 +90,7 @@ class LeaseHold(Hold):
         self._claim_patience = min(liveness.patience, liveness.lease)
         """For how long a settle is tried together with a claim, before it is tried without."""
         self._one_at_a_time = threading.Lock()
-        """Locked during a claim and a settle, until `_held_keys` is up to date."""
+        """Locked during a claim and a settle, until `_held` is up to date."""
         self._guard = threading.Lock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
         self.owner = Owner(self._connector, backend, liveness)
@@ -108,10 +110,22 @@ class LeaseHold(Hold):
         with self._alone():
             if self._control.expired:
                 return NOTHING
-            claimed = self._claim_until_over(self._connector, size, plan)
-            self._add_held(claimed)
+            if not self._may_claim():
+                return LATER
+            claimed = self._add_held(self._claim_until_over(self._connector, size, plan))
         self._note_held()
         return claimed
+
+    def _may_claim(self, *, settled: ClaimResult | None = None) -> bool:
+        """Whether this owner may claim while it holds other batches than the one that is settled with it.
+
+        Suspects are held alone. So if this owner dies while it holds some, one of them is the cause: not a job of
+        another thread, or of a batch that was claimed ahead.
+        """
+        others = self.held.of_owner(self.owner.id, but=settled)
+        if not others:
+            self._suspects_wait = False
+        return not self._suspects_wait and not any(held.claimed.suspects for held in others)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
@@ -132,14 +146,15 @@ class LeaseHold(Hold):
             with attempt as connection:
                 self._note_pause(connection)
 
-    def _add_held(self, claimed: ClaimResult) -> None:
-        self._held_keys[claimed.owner].update(keys_of(claimed))
+    def _add_held(self, claimed: ClaimResult) -> ClaimResult:
+        """Note that the jobs of a claim are held, and return it. Suspects beside other jobs are released."""
+        if claimed.jobs and claimed.suspects and self.held.of_owner(claimed.owner):
+            self._suspects_wait = self._may_hold_unowned = True
+            self.restart_from_head()
+            claimed = LATER
+        self.held.add(claimed)
         self._release_unowned()
-
-    def _disown(self, claimed: ClaimResult) -> None:
-        """Note that no batch has the jobs of this claim."""
-        self._held_keys[claimed.owner].difference_update(keys_of(claimed))
-        self._may_hold_unowned = True
+        return claimed
 
     def _claim_once(
         self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
@@ -193,8 +208,8 @@ class LeaseHold(Hold):
             return
         me = self.owner.id
         try:
-            held = self._held_by(me, patience=0)
-            unknown = [key for key in held if key not in self._held_keys[me] and key not in self._stuck]
+            known = self.held.keys_of(me)
+            unknown = [key for key in self._held_by(me, patience=0) if key not in known and key not in self._stuck]
             if unknown:
                 self._settler.settle(self._connector, me, Outcomes(released=unknown), patience=0)
         except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
@@ -215,10 +230,24 @@ class LeaseHold(Hold):
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
         with self._one_settle(claimed, outcomes):
-            unsettled = self._settling.settle(claimed.owner, outcomes)
-            if not outcomes.all_done:
-                self.restart_from_head()
-            return self._record_settle(outcomes, claimed.owner, unsettled)
+            return self._settle_held(claimed, outcomes)
+
+    def _settle_held(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
+        if self.held.of(claimed) is None:
+            return self._all_lost(outcomes)
+        unsettled = self._settling.settle(claimed.owner, outcomes)
+        if not outcomes.all_done:
+            self.restart_from_head()
+        return self._record_settle(outcomes, claimed, unsettled)
+
+    def _all_lost(self, outcomes: Outcomes) -> set[Key]:
+        """The jobs of a batch that this owner has given to others. It may have claimed some of them again, for another
+        batch: so nothing is written, although the owner's id may be theirs.
+        """
+        lost = set(outcomes.keys())
+        outcomes.become(outcomes.only(set()))
+        self._report.lost += len(lost)
+        return lost
 
     def settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
@@ -226,6 +255,8 @@ class LeaseHold(Hold):
         owner = claimed.owner
         way = plan.way_to_settle_and_claim(self._settler)
         with self._one_settle(claimed, outcomes):
+            if self.held.of(claimed) is None or not self._may_claim(settled=claimed):
+                return self._settle_held(claimed, outcomes), NOTHING
             if not outcomes.all_done:
                 self.restart_from_head()
             autocommit = way.needs_no_transaction(outcomes)
@@ -248,13 +279,11 @@ class LeaseHold(Hold):
             else:
                 self._range.learn(request, following)
                 unsettled, following = self._followed(outcomes, owner, unwritten, following)
-            lost = self._record_settle(outcomes, owner, unsettled)
-            self._add_held(following)
+            lost = self._record_settle(outcomes, claimed, unsettled)
+            following = self._add_held(following)
         if following.jobs and self._control.expired:
             self.release_held()
             following = NOTHING
-        if following.jobs:
-            self._following.add(following)
         return lost, following
 
     def _followed(
@@ -264,7 +293,7 @@ class LeaseHold(Hold):
         OutcomeRefused is raised next."""
         if not unwritten:
             return Unsettled(set(), {}, Outcomes()), following
-        keys = keys_of(following)
+        keys = [job.key for job in following.jobs]
         unsettled = self._settling.follow(owner, outcomes, unwritten, refused={}, claimed=keys)
         if unsettled.stuck and keys:
             self._settler.settle(self._connector, following.owner, Outcomes(released=keys))
@@ -273,12 +302,12 @@ class LeaseHold(Hold):
 
     def take_following(self, claimed: ClaimResult) -> bool:
         self._reaper.report()
-        return self._following.take(claimed)
+        return self.held.take_following(claimed)
 
     def release_following(self, claimed: ClaimResult) -> None:
-        if self._process == os.getpid() and self._following.take(claimed):
+        if self._process == os.getpid() and self.held.remove(claimed):
             with self._alone():
-                self._disown(claimed)
+                self._may_hold_unowned = True
                 self._release_unowned()
             self._note_held()
 
@@ -287,7 +316,7 @@ class LeaseHold(Hold):
         """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
-        with self._alone():
+        with self._no_handler_works(claimed), self._alone():
             outcomes.batch = claimed.batch
             if outcomes.losses is None:
                 outcomes.losses = self._connector.lost
@@ -303,18 +332,27 @@ class LeaseHold(Hold):
                     self._connector.close()
         self._note_held()
 
-    def _record_settle(self, outcomes: Outcomes, owner: int, unsettled: Unsettled) -> set[Key]:
+    @contextlib.contextmanager
+    def _no_handler_works(self, claimed: ClaimResult) -> Iterator[None]:
+        """A `with` block around a settle, which is no hang if it waits for the database, or for another thread."""
+        held = self.held.of(claimed)
+        if held is not None:
+            held.progressed_at = NOBODY_WORKS
+        try:
+            yield
+        finally:
+            self.progress(claimed)
+
+    def _record_settle(self, outcomes: Outcomes, claimed: ClaimResult, unsettled: Unsettled) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
 
-        If the connection was lost since the first try of the settle, that try may have been committed; unless this
-        owner itself has released the jobs meanwhile.
+        If the connection was lost since the first try of the settle, that try may have been committed.
         """
-        lost = unsettled.lost
-        in_doubt = self._connector.lost != outcomes.losses and lost <= self._held_keys[owner]
-        if lost and in_doubt and self._is_still(owner):
+        lost, owner = unsettled.lost, claimed.owner
+        if lost and self._connector.lost != outcomes.losses and self._is_still(owner):
             lost = set()
         keys = outcomes.keys()
-        self._held_keys[owner].difference_update(keys, unsettled.stuck)
+        self.held.remove(claimed)
         if lost:
             outcomes.become(outcomes.only(set(keys) - lost))
         outcomes.count(self._report)
@@ -341,44 +379,70 @@ class LeaseHold(Hold):
         self._reaper.report()
 
     @property
-    def sleeper(self) -> IdleSleeper:
-        """Waits for a wake while there is no work."""
-        return self.heartbeat.sleeper
-
-    @property
     def owner_id(self) -> int:
         return self.owner.id
 
     # --- the whole hold --------------------------------------------------------------------------------
 
-    def progress(self) -> None:
-        self.heartbeat.note_progress()
+    def hand_out(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+        held = self.held.of(claimed)
+        if held is not None:
+            held.batch = weakref.ref(batch)
+            held.progressed_at = NOBODY_WORKS if ahead else time.monotonic()
+
+    def progress(self, claimed: ClaimResult) -> None:
+        held = self.held.of(claimed)
+        if held is not None:
+            held.progressed_at = time.monotonic()
+            held.hang_told = False
 
     def _note_held(self) -> None:
         with self._guard:
-            holds_jobs = any(tuple(self._held_keys.values()))
             must_write = self._may_hold_unowned or self._stuck.are_tried_again
-            self.heartbeat.note_held(holds_jobs, may_sleep=not (holds_jobs or must_write))
+            self.heartbeat.sleeper.note_held(may_sleep=not (self.held or must_write))
 
     def release_forgotten(self) -> None:
-        """Release what this owner holds without a batch, also the claims of a settle that no loop asked for within half
-        a lease. During a claim or a settle it does nothing: a heartbeat must not wait for them.
+        """Release what this owner holds and nobody works on: jobs without a claim, and after half a lease batches that
+        were dropped without a settle, and claims of a settle that no loop asked for.
+
+        During a claim or a settle it does nothing: a heartbeat must not wait for them.
         """
-        if not self._one_at_a_time.acquire(blocking=False):
-            return
-        try:
-            for claimed in self._following.forgotten(self._lease / 2):
-                self._disown(claimed)
+        with self._unless_busy() as may_write:
+            if not may_write:
+                return
+            if self.held.forget(self._lease / 2):
+                self._may_hold_unowned = True
             for written in self._stuck.write_again():
                 written.count(self._report)
                 self._reaper.report_later(written)
-            is_due = self._may_hold_unowned
-            if is_due:
+            if is_due := self._may_hold_unowned:
                 self._release_unowned()
-        finally:
-            self._one_at_a_time.release()
         if is_due:
             self._note_held()
+
+    def give_up(self, hanging: HeldBatch, why: str) -> None:
+        """Give the jobs of a batch to others whose handler hangs, as if its owner had died. Its late settle is refused.
+
+        During a claim or a settle it does nothing, and should be called again.
+        """
+        claimed = hanging.claimed
+        with self._unless_busy() as may_write:
+            if may_write and hanging.hang_told and self.held.of(claimed) is hanging:
+                self._reaper.give_up(claimed, why)
+                self.held.remove(claimed)
+                self.restart_from_head()
+        self._note_held()
+
+    @contextlib.contextmanager
+    def _unless_busy(self) -> Iterator[bool]:
+        """A `with` block that excludes claims and settles. It gets False if one of them lasts longer than a moment."""
+        if not self._one_at_a_time.acquire(timeout=MOMENT):
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            self._one_at_a_time.release()
 
     def release_held(self) -> int:
         """Release all jobs, also those of open batches: the guard refuses the outcomes of these."""
@@ -386,7 +450,6 @@ class LeaseHold(Hold):
             return 0
         with self._one_at_a_time:
             jobs = self._release_but(self._stuck, None)
-            self._held_keys.clear()
             self._report.released += jobs
         self._note_held()
         return jobs
@@ -419,43 +482,9 @@ class LeaseHold(Hold):
 
     def _release_but(self, stuck: Container[Key], patience: float | None) -> int:
         """Release what this owner holds in the database; return how many jobs that were."""
-        self._following.clear()
         me = self.owner.id
         keys = [key for key in self._held_by(me, patience) if key not in stuck]
         if keys:
             self._settler.settle(self._connector, me, Outcomes(released=keys), patience)
+        self.held.clear()
         return len(keys)
-
-
-def keys_of(claimed: ClaimResult) -> list[Key]:
-    return [job.key for job in claimed.jobs]
-
-
-class FollowingClaims:
-    """Claims that were made with a settle, and that no loop has asked for yet."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, tuple[ClaimResult, float]] = {}
-        """By the `id()` of the claim: the claim, and when it was made."""
-        self._guard = threading.Lock()
-
-    def add(self, claimed: ClaimResult) -> None:
-        """Add a claim."""
-        with self._guard:
-            self._waiting[id(claimed)] = claimed, time.monotonic()
-
-    def take(self, claimed: ClaimResult) -> bool:
-        """Remove a claim; return whether it was there."""
-        with self._guard:
-            return self._waiting.pop(id(claimed), None) is not None
-
-    def forgotten(self, seconds: float) -> Iterator[ClaimResult]:
-        """Remove the claims that are at least so old, and return them."""
-        with self._guard:
-            old = [claimed for claimed, since in self._waiting.values() if time.monotonic() - since >= seconds]
-        yield from filter(self.take, old)
-
-    def clear(self) -> None:
-        """Remove all claims. Their jobs are released with all others of the owner."""
-        with self._guard:
-            self._waiting.clear()

@@ -18,6 +18,7 @@ from claimjobs.batch.open_jobs import OpenJobs
 from claimjobs.batch.refusals import REFUSALS, SWALLOWED, WriteInHalves, is_of_a_row
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.row_reader import RowReader
+from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
@@ -200,6 +201,18 @@ class Reaper:
             log.warning("owner %d is dead: %d %s reclaimed", owner, jobs, "job" if jobs == 1 else "jobs", extra=fields)
         return jobs
 
+    def give_up(self, claimed: ClaimResult, why: str) -> None:
+        """Reclaim the jobs of one batch, whose owner lives, and whose handler hangs."""
+        roles = self._backend.roles
+        found = [(job.key, roles.value_of("attempts", claim_of(job), 0)) for job in claimed.jobs]
+        outcomes = self._outcomes(found, alone=len(found) == 1, charges=True, why=why)
+        outcomes.batch = claimed.batch
+        for attempt in self._connector.attempts(patience=0):
+            with attempt as connection:
+                stuck = self._write(connection, claimed.owner, outcomes)
+        if outcomes.jobs and not stuck:
+            self._unreported.append(outcomes)
+
     def _is_ours(self, owner: int) -> bool:
         claims_of = statements.claims_of(self._backend.owners)
         claims = self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1)
@@ -273,7 +286,9 @@ class Reaper:
         held = connection.execute(self._held, me).all()
         stuck, failed = 0, None
         if rows:
-            outcomes = self._outcomes(rows, owner, alone=is_first_time and len(held) == 1, charges=charges)
+            why = f"owner {owner} died while it held this job"
+            found = [(key_of(row[:-1]), row[-1]) for row in rows]
+            outcomes = self._outcomes(found, alone=is_first_time and len(held) == 1, charges=charges, why=why)
             stuck = self._write(connection, owner, outcomes)
             failed = outcomes if outcomes.jobs and not stuck else None
         if len(held) > len(rows) - stuck:
@@ -336,17 +351,17 @@ class Reaper:
         known = connection.execute(sa.select(owners.c.id).where(owners.c.id == owner)).first()
         return known is None
 
-    def _outcomes(self, rows: Sequence[Any], owner: int, *, alone: bool, charges: bool) -> Outcomes:
+    def _outcomes(self, found: Sequence[tuple[Key, int]], *, alone: bool, charges: bool, why: str) -> Outcomes:
         """The outcomes of a dead owner's jobs. A job that it held alone has failed; of several, all are suspects.
 
-        `alone`: the owner held one job only; no other one was reclaimed before, or is locked by another session.
+        `found`: their keys and attempts. `alone`: the owner held one job only; no other one was reclaimed before, or is
+        locked by another session.
         Unless it `charges`, all jobs are released.
         """
-        found: list[tuple[Key, int]] = [(key_of(row[:-1]), row[-1]) for row in rows]
         roles = self._backend.roles
         if not (charges and roles.can_retry and roles.can_suspect and roles.can_be_dead):
             return Outcomes(released=[key for key, _ in found])
-        errors = {key: roles.kept_of(f"owner {owner} died while it held this job") for key, _ in found}
+        errors = {key: roles.kept_of(why) for key, _ in found}
         if not alone:
             return Outcomes(suspects={key: 0.0 for key, _ in found}, errors=errors)
         [(key, attempts)] = found

@@ -229,6 +229,8 @@ class PrefetchSource:
         batch = self._next.popleft().result() if self._next else self._claim()
         if not batch:  # it was claimed some time ago: there may be jobs now
             batch = self._claim()
+        if batch:
+            batch.extend()
         while batch and len(self._next) < self._count and not self._control.stopping:
             self._next.append(self._thread.submit(self._claim))
         return batch
@@ -247,4 +249,4 @@ class PrefetchSource:
                     releases.callback(claim.result().settle)
 
     def _claim(self) -> Batch:
-        return self._claimer.claim(self._size, self.where)
+        return self._claimer.claim(self._size, self.where, ahead=True)

@@ -53,8 +53,9 @@ class Claimer:
         self._empty = 0
         """Claims that found no candidate."""
 
-    def claim(self, size: int, where: Where, settled_by: SettlesBatch | None = None) -> Batch:
-        """Claim a batch; it may be empty. `settled_by` settles it in place of the hold.
+    def claim(self, size: int, where: Where, settled_by: SettlesBatch | None = None, *, ahead: bool = False) -> Batch:
+        """Claim a batch; it may be empty. `settled_by` settles it in place of the hold. `ahead`: before a loop asks for
+        it.
 
         Raises BadPredicate; KeyUnequal or WriteSwallowed if no claim can ever succeed.
         """
@@ -65,14 +66,16 @@ class Claimer:
         with parts.selector.understood(where), self._readable():
             with tracing.span("claim", parts.backend.source.name):
                 claimed = hold.claim(size, parts.plan(where))
-            self._in_vain = self._in_vain + 1 if claimed.found and not claimed.jobs else 0
+            self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0
             if self._in_vain in PROBES:
                 claimed = self._claim_with_rows_locked_first(hold, size, where)
             elif not claimed.found:
                 self._report_unreadable_keys()
-        return self.batch(hold, claimed, settled_by)
+        return self.batch(hold, claimed, settled_by, ahead=ahead)
 
-    def batch(self, hold: Hold, claimed: ClaimResult, settled_by: SettlesBatch | None = None) -> Batch:
+    def batch(
+        self, hold: Hold, claimed: ClaimResult, settled_by: SettlesBatch | None = None, *, ahead: bool = False
+    ) -> Batch:
         """The Batch of a claim."""
         chosen, parts = self._settings, self._parts
         batch = Batch(
@@ -86,7 +89,9 @@ class Claimer:
             timer=self._timer,
         )
         batch.contended = bool(claimed.found) and not claimed.jobs
-        batch.kept_alive = parts if claimed.jobs else None
+        if claimed.jobs:
+            batch.kept_alive = parts
+            hold.hand_out(claimed, batch, ahead=ahead)
         return batch
 
     def measure_batches(self) -> None:

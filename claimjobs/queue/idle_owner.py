@@ -71,7 +71,7 @@ class IdleOwner:
         if self._hold is None:
             return None
         self._hold.report_reclaimed()
-        return self._hold.sleeper
+        return self._hold.heartbeat.sleeper
 
     def _register(self) -> None:
         with self._registering:

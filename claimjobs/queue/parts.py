@@ -150,7 +150,7 @@ class QueueParts:
         """Lets an idle loop sleep until it is woken; None: it polls."""
         hold = self.hold
         if isinstance(hold, LeaseHold):
-            return hold.sleeper
+            return hold.heartbeat.sleeper
         return None if self._idle_owner is None else self._idle_owner.sleeper
 
     @property

@@ -187,7 +187,7 @@ class Queue:
 
     def claim(self, size: int = 100, where: Where = None) -> Batch:
         """Claim the next jobs: at most `size`, perhaps none, and none while the queue is paused. This Queue holds them
-        until the batch is settled.
+        until the batch is settled. A batch that you drop without a settle is released.
 
         `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder.
         """

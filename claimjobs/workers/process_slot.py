@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import multiprocessing
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -92,6 +93,8 @@ class ProcessSlot:
         self._born = time.monotonic()
         resource_tracker.ensure_running()  # otherwise the first child starts it, and that unblocks signals
         ours, theirs = SPAWN.Pipe(duplex=True)
+        for end in (ours, theirs):  # a handler module may have replaced the sockets of this process
+            os.set_blocking(end.fileno(), True)
         # No daemon: the parent's exit would kill it with its batch. It ends by itself when the pipe breaks.
         process = SPAWN.Process(target=self._target, args=(*self._arguments(self.report), theirs), daemon=False)
         with theirs, contextlib.ExitStack() as failed:

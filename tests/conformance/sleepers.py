@@ -64,7 +64,7 @@ class Consumer:
 
     @property
     def sleeper(self) -> IdleSleeper:
-        return hold_of(self.queue).sleeper
+        return hold_of(self.queue).heartbeat.sleeper
 
     def is_asleep(self) -> bool:
         """Others believe it, and it is waiting for the call at this moment. An interrupt that came before is lost."""

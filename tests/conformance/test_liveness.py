@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from claimjobs import Batch, Queue
 from claimjobs.dialects import Dialect
-from claimjobs.errors import SessionsShared
-from claimjobs.options import Liveness
+from claimjobs.errors import ServerUnreachable, SessionsShared
+from claimjobs.options import HoldKind, Liveness, Retry
 from tests.backends import Backend
-from tests.conformance.jobs import counted, jobs
+from tests.conformance.jobs import counted, jobs, names
 from tests.conformance.owners import (
+    JOBS,
     LONG_AGO,
     age,
     await_beat,
@@ -205,24 +207,64 @@ def test_by_its_lease_alone(backend: Backend) -> None:
 # --- progress ----------------------------------------------------------------------------------------------
 
 
-def test_a_batch_without_progress_ends_the_signs_of_life(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    """Others get its jobs, its owner is told once; when it goes on after all it does so under a new id."""
+def hang(queue: Queue, *batches: Batch) -> None:
+    """Let the handlers of these batches have made no progress since long ago."""
+    for batch in batches:
+        held = hold_of(queue).held.of(batch._claimed)
+        assert held is not None
+        held.progressed_at = time.monotonic() - queue._chosen.liveness.max_batch_time - 1
+
+
+def test_a_batch_without_progress_is_given_to_others_and_no_other_batch(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another thread of its Queue works on: its progress hides no hang, and its jobs are not touched. The owner is told
+    once, and goes on under its id; what the handler settles after all is refused.
+    """
     hangs = threading.Semaphore(0)
-    queue, other = backend.queue(liveness=QUICK), backend.queue(liveness=QUICK)
+    queue = backend.queue(liveness=QUICK)
     queue.on_hang = hangs.release
-    queue.enqueue(jobs(2))
-    me, batch = queue.owner_id, queue.claim(2)
-    assert other.owner_id
-    hold_of(queue).heartbeat._working_since = time.monotonic() - QUICK.max_batch_time - 1
+    queue.enqueue(jobs(4))
+    me, hung, works = queue.owner_id, queue.claim(2), queue.claim(2)
+    hang(queue, hung)
     assert hangs.acquire(timeout=120)
-    assert other._control.woken(120)
-    assert owner_row(backend, me) is None
+    works.extend()
+    backend.wait_for(lambda: states(backend).count("unclaimed") == 2, "others can have its jobs")
+    assert [row["suspect"] for row in backend.rows()] == [2, 2, 0, 0]
+    assert [vars(record)["jobs"] for record in caplog.records if "the handler hangs" in record.message] == [2]
+    again = queue.claim(1)
+    assert not again, "suspects are held by nobody who holds other jobs"
+    works.done()
+    works.settle()
+    again = queue.claim(2)
+    assert (names(again), again[0]["suspect"]) == (["0000"], 2)
+    hung.done()
+    hung.settle()
+    assert hung.lost == hung.jobs
+    again.done()
+    again.settle()
+    assert (works.lost, again.lost, queue.owner_id) == ((), (), me)
     assert not hangs.acquire(blocking=False), "told once"
-    assert [record.message for record in caplog.records if "the handler hangs" in record.message] != []
-    batch.settle()
-    assert batch.lost == batch.jobs
-    backend.wait_for(lambda: owner_row(backend, queue.owner_id) is not None, "it beats again")
-    assert queue.owner_id > me
+    assert [row["d"] for row in backend.rows()] == ["0001"]
+
+
+def test_a_job_whose_handler_hangs_alone_is_charged_and_in_the_end_dead(backend: Backend) -> None:
+    told: list[str] = []
+    queue = backend.queue(
+        liveness=QUICK, retry=Retry(attempts=2, base=0), on_dead=lambda job, error: told.append(str(error))
+    )
+    queue.enqueue(jobs(1))
+    for attempt in (1, 2):
+        hung = queue.claim(1)
+        hang(queue, hung)
+        backend.wait_for(lambda: backend.rows()[0]["status"] != "claimed", "it is given up")
+        assert backend.rows()[0]["attempts"] == attempt
+        hung.settle()
+        assert hung.lost == hung.jobs
+    assert backend.rows()[0]["status"] == "dead"
+    queue.claim(1)
+    assert len(told) == 1
+    assert told[0].startswith("its handler made no progress for 36")
 
 
 def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
@@ -230,15 +272,11 @@ def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytes
     queue.on_hang = lambda: 1 / 0  # type: ignore[assignment]
     queue.enqueue(jobs(1))
     batch = queue.claim(1)
-    heart = hold_of(queue).heartbeat
-    heart._working_since = time.monotonic() - QUICK.max_batch_time - 1
+    hang(queue, batch)
     backend.wait_for(lambda: [each for each in caplog.records if each.getMessage() == "on_hang failed"], "it is told")
-    assert heart._thread.is_alive()
-    batch.extend()
-    before = owner_row(backend, queue.owner_id)["beat"]
-    backend.wait_for(lambda: owner_row(backend, queue.owner_id)["beat"] > before, "it beats")
-    batch.release()
-    batch.settle()
+    assert hold_of(queue).heartbeat._thread.is_alive()
+    await_beat(backend, queue.owner_id)
+    backend.wait_for(lambda: states(backend) == ["unclaimed"], "the job is given up")
 
 
 def test_an_error_that_nobody_expects_ends_no_heartbeat(
@@ -250,59 +288,117 @@ def test_an_error_that_nobody_expects_ends_no_heartbeat(
     backend.wait_for(lambda: [each for each in caplog.records if each.levelname == "ERROR"], "it is told")
     assert "no heartbeat: division by zero" in caplog.messages
     monkeypatch.undo()
-    before = owner_row(backend, queue.owner_id)["beat"]
-    backend.wait_for(lambda: owner_row(backend, queue.owner_id)["beat"] > before, "it beats")
+    await_beat(backend, queue.owner_id)
 
 
-def test_progress_keeps_the_signs_of_life(backend: Backend) -> None:
+def test_progress_is_that_of_its_batch(anywhere: Backend) -> None:
     """Each job passed, each word about one, and `extend()` where neither happens for long."""
-    queue = still(backend.queue())
-    queue.enqueue(jobs(4))
-    heart = hold_of(queue).heartbeat
+    queue = still(anywhere.queue())
+    queue.enqueue(jobs(6))
+    batch, other = queue.claim(4), queue.claim(2)
+    hang(queue, batch, other)
 
-    def goes_on() -> bool:
-        progressed, heart._working_since = heart._working_since, 0.0
-        return progressed is None or progressed > 0
+    def hanging() -> list[int]:
+        found = [len(held.claimed.jobs) for held in hold_of(queue).held.hanging(Liveness.max_batch_time)]
+        hang(queue, batch, other)
+        return found
 
-    batch = queue.claim(4)
-    assert goes_on()
-    assert not goes_on()
+    assert hanging() == [4, 2]
     batch.extend()
-    assert goes_on()
+    assert hanging() == [2]
     working = iter(batch)
     next(working)
-    assert not goes_on(), "the first job has not been passed yet"
+    assert hanging() == [4, 2], "the first job has not been passed yet"
     next(working)
-    assert goes_on()
+    assert hanging() == [2]
     batch.fail(batch[2], "broken")
-    assert goes_on()
+    assert hanging() == [2]
+    other.settle()
     batch.settle()
-    assert heart._working_since is None, "nothing in hand"
-    assert not heart._hangs()
+    assert not hold_of(queue).held
 
 
-def test_waiting_for_jobs_is_not_hanging(backend: Backend) -> None:
-    queue = still(backend.queue(liveness=Liveness(max_batch_time=1e-9)))
+def test_waiting_is_not_hanging(anywhere: Backend) -> None:
+    """For jobs, for the end of the batch before, for the database."""
+    queue = still(anywhere.queue(liveness=Liveness(max_batch_time=1e-9, patience=0)))
     queue.claim()
-    heart = hold_of(queue).heartbeat
-    assert not heart._hangs()
+    held = hold_of(queue).held
+    assert not list(held.hanging(1e-9))
+    queue.enqueue(jobs(3))
+    loop = queue.batches(1, prefetch=1)
+    batch = next(loop)
+    anywhere.wait_for(lambda: len(held.of_owner(queue.owner_id)) == 2, "one is claimed ahead")
+    assert [each.claimed for each in held.hanging(1e-9)] == [batch._claimed]
+    with anywhere.engine.begin() as stranger:
+        stranger.execute(sa.select(JOBS).where(JOBS.c.id == batch[0].key).with_for_update()).all()
+        settle = threading.Thread(target=batch.settle)
+        settle.start()
+        anywhere.wait_for(lambda: not list(held.hanging(1e-9)), "its settle waits for a row")
+    settle.join()
+    with next(loop) as following:
+        assert [each.claimed for each in held.hanging(1e-9)] == [following._claimed]
+    loop.close()
+
+
+def test_the_time_of_an_outage_does_not_count(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler may wait for the same database."""
+    queue = anywhere.queue(liveness=QUICK)
+    queue.on_hang = lambda: pytest.fail("an outage is no hang")
     queue.enqueue(jobs(1))
-    batch = queue.claim()
-    assert heart._hangs()
+    batch = queue.claim(1)
+    heartbeat, tries = hold_of(queue).heartbeat, threading.Semaphore(0)
+
+    def unreachable() -> None:
+        tries.release()
+        raise ServerUnreachable("no answer")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(heartbeat, "_beat_if_due", unreachable)
+        assert tries.acquire(timeout=120)
+        hang(queue, batch)
+        heartbeat._written_at -= QUICK.max_batch_time
+        assert tries.acquire(timeout=120)
+    await_beat(anywhere, queue.owner_id)
+    assert states(anywhere) == ["claimed"]
+    batch.done()
     batch.settle()
-    assert not heart._hangs()
+    assert batch.lost == ()
+
+
+# --- batches that nobody settles ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hold", ["lease", "transaction"])
+def test_a_batch_that_is_dropped_without_a_settle_is_released(
+    backend: Backend, caplog: pytest.LogCaptureFixture, hold: HoldKind
+) -> None:
+    """Also while another batch of the Queue is worked on."""
+    queue = backend.queue(liveness=QUICK, hold=hold)
+    queue.enqueue(jobs(4))
+    kept, dropped = queue.claim(2), queue.claim(2)
+    assert len(dropped) == 2
+    del dropped
+    gc.collect()
+    if hold == "lease":  # with a transaction nobody beats: the next claim rolls it back, and gets the jobs
+        backend.wait_for(lambda: states(backend).count("unclaimed") == 2, "others can have its jobs")
+        assert "a batch of 2 jobs was dropped without a settle: they are released" in caplog.messages
+    again = queue.claim(4)
+    assert names(again) == ["0002", "0003"]
+    for batch in (kept, again):
+        batch.done()
+        batch.settle()
+        assert batch.lost == ()
+    assert backend.rows() == []
 
 
 def test_the_log_names_the_next_step(backend: Backend, caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever reads that an owner died learns what became of its jobs; that a handler hangs, where they go."""
+    """Whoever reads that an owner died learns what became of its jobs."""
     caplog.set_level(logging.WARNING, "claimjobs")
     queue, other = still(backend.queue()), still(backend.queue())
     queue.enqueue(jobs(1))
-    queue.claim()
-    hold_of(queue).heartbeat._working_since = -1e9
-    assert hold_of(queue).heartbeat._hangs()
+    batch = queue.claim()
     age(backend, queue.owner_id)
     other.reclaim()
-    text = " ".join(caplog.messages)
-    assert "others get its jobs" in text
-    assert "1 job reclaimed" in text
+    assert "1 job reclaimed" in " ".join(caplog.messages)
+    batch.settle()
+    assert batch.lost == batch.jobs

@@ -238,7 +238,7 @@ def test_a_claim_takes_suspects_with_their_like_alone(backend: Backend, clock: C
     spoil(queue, 10)
     spoil(queue, 6)
     clock.now += LATER
-    taken = [queue.claim(100) for _ in range(6)]
+    taken = [backend.queue(JOBS, now=clock.sql).claim(100) for _ in range(6)]
     kinds = [sorted({job.suspect for job in batch.jobs}) for batch in taken]
     assert [len(batch) for batch in taken] == [5, 5, 3, 3, 14, 0]
     assert kinds == [[10], [10], [6], [6], [0], []]
@@ -251,7 +251,8 @@ def test_fresh_jobs_before_suspects_are_claimed_in_full(backend: Backend, clock:
     spoil(queue)
     clock.now += LATER
     queue.enqueue(jobs(6, run_at=clock.now, priority=-1))
-    assert [len(queue.claim(100)) for _ in range(4)] == [6, 2, 2, 0]
+    taken = [backend.queue(JOBS, now=clock.sql).claim(100) for _ in range(4)]
+    assert [len(batch) for batch in taken] == [6, 2, 2, 0]
 
 
 def test_a_released_suspect_stays_one_and_a_named_one_does_not(backend: Backend, clock: Clock) -> None:
@@ -271,7 +272,7 @@ def test_who_fails_alone_stays_alone_until_it_is_dead(backend: Backend, clock: C
     queue.enqueue(jobs(5, run_at=clock.now))
     for attempts in (1, 2, 3):
         clock.now += LATER
-        bad, others = queue.claim(), queue.claim()
+        bad, others = queue.claim(), backend.queue(JOBS, now=clock.sql).claim()
         assert [(job.attempts, job.suspect) for job in bad.jobs] == [(attempts, 1)]
         assert len(others) == 5
         others.settle()
@@ -383,6 +384,77 @@ def test_several_consumers_at_once_with_fresh_jobs_coming_in(backend: Backend, c
     assert max(n for d, n in total.items() if d not in bad) <= most(24)
     assert len(total) == count + late
     assert sum(queue.report.lost for queue in queues) == 0
+
+
+def test_an_owner_holds_suspects_alone(backend: Backend, clock: Clock) -> None:
+    """If it died with them in one thread and other jobs in another, nobody would know which of all was the cause."""
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(4, run_at=clock.now))
+    spoil(queue, 2)
+    clock.now += LATER
+    fresh = queue.claim(1, where=JOBS.c.d == "0003")
+    suspects = queue.claim(4)
+    assert (len(suspects), suspects.contended) == (0, True)
+    assert not queue.claim(1, where=JOBS.c.d == "0002"), "nor other jobs, so that it holds none at some time"
+    with fresh:
+        fresh.done()
+    with queue.claim(1) as suspects:
+        assert (names(suspects), suspects[0]["suspect"]) == (["0000"], 2)
+        assert not queue.claim(1), "nothing beside suspects"
+        suspects.done()
+    first, second = queue.claim(1), queue.claim(1, where=JOBS.c.d == "0002")
+    assert (names(first), len(second)) == (["0001"], 0)
+    first.done()
+    first.settle()
+    with queue.claim(1) as last:
+        assert names(last) == ["0002"]
+        last.done()
+    assert backend.rows() == []
+    assert queue.report.lost == 0
+
+
+def test_a_loop_that_settles_beside_another_thread_claims_no_suspects(backend: Backend, clock: Clock) -> None:
+    queue = backend.queue(JOBS, now=clock.sql)
+    queue.enqueue(jobs(4, run_at=clock.now))
+    spoil(queue, 2)
+    loop = queue.batches(1, where=JOBS.c.d != "0003", drain=True)
+    first = next(loop)
+    assert names(first) == ["0002"]
+    beside = queue.claim(1, where=JOBS.c.d == "0003")
+    clock.now += LATER
+    with first:
+        first.done()
+    assert [row["status"] for row in backend.rows() if row["d"] < "0002"] == ["unclaimed"] * 2
+    with beside:
+        beside.done()
+    for batch in loop:
+        assert len(batch) == 1
+        with batch:
+            batch.done()
+    assert backend.rows() == []
+
+
+def test_a_job_that_kills_its_process_is_found_whatever_else_that_holds(backend: Backend) -> None:
+    """Batches that were claimed ahead, or those of other threads: after each death fewer jobs are suspects."""
+    size, beside, bad = 4, 3, "0002"
+    alive, deaths = backend.queue(JOBS, retry=Retry(attempts=2, base=0)), 0
+    alive.enqueue(jobs(24))
+    hands: Counter[str] = Counter()
+    while has_more(alive):
+        consumer = still(backend.queue(JOBS))
+        held = [batch for _ in range(1 + beside) if (batch := consumer.claim(size))]
+        for batch in held:
+            hands.update(names(batch))
+            if bad in names(batch):
+                assert alive.reclaim_owner(consumer.owner_id)
+                deaths += 1
+                break
+            batch.done()
+            batch.settle()
+        consumer.close()
+    assert [(row["d"], row["status"], row["attempts"]) for row in backend.rows()] == [(bad, "dead", 2)]
+    assert deaths <= most((1 + beside) * size) + 2
+    assert max(hands[d] for d in hands if d != bad) <= most((1 + beside) * size)
 
 
 # --- tables that cannot hold it ----------------------------------------------------------------------------

@@ -171,10 +171,10 @@ def test_a_batch_that_nobody_asked_for_and_that_cannot_be_released_now_is_releas
         broken.setattr(hold_of(queue)._settler, "settle", unreachable)
         batches.close()
     assert states(backend) == {OWNED: 2}
-    assert not hold_of(queue).sleeper.can_sleep()
+    assert not hold_of(queue).heartbeat.sleeper.can_sleep()
     hold_of(queue).release_forgotten()
     assert states(backend) == {FREE: 2}
-    assert hold_of(queue).sleeper.can_sleep() or not backend.dialect.wakes
+    assert hold_of(queue).heartbeat.sleeper.can_sleep() or not backend.dialect.wakes
     assert queue.report.released == 2
 
 

@@ -202,7 +202,7 @@ def test_what_is_enqueued_while_it_falls_asleep_is_found(
 def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is heard, or the next look is soon."""
     producer, queue = backend.queue(), backend.queue(liveness=PATIENT)
-    idle_wait, rows = hold_of(queue).sleeper._idle_wait, jobs(1)
+    idle_wait, rows = hold_of(queue).heartbeat.sleeper._idle_wait, jobs(1)
     check = idle_wait._check
 
     def looks(*given: Any, **options: Any) -> WakeReason | None:

@@ -58,10 +58,15 @@ class Settled(Hold):
     _claim_once: Any = claim
     read_pause: Any = claim
 
-    def progress(self) -> None:
+    def progress(self, claimed: ClaimResult) -> None:
         """Nobody is told."""
 
-    restart_from_head = close = progress
+    hand_out: Any = progress
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    restart_from_head = close
 
     @property
     def outcomes(self) -> Outcomes:

@@ -1,0 +1,120 @@
+"""HeldBatches: the claims of an owner that are not settled yet, and what their handlers do with them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+from typing import Final
+
+from claimjobs.claim.strategy import ClaimResult
+from claimjobs.dialects import Key
+from claimjobs.log_events import BATCH_FORGOTTEN
+
+NOBODY_WORKS: Final = math.inf
+"""In place of the time of the last progress: no handler works on the batch."""
+
+log = logging.getLogger("claimjobs.lease")
+
+
+class HeldBatch:
+    """A claim that is not settled yet."""
+
+    __slots__ = ("batch", "claimed", "hang_told", "progressed_at", "since", "was_dropped")
+
+    def __init__(self, claimed: ClaimResult) -> None:
+        self.claimed = claimed
+        self.since = time.monotonic()
+        """When it was claimed, when a loop asked for it, or when its Batch was missed first."""
+        self.batch: weakref.ref[object] | None = None
+        """The Batch that a loop got. None: there is none yet, or none any more."""
+        self.was_dropped = False
+        """Whether the loop has dropped the Batch without a settle."""
+        self.progressed_at = NOBODY_WORKS
+        """When the handler made progress last."""
+        self.hang_told = False
+        """Whether it was reported that its handler hangs."""
+
+    def is_forgotten(self, seconds: float) -> bool:
+        """Whether it has had no Batch for so long."""
+        if self.batch is not None and self.batch() is None:
+            self.batch, self.was_dropped, self.since = None, True, time.monotonic()
+        return self.batch is None and time.monotonic() - self.since >= seconds
+
+
+class HeldBatches:
+    """The claims of an owner that are not settled yet, for any thread."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, HeldBatch] = {}
+        """By the `id()` of the claim, which this keeps alive."""
+        self._taking = threading.Lock()
+        """Locked while a claim for which no loop has asked goes to one, or is forgotten."""
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def add(self, claimed: ClaimResult) -> None:
+        """Add a claim, if it has jobs."""
+        if claimed.jobs:
+            self._held[id(claimed)] = HeldBatch(claimed)
+
+    def of(self, claimed: ClaimResult) -> HeldBatch | None:
+        """The entry of this claim; None if this owner has released it, or given it to others."""
+        return self._held.get(id(claimed))
+
+    def remove(self, claimed: ClaimResult) -> bool:
+        """Remove a claim; return whether it was there."""
+        return self._held.pop(id(claimed), None) is not None
+
+    def clear(self) -> None:
+        """Remove all claims."""
+        self._held.clear()
+
+    def of_owner(self, owner: int, *, but: ClaimResult | None = None) -> list[HeldBatch]:
+        """All that are held under this owner's id; `but` this claim."""
+        held = tuple(self._held.values())
+        return [each for each in held if each.claimed.owner == owner and each.claimed is not but]
+
+    def keys_of(self, owner: int) -> set[Key]:
+        """The keys of all jobs that are held under this owner's id."""
+        return {job.key for held in self.of_owner(owner) for job in held.claimed.jobs}
+
+    # --- claims of a settle, for which no loop has asked yet ---------------------------------------------
+
+    def take_following(self, claimed: ClaimResult) -> bool:
+        """Whether this claim of a settle is still held. Its time until it is forgotten begins anew."""
+        with self._taking:
+            held = self.of(claimed)
+            if held is not None:
+                held.since = time.monotonic()
+            return held is not None
+
+    def forget(self, seconds: float) -> bool:
+        """Remove the claims on which nobody has worked for so long: no loop asked for them, or the Batch was dropped
+        without a settle. Returns whether there was one.
+        """
+        with self._taking:
+            held_now = tuple(self._held.values())
+            found = [held for held in held_now if held.is_forgotten(seconds) and self.remove(held.claimed)]
+        for held in found:
+            if held.was_dropped:
+                jobs = len(held.claimed.jobs)
+                words = "a batch of %d jobs was dropped without a settle: they are released"
+                log.warning(words, jobs, extra={"event": BATCH_FORGOTTEN, "jobs": jobs})
+        return bool(found)
+
+    # --- progress --------------------------------------------------------------------------------------
+
+    def hanging(self, seconds: float) -> Iterator[HeldBatch]:
+        """The batches whose handler has made no progress for so long."""
+        now = time.monotonic()
+        return (held for held in tuple(self._held.values()) if now - held.progressed_at >= seconds)
+
+    def excuse(self, seconds: float) -> None:
+        """Let so many seconds not count: the database could not be reached."""
+        for held in tuple(self._held.values()):
+            held.progressed_at += seconds
