@@ -1,16 +1,37 @@
-"""Keys of jobs, and values of columns, as text: in messages, in the log and in a shell, always in one form."""
+"""What others wrote, as text: keys of jobs, values of columns, errors; in messages, in the log and in a shell."""
 
 from __future__ import annotations
 
 import base64
 import csv
 import io
+import re
 from collections.abc import Iterable
 from datetime import date, time
 from enum import Enum
 from typing import Any, Final
 
 _END: Final = "\r\n"
+_HARMFUL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that act on a terminal, end a line, change the direction of the text after them, or are halves of one."""
+_INDENT: Final = "    "
+
+
+def visible(text: str) -> str:
+    """A text in one line that does nothing to a terminal: `\\x1b` for an escape, `\\n` for the end of a line.
+
+    What others wrote (a payload, an error, a name, a reason) must not look like our own words, nor hide them.
+    """
+    return _HARMFUL.sub(_escaped, text)
+
+
+def visible_lines(text: str) -> str:
+    """A text of several lines, each visible and indented, so that none looks like the beginning of a message."""
+    return "\n".join(_INDENT + visible(line) for line in text.rstrip("\n").split("\n"))
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()
 
 
 def plain(value: Any) -> str:

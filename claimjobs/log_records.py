@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from claimjobs.key_text import plain
+from claimjobs.key_text import plain, visible, visible_lines
 
 LogFormat = Literal["text", "json"]
 """How records are written on standard error: as lines of text, or as one JSON object a line."""
@@ -58,11 +58,14 @@ def log_safely(
 ) -> None:
     """Log, also if a filter or a handler of the user's raises: jobs are being settled, and must not stay claimed.
 
+    Texts in the message are made visible, as it may be written by handlers that do not.
+
     `raised`: the exception whose traceback is logged. Its class may be a user's, and false as a condition.
     """
     trace = (type(raised), raised, raised.__traceback__) if isinstance(raised, BaseException) else None
+    shown = (visible(arg) if isinstance(arg, str) else arg for arg in args)
     with contextlib.suppress(Exception):
-        log.log(level, words, *args, extra=fields, exc_info=trace, stacklevel=2)
+        log.log(level, words, *shown, extra=fields, exc_info=trace, stacklevel=2)
 
 
 class JsonFormatter(logging.Formatter):
@@ -82,8 +85,17 @@ class JsonFormatter(logging.Formatter):
         return json.dumps({**fields, **found, **({"traceback": traceback} if traceback else {})})
 
 
+class TextFormatter(logging.Formatter):
+    """One line a record, `LEVEL: message`, whatever is in the message; the lines of a traceback are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The lines, without the last end."""
+        more = [text for text in (traceback_of(record), record.stack_info) if text]
+        return "\n".join([visible(f"{record.levelname}: {record.getMessage()}"), *map(visible_lines, more)])
+
+
 def stderr_handler(log_format: LogFormat) -> logging.Handler:
     """A handler that writes on standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter("%(levelname)s: %(message)s"))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     return handler

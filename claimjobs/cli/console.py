@@ -1,4 +1,4 @@
-"""Messages, numbers and ages for a person."""
+"""The only way to the standard streams: lines for a person, in which foreign text is visible, and data for programs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from claimjobs.cli.next_step import completed
 from claimjobs.database.masking import masked
+from claimjobs.key_text import visible, visible_lines
 from claimjobs.log_events import COMMAND_FAILED, COMMAND_SAYS
 from claimjobs.log_records import JsonFormatter
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 URLS = "claimjobs.urls"
 """The key of the given URLs in `meta`, which all contexts of a command line share."""
@@ -23,11 +27,42 @@ LOG_FORMAT = "claimjobs.log_format"
 """The key of `--log-format` there."""
 
 
+def data(text: object, *, end: bool = True) -> None:
+    """Print what programs read, exactly as it is: JSON, a number, SQL for a file. `end`: with the end of a line."""
+    click.echo(text, nl=end)
+
+
+def show(*lines: str, err: bool = False) -> None:
+    """Print lines for a person. Whatever is in one, it stays one line, and does nothing to the terminal."""
+    click.echo("\n".join(map(visible, lines)), err=err)
+
+
+def show_sql(text: str) -> None:
+    """Print SQL: exactly as it is, but on a terminal with foreign text made visible."""
+    show(*text.rstrip("\n").split("\n")) if on_terminal() else data(text.rstrip("\n"))
+
+
+def ask(question: str) -> None:
+    """Ask a person. Raises Abort after a no."""
+    click.confirm(visible(question), abort=True, err=True)
+
+
+def terminal(*, stderr: bool = False) -> Console:
+    """A terminal for tables and bars. What is printed there is never read as markup, such as `[/red]`."""
+    from rich.console import Console  # noqa: PLC0415 - most commands need none
+
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+
 def say(message: str) -> None:
-    """Print a message on standard error, without secrets; in the format of the log. Standard output is for data."""
+    """Print a message on standard error, without secrets; in the format of the log. Standard output is for data.
+
+    Its first line is marked as ours. Further lines are indented.
+    """
     context = click.get_current_context(silent=True)
     text = masked(message, urls_of(context))
-    click.echo(_record("INFO", text, {"event": COMMAND_SAYS}) if _as_json(context) else f"claimjobs: {text}", err=True)
+    record = _record("INFO", text, {"event": COMMAND_SAYS}) if _as_json(context) else None
+    click.echo(record or visible_lines(f"claimjobs: {text}").lstrip(" "), err=True)
 
 
 def say_error(message: str, error: BaseException, *, verbose: bool) -> None:
@@ -38,7 +73,8 @@ def say_error(message: str, error: BaseException, *, verbose: bool) -> None:
         text = masked(message, urls_of(context))
         click.echo(_record("ERROR", text, {"event": COMMAND_FAILED, "error": text, "exc_text": trace}), err=True)
         return
-    click.echo(trace, err=True, nl=False)
+    if trace:
+        click.echo(visible_lines(trace), err=True)
     say(message)
 
 

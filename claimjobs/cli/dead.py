@@ -11,14 +11,14 @@ from typing import Any
 import click
 
 from claimjobs.cli import exits, next_step
-from claimjobs.cli.console import asks, number, on_terminal, say
+from claimjobs.cli.console import ask, asks, data, number, on_terminal, say
 from claimjobs.cli.keys import Keys
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import AnyCommand, options_before, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.database.connect import shown
 from claimjobs.job import Job
-from claimjobs.key_text import plain
+from claimjobs.key_text import key_in_message, plain, visible
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
 from claimjobs.table.predicates import predicate
@@ -50,7 +50,8 @@ def dead() -> None:
 def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, shape: Shape) -> None:
     """List the dead jobs in the order of their keys: key, failed attempts and last error, separated by tabs.
 
-    With --json: every column of each job, instants as 2026-01-31T12:00:00+00:00, bytes in base64.
+    Each job is one line: what cannot be printed is written as \\n or \\x1b, and a key with such a character in quotes.
+    With --json nothing is changed: every column of each job, instants as 2026-01-31T12:00:00+00:00, bytes in base64.
 
     \b
     Examples:
@@ -63,7 +64,7 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
         found = 0
         for job in queue.dead.list(predicate(where), limit=limit):
             found += 1
-            click.echo(shown(job))
+            data(shown(job))
     if not found:
         say(f"no dead job in {queue.table.fullname}" + (" for which this holds" if where else ""))
 
@@ -88,26 +89,25 @@ def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str |
         keys = Keys(queue.roles.key)
         wanted = dict.fromkeys(keys.read(ids))
         found = queue.dead.show(wanted)
-    click.echo("\n".join(map(_json, found)) if as_json else "\n\n".join(map(_block, found)), nl=bool(found))
+    data("\n".join(map(_json, found)) if as_json else "\n\n".join(map(_block, found)), end=bool(found))
     _report_missing(context, queue, wanted, found)
 
 
 def _report_missing(context: click.Context, queue: Queue, wanted: Iterable[Any], found: Iterable[Job]) -> None:
     there = {job.key for job in found}
     if missing := [key for key in wanted if key not in there]:
-        which = ", ".join(map(Keys(queue.roles.key).written, missing))
+        which = ", ".join(map(key_in_message, missing))
         say(f"no dead job: {which}: {next_step.command('dead list')} shows which are")
         context.exit(exits.INPUT)
 
 
 def _line_of(queue: Queue) -> Callable[[Job], str]:
     """One line for a job, cut to the width of a terminal."""
-    keys = Keys(queue.roles.key)
     width = shutil.get_terminal_size().columns if on_terminal() else None
 
     def line(job: Job) -> str:
-        error = " ".join(str(queue.roles.value_of("last_error", job, "")).split())
-        text = f"{keys.written(job.key)}\t{queue.roles.value_of('attempts', job, '')}\t{error}"
+        error = visible(" ".join(str(queue.roles.value_of("last_error", job, "")).split()))
+        text = f"{key_in_message(job.key)}\t{queue.roles.value_of('attempts', job, '')}\t{error}"
         return text if width is None else text.expandtabs()[:width]
 
     return line
@@ -115,10 +115,11 @@ def _line_of(queue: Queue) -> Callable[[Job], str]:
 
 def _block(job: Job) -> str:
     """One line for each column. The lines of a long text are aligned."""
-    widest = max(map(len, job))
+    texts = {visible(name): "" if value is None else plain(value) for name, value in _shown(job).items()}
+    widest = max(map(len, texts))
     indent = "\n" + " " * (widest + 2)
-    texts = {name: "" if value is None else plain(value) for name, value in _shown(job).items()}
-    return "\n".join(f"{name:<{widest}}  {indent.join(text.splitlines())}".rstrip() for name, text in texts.items())
+    lines = {name: indent.join(map(visible, text.rstrip("\n").split("\n"))) for name, text in texts.items()}
+    return "\n".join(f"{name:<{widest}}  {text}".rstrip() for name, text in lines.items())
 
 
 def _json(job: Job) -> str:
@@ -233,8 +234,8 @@ def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | 
     where_from = shown(queue.engine.url)
     if not asks():
         raise click.UsageError(f"this would drop {jobs}, and nobody can be asked here: give --yes as well")
-    click.confirm(f"Drop {jobs} in {where_from}?", abort=True, err=True)
+    ask(f"Drop {jobs} in {where_from}?")
 
 
 def _report(count: int, as_json: str | None) -> None:
-    click.echo(json.dumps({as_json: count}) if as_json else count)
+    data(json.dumps({as_json: count}) if as_json else count)

@@ -15,7 +15,7 @@ from typing import BinaryIO
 import click
 
 from claimjobs.cli import exits
-from claimjobs.cli.console import number, say
+from claimjobs.cli.console import data, number, say
 from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
@@ -92,7 +92,7 @@ def enqueue(
         enqueued = work.run(chunk, from_line)
     known = f", {work.known:,} were there already" if unique else ""
     say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s{known}")
-    click.echo(enqueued)
+    data(enqueued)
     if bad is not None and bad.count:
         say(f"{number(bad.count, 'row')} did not fit: correct {rejects} and enqueue it")
         context.exit(exits.INPUT)

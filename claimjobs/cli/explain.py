@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from claimjobs.cli import exits
+from claimjobs.cli.console import data, show
 from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import candidates_url_option, engine_for, url_option
 from claimjobs.cli.shapes import claim_options
@@ -67,7 +68,7 @@ def explain(
     """
     with engine_for(url) as engine:
         found = _explanation(engine, shape, candidates_url, analyze=analyze)
-    click.echo(json.dumps(found.as_dict(), default=str) if as_json else "\n".join(_lines(found)))
+    data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_lines(found))
     context.exit(CODES[found.verdict])
 
 
@@ -87,6 +88,6 @@ def _explanation(engine: sa.Engine, shape: Shape, candidates: str | None, *, ana
 def _lines(found: Explanation) -> Iterator[str]:
     for finding in found.findings:
         yield f"{found.table}: {finding.verdict}: {finding.check}: {completed(finding.says)}"
-        yield from (f"    {statement}" for statement in finding.fix)
+        yield from (f"    {line}" for statement in finding.fix for line in statement.split("\n"))
     counts = Counter(finding.verdict for finding in found.findings)
     yield f"{found.table}: {', '.join(f'{count} {verdict}' for verdict, count in counts.items())}"

@@ -12,11 +12,10 @@ import sqlalchemy as sa
 
 from claimjobs.cli.values import Read, reader
 from claimjobs.dialects.types import Instant
-from claimjobs.key_text import key_text
 
 
 class Keys:
-    """Reads and writes the keys of jobs. A key of several columns is a line of CSV, such as `eu,17`."""
+    """Reads keys of jobs. A key of several columns is a line of CSV, such as `eu,17`."""
 
     def __init__(self, key: Sequence[sa.Column[Any]]) -> None:
         self._columns = tuple(key)
@@ -25,10 +24,6 @@ class Keys:
     def read(self, texts: Iterable[str]) -> list[Any]:
         """The keys as Python values. Raises BadParameter for a text that cannot be a key."""
         return [self._key(text) for text in texts]
-
-    def written(self, key: Any) -> str:
-        """A key as text, as `read` takes it."""
-        return key_text(key)
 
     def _key(self, text: str) -> Any:
         fields = [text] if len(self._columns) == 1 else _fields(text)

@@ -15,6 +15,7 @@ from claimjobs.cli.console import say, say_error, urls_of
 from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
+from claimjobs.key_text import visible
 
 COMMANDS = {
     "setup-tables": ("claimjobs.cli.setup_tables:setup_tables", "Make the tables of a queue, or print their DDL."),
@@ -82,7 +83,7 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            vars(error)["message"] = masked(error.message, urls_of(ctx))
+            vars(error)["message"] = visible(masked(error.message, urls_of(ctx)))
             raise
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise

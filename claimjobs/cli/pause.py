@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from claimjobs.cli.console import show
 from claimjobs.cli.next_step import command
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -37,7 +38,7 @@ def pause(reason: str | None, url: str | None, shape: Shape) -> None:
         raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
     with queue_for(url, shape) as queue:
         queue.pause(reason)
-        click.echo(f"{queue.table.fullname} is paused: {command('resume')} ends that")
+        show(f"{queue.table.fullname} is paused: {command('resume')} ends that")
 
 
 @click.command()
@@ -53,4 +54,4 @@ def resume(url: str | None, shape: Shape) -> None:
     """
     with queue_for(url, shape) as queue:
         was_paused = queue.resume()
-        click.echo(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")
+        show(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")

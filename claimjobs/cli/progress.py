@@ -6,10 +6,10 @@ import sys
 import time
 from typing import Protocol, Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from claimjobs.cli.console import number, say
+from claimjobs.cli.console import number, say, terminal
+from claimjobs.key_text import visible
 
 EVERY = 5.0
 """Seconds between two lines."""
@@ -29,7 +29,7 @@ class Bar:
 
     def __init__(self, size: int | None) -> None:
         columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[rows]}"), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+        self._bar = Progress(*columns, console=terminal(stderr=True), transient=True)
         self._task = self._bar.add_task("enqueue", total=size, rows="")
 
     def __enter__(self) -> Self:
@@ -43,7 +43,7 @@ class Bar:
         self._bar.update(self._task, completed=position, rows=number(rows, "row"))
 
     def say(self, message: str) -> None:
-        self._bar.console.print(f"claimjobs: {message}", markup=False, highlight=False, soft_wrap=True)
+        self._bar.console.print(visible(f"claimjobs: {message}"), soft_wrap=True)
 
 
 class Lines:

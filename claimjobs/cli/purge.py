@@ -10,7 +10,7 @@ import click
 
 from claimjobs.admin.ledger import Ledger
 from claimjobs.admin.purge import Kept
-from claimjobs.cli.console import log_on_stderr
+from claimjobs.cli.console import data, log_on_stderr
 from claimjobs.cli.durations import Duration
 from claimjobs.cli.options import engine_for, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
@@ -75,4 +75,4 @@ def purge(
     else:
         with engine_for(url) as engine:
             count = Ledger(ledger).purge(engine, older_than, dry_run=dry_run)
-    click.echo(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)
+    data(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)

@@ -7,7 +7,7 @@ import json
 import click
 
 from claimjobs.admin.stats import OwnerStats
-from claimjobs.cli.console import age, log_on_stderr, number, say
+from claimjobs.cli.console import age, data, log_on_stderr, number, say
 from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
@@ -61,7 +61,7 @@ def reclaim(
         raise click.UsageError("--force goes with --owner ID")
     with queue_for(url, shape, retry=Retry(attempts=attempts)) as queue, log_on_stderr():
         jobs = _reclaimed(queue, owner, force=force, ownerless=ownerless)
-    click.echo(json.dumps({"handed_back": jobs}) if as_json else jobs)
+    data(json.dumps({"handed_back": jobs}) if as_json else jobs)
 
 
 def _reclaimed(queue: Queue, owner: int | None, *, force: bool, ownerless: bool) -> int:

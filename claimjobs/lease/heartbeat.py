@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
 from claimjobs.database.fair_lock import AGAIN
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner import Owner
@@ -118,7 +119,7 @@ class Heartbeat:
             is_databases = isinstance(error, (ClaimjobsError, sa.exc.SQLAlchemyError))
             fields = {"event": HEARTBEAT_FAILED, "error": str(error)}
             level = logging.DEBUG if is_databases else logging.ERROR
-            log.log(level, "no heartbeat: %s", error, extra=fields, exc_info=None if is_databases else error)
+            log.log(level, "no heartbeat: %s", reason(error), extra=fields, exc_info=None if is_databases else error)
             self._leads = False
             return True
         return False

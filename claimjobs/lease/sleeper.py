@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from claimjobs.batch.hold import Hold
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector, IdleConnection
+from claimjobs.database.error_translation import reason
 from claimjobs.lease.idle_checks import CheckSchedule, IdleChecks, WakeCondition
 from claimjobs.lease.owner import Owner
 from claimjobs.log_events import SLEEP_FAILED
@@ -179,7 +180,7 @@ class IdleSleeper:
         try:
             yield
         except Exception as error:  # no sleep is worth the heartbeat's thread
-            log.debug("no sleep: %s", error, extra={"event": SLEEP_FAILED, "error": str(error)})
+            log.debug("no sleep: %s", reason(error), extra={"event": SLEEP_FAILED, "error": str(error)})
             now = time.monotonic()
             self._no_sleep_since, self._failed = (now if now - self._failed < NO_SLEEP else self._no_sleep_since), now
 

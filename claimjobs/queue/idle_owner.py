@@ -12,6 +12,7 @@ from claimjobs.batch.failures import Failures
 from claimjobs.batch.settle import Settler
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.sleeper import IdleSleeper
@@ -84,7 +85,7 @@ class IdleOwner:
             backend = connector.transaction(lambda connection: with_owners(connection, self._backend))
             hold = self._new_hold(backend)
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-            log.debug("no sleep: %s", error, extra={"event": SLEEP_FAILED, "error": str(error)})
+            log.debug("no sleep: %s", reason(error), extra={"event": SLEEP_FAILED, "error": str(error)})
             self._may_register = connector.is_passing(error)
             return None
         finally:

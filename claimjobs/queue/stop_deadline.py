@@ -10,6 +10,7 @@ import time
 import sqlalchemy as sa
 
 from claimjobs.control import Control
+from claimjobs.database.error_translation import reason
 from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import JOBS_RELEASED, RELEASE_FAILED
 from claimjobs.queue.parts import QueueParts
@@ -42,7 +43,7 @@ class StopDeadline:
             jobs = self._parts.release_held()
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             fields = {"event": RELEASE_FAILED, "error": str(error)}
-            log.warning("the jobs could not be released at the deadline of `stop`: %s", error, extra=fields)
+            log.warning("the jobs could not be released at the deadline of `stop`: %s", reason(error), extra=fields)
         else:
             if jobs:
                 were = "job was" if jobs == 1 else "jobs were"

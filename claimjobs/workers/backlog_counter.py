@@ -9,7 +9,9 @@ import time
 import sqlalchemy as sa
 
 from claimjobs.admin.stats import Stats
+from claimjobs.database.error_translation import reason
 from claimjobs.errors import ClaimjobsError
+from claimjobs.key_text import visible
 from claimjobs.log_events import COUNT_FAILED, QUEUE_PAUSED, QUEUE_RESUMED
 from claimjobs.queue.queue import Queue
 
@@ -68,7 +70,7 @@ class BacklogCounter:
             self._note_pause(stats)
         except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
             fields = {"event": COUNT_FAILED, "error": str(error)}
-            log.debug("the queue could not be counted: %s", error, extra=fields)
+            log.debug("the queue could not be counted: %s", reason(error), extra=fields)
         return max(self._every, SHARE * (time.monotonic() - began))
 
     def _note_pause(self, stats: Stats) -> None:
@@ -78,7 +80,7 @@ class BacklogCounter:
         queue = self._queue.table.fullname
         if self.paused and before != (True, self.pause_reason):
             fields = {"event": QUEUE_PAUSED, "queue": queue, "reason": self.pause_reason}
-            why = f" ({self.pause_reason})" if self.pause_reason else ""
+            why = f" ({visible(self.pause_reason)})" if self.pause_reason else ""
             log.info("%s is paused%s: consumers finish their batches, and wait for its end", queue, why, extra=fields)
         elif before[0] and not self.paused:
             log.info("%s is not paused any more", queue, extra={"event": QUEUE_RESUMED, "queue": queue})

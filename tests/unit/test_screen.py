@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from claimjobs.cli.screen import JsonLines, drawn, picture, summary_json, summary_text
+from claimjobs.cli.screen import JsonLines, drawn, picture, summary_json, summary_lines
 from claimjobs.report import Report
 from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
 
@@ -34,7 +34,7 @@ def test_what_died_is_told_in_words_that_fit_one_and_many() -> None:
     summary = Summary(
         before=3, generated=0, done=3, failed=0, left=0, seconds=1.0, total=TROUBLED, replaced=1, handed_back=1_000
     )
-    assert summary_text(summary).endswith("\nprocesses that died, replaced: 1; jobs reclaimed: 1,000")
+    assert summary_lines(summary)[-1] == "processes that died, replaced: 1; jobs reclaimed: 1,000"
 
 
 def test_a_process_that_is_over_is_not_called_replaced() -> None:
@@ -78,6 +78,6 @@ def test_the_summary_tells_who_waits_for_a_retry() -> None:
     summary = Summary(
         before=3, generated=0, done=0, failed=0, left=3, seconds=1.0, total=TROUBLED, replaced=0, handed_back=0
     )
-    assert "retry" not in summary_text(summary)
-    text = summary_text(replace(summary, retries=3, next_retry=2 * 86_400.0))
+    assert "retry" not in "".join(summary_lines(summary))
+    text = "".join(summary_lines(replace(summary, retries=3, next_retry=2 * 86_400.0)))
     assert "3 wait for their retry, the next at 20" in text
