@@ -18,7 +18,6 @@ from benchmarks.crew import SPAWN, Worker, gather
 from benchmarks.harness import SECONDS_TO_START
 from claimjobs import Queue, make, side_car_tables
 from claimjobs.database.connect import connected, engine_of
-from claimjobs.table.predicates import predicate
 from examples.harness import must, opened
 
 SIZE = 100
@@ -26,7 +25,7 @@ SIZE = 100
 
 def queue_on(url: str | sa.Engine, table: str, where: str | None = None) -> AbstractContextManager[Queue]:
     """The rows of the table for which `where` holds, SQL as after WHERE."""
-    return opened(Queue(url, table, side_car=True, where=predicate(where)))
+    return opened(Queue(url, table, side_car=True, where=where))
 
 
 def work_through(url: str, table: str, where: str | None = None, *, consumers: int = 4, size: int = SIZE) -> list[int]:

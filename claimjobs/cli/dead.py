@@ -21,7 +21,6 @@ from claimjobs.job import Job
 from claimjobs.key_text import key_in_message, plain, visible
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
-from claimjobs.table.predicates import predicate
 
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
 limit_option = click.option("--limit", type=WholeNumber(1), metavar="N", help="The first N of them, by their keys.")
@@ -62,7 +61,7 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
     with queue_for(url, shape) as queue:
         shown = _json if as_json else _line_of(queue)
         found = 0
-        for job in queue.dead.list(predicate(where), limit=limit):
+        for job in queue.dead.list(where, limit=limit):
             found += 1
             data(shown(job))
     if not found:
@@ -153,7 +152,7 @@ class Choice:
     def of(self, queue: Queue) -> dict[str, Any]:
         """The arguments for `retry` and `drop`. Raises BadParameter for a text that cannot be an id."""
         keys = list(dict.fromkeys(Keys(queue.roles.key).read(self.ids))) if self.ids else None
-        return {"keys": keys, "where": predicate(self.where), "limit": self.limit}
+        return {"keys": keys, "where": self.where, "limit": self.limit}
 
 
 def choice_options(command: AnyCommand) -> AnyCommand:

@@ -15,7 +15,6 @@ from claimjobs.cli.durations import Duration
 from claimjobs.cli.options import engine_for, queue_for, url_option
 from claimjobs.cli.shapes import shape_options
 from claimjobs.queue.config import Shape
-from claimjobs.table.predicates import predicate
 
 
 @click.command()
@@ -69,7 +68,7 @@ def purge(
     """
     if ledger is None:
         with log_on_stderr(logging.INFO), queue_for(url, shape) as queue:
-            count = queue.purge(older_than, status=status, where=predicate(where), dry_run=dry_run)
+            count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
     elif where is not None or status != "done":
         raise click.UsageError("--where and --status are for jobs: the ledger has neither")
     else:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import data, show, write_nowhere
@@ -221,6 +223,15 @@ def start_processing(
     """
     if generators is None:
         generators = 0 if handler else GENERATORS
+    _refuse_what_has_no_effect(
+        context,
+        {
+            **dict.fromkeys(("rate", "jobs"), (generators > 0, "--generators")),
+            "grace": (duration is not None, "--duration"),
+            "bind": (metrics_port is not None or health_port is not None, "--metrics-port or --health-port"),
+            "per": (handler is not None, "MODULE:FUNCTION"),
+        },
+    )
     run = Run(
         consumers,
         generators,
@@ -269,6 +280,13 @@ def start_processing(
     code = exits.CANCELLED if supervisor.cancelled else _code_of(summary)
     exit_despite_threads(code, but=threads)
     context.exit(code)
+
+
+def _refuse_what_has_no_effect(context: click.Context, needs: Mapping[str, tuple[bool, str]]) -> None:
+    """Raise UsageError for an option of the command line that needs another one, which is not there."""
+    for name, (there, needed) in needs.items():
+        if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"--{name} has no effect without {needed}: give that, or leave out --{name}")
 
 
 def _code_of(summary: Summary) -> int:

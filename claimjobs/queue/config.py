@@ -16,7 +16,6 @@ from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import is_reference, load
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import DEFAULT_TABLE
-from claimjobs.table.predicates import predicate
 from claimjobs.table.reflection import checked_table, map_of
 
 
@@ -51,14 +50,17 @@ class Shape:
     ) -> Shape:
         """This shape with other values; None keeps a value. `roles` and `states` replace single entries of the map.
 
-        Raises ReferenceNotFound, or UnfitTable if MODULE:ATTRIBUTE has no map.
+        Raises BadMap, ReferenceNotFound, or UnfitTable if MODULE:ATTRIBUTE has no map.
         """
         shape = replace(self, **{name: value for name, value in others.items() if value is not None})
         if not roles and not states:
             return shape
         columns = shape.map or Columns()
         stated = {**(columns.states or {}), **(states or {})} or None
-        return replace(shape, columns=replace(columns, **{**(roles or {}), "states": stated}))
+        try:
+            return replace(shape, columns=replace(columns, **{**(roles or {}), "states": stated}))
+        except ValueError as error:
+            raise BadMap(str(error)) from error
 
     @property
     def map(self) -> Columns | None:
@@ -82,6 +84,6 @@ class Shape:
         names = ("columns", "order_by", "lock", "hold", "claims", "side_car", "on_done")
         chosen = {name: getattr(self, name) for name in names}
         try:
-            return Queue(bind, self.load(), where=predicate(self.where), **chosen, **options)
+            return Queue(bind, self.load(), where=self.where, **chosen, **options)
         except ValueError as error:
             raise BadMap(str(error)) from error

@@ -53,9 +53,9 @@ class Queue:
     a job at a time.
 
     `bind` is a URL or an engine; `table` is a name, a `Table` or a mapped class. `where` is a predicate over its
-    columns, or a callable that returns one for each claim. `order_by` defaults to priority (lower first) and key. As
-    text it is a column's name, `-name` for the highest first, or SQL; `()` means any order. `columns` says which column
-    plays which role, if the names differ from those of claimjobs.
+    columns: an expression, or SQL as after WHERE; or a callable that returns one for each claim. `order_by` defaults to
+    priority (lower first) and key. As text it is a column's name, `-name` for the highest first, or SQL; `()` means any
+    order. `columns` says which column plays which role, if the names differ from those of claimjobs.
 
     `hold="lease"`: a claim is committed, and stands while its owner lives. `hold="transaction"`: the row locks of an
     open transaction are the claim. What you write through `batch.connection` is committed together with the outcomes.

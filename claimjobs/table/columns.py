@@ -6,12 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
+from claimjobs.errors import BadMap
+
 UNCLAIMED: Final = "unclaimed"
 CLAIMED: Final = "claimed"
 DONE: Final = "done"
 DEAD: Final = "dead"
 STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
 """The first three are the article's. A `dead` job has no attempts left, and is kept until a person decides."""
+
+
+BESIDE_CLAIMS: Final = ("key", "priority", "run_at")
+"""What a map may say of a table that has a side-car."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,8 @@ class Columns:
         for name in (names := list(self.names.values())):
             if names.count(name) > 1:
                 raise ValueError(f"column {name!r} plays two roles: name another one, or None, for one of them")
+        if self.states and not self.status:
+            raise ValueError("states are values of the status column: name that column, or leave out states")
         unknown = [state for state in self.states or () if state not in STATES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no state: they are {', '.join(STATES)}")
@@ -64,9 +72,17 @@ class Columns:
 
     @property
     def beside_claims(self) -> Columns:
-        """The part of this map that applies to a table with a side-car: key, priority and run_at."""
-        kept = {name: None for name in self.names if name not in ("priority", "run_at")}
-        return replace(self, states=None, **kept)
+        """The part of this map that applies to a table with a side-car: key, priority and run_at.
+
+        Raises BadMap for another part of it, which would have no effect: the rows that it calls done would be claimed.
+        """
+        others = [field for field in fields(self) if field.name not in BESIDE_CLAIMS]
+        if given := [field.name for field in others if getattr(self, field.name) not in (None, field.default)]:
+            raise BadMap(
+                f"with a side-car the state of a job is kept there, and {', '.join(given)} of the map would have no "
+                f"effect: leave that out, and give a `where` that says which rows are jobs"
+            )
+        return replace(self, **{field.name: None for field in others})
 
     @property
     def names(self) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import sqlalchemy as sa
@@ -13,20 +12,14 @@ from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from claimjobs.dialects import Lexis
-from claimjobs.errors import NotOneExpression
+from claimjobs.errors import BadOrder, BadPredicate, NotOneExpression
 from claimjobs.table.roles import ColumnRoles
 
 Predicate = sa.ColumnElement[bool]
 
 
-@dataclass(frozen=True)
-class Written:
-    """A predicate that a person wrote as SQL, as after WHERE."""
-
-    text: str
-
-
-Condition = Predicate | sa.TextClause | Written
+Condition = Predicate | sa.TextClause | str
+"""An expression over the table's columns; or SQL as after WHERE."""
 Where = Condition | Callable[[], Condition] | None
 Order = str | sa.ColumnElement[Any]
 OrderBy = Order | Sequence[Order] | None
@@ -39,7 +32,7 @@ def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predi
     if given is None:
         return ()
     # `and_` adds no parentheses around a text: an OR in it would change the conditions beside it.
-    one = _written(given, lexis) if isinstance(given, Written) else _read(given, roles.table, lexis)
+    one = _written(given, lexis) if isinstance(given, str) else _read(given, roles.table, lexis)
     return (Grouping(Whole(one, lexis, "predicate")),)
 
 
@@ -61,11 +54,6 @@ def _whole(whole: Whole, compiler: Any, **options: Any) -> str:
     return text
 
 
-def predicate(text: str | None) -> Written | None:
-    """A text, SQL as after WHERE, for the parameter `where`."""
-    return None if text is None else Written(text)
-
-
 SUBQUERY: Final = frozenset({"select", "table"})
 """Words of which one is in every subquery: TABLE is a short form of SELECT, and else no word of an expression."""
 
@@ -79,13 +67,15 @@ def read_other_rows(predicates: Sequence[Predicate], dialect: sa.Dialect, lexis:
     return any(lexis.words(str(one.compile(dialect=dialect))) & SUBQUERY for one in predicates)
 
 
-def _written(given: Written, lexis: Lexis) -> sa.ColumnElement[Any]:
-    text = f"{given.text}\n"  # the line break lets it end in a comment
+def _written(given: str, lexis: Lexis) -> sa.ColumnElement[Any]:
+    text = f"{given}\n"  # the line break lets it end in a comment
     _check(text, lexis, "predicate")
     return sa.literal_column(text, sa.Boolean)
 
 
 def _read(given: Predicate | sa.TextClause, table: sa.Table, lexis: Lexis) -> Any:
+    if not isinstance(given, sa.ClauseElement):
+        raise BadPredicate(f"{given!r} is no expression: give SQL as text, or an expression over the table's columns")
     _check_within(given, lexis, "predicate")
     return given if isinstance(given, sa.TextClause) else sa.and_(_over(given, table))
 
@@ -117,6 +107,8 @@ def order_of(order_by: OrderBy, roles: ColumnRoles, lexis: Lexis) -> Sequence[sa
 
 def _ordered(by: Order, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
     if not isinstance(by, str):
+        if not isinstance(by, sa.ClauseElement):
+            raise BadOrder(f"{by!r} is no expression: give the name of a column, SQL, or an expression over columns")
         _check_within(by, lexis, "order")
         term = cast(sa.ColumnElement[Any], _over(by, table))
         is_column = isinstance(getattr(term, "element", term), sa.Column)  # a claim looks for these in its order

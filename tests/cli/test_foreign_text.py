@@ -78,11 +78,13 @@ def test_dead_jobs_are_a_line_each_and_json_is_exact(anywhere: Backend) -> None:
 
 
 def record(**fields: object) -> logging.LogRecord:
+    given = {"levelname": "ERROR", "levelno": logging.ERROR, "msg": "job %s failed: %s", "args": (HOSTILE, HOSTILE)}
     try:
-        raise ValueError(HOSTILE)
+        int(HOSTILE)
     except ValueError as error:
-        given = {"levelname": "ERROR", "levelno": logging.ERROR, "msg": "job %s failed: %s", "args": (HOSTILE, HOSTILE), **fields}
-        return logging.makeLogRecord({**given, "exc_info": (ValueError, error, error.__traceback__)})
+        error.args = (HOSTILE,)  # not its repr, as int says it
+        return logging.makeLogRecord({**given, **fields, "exc_info": (ValueError, error, error.__traceback__)})
+    raise AssertionError
 
 
 def test_a_record_of_the_text_log_is_one_line_and_its_traceback_is_indented() -> None:

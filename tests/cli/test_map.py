@@ -362,6 +362,23 @@ def test_what_does_not_go_with_a_table_that_must_not_be_altered(anywhere: Backen
     assert "lock='advisory' is not for a side-car" in ended.err
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--jobs", "5"), "--jobs has no effect without --generators"),
+        (("--grace", "5"), "--grace has no effect without --duration"),
+        (("--bind", "0.0.0.0"), "--bind has no effect without --metrics-port or --health-port"),
+        (("--column", "status=", "--state", "done=7"), "states are values of the status column: name that column"),
+        (("--side-car", "--state", "unclaimed=1"), "states of the map would have no effect"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(anywhere: Backend, words: tuple[str, ...], told: str) -> None:
+    anywhere.make()
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", "--drain", *words, "--url", anywhere.url)
+    assert ended.code in (exits.USAGE, exits.INPUT)
+    assert told in " ".join(ended.err.split())
+
+
 @pytest.mark.parametrize("hold", HOLDS)
 def test_advisory_locks_by_an_option(database: Backend, hold: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CLAIMJOBS_TEST_AUDIT", database.url)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, SideCar, make, side_car_tables
-from claimjobs.errors import ClaimsMissing, UnfitTable
+from claimjobs import Columns, Queue, SideCar, make, side_car_tables
+from claimjobs.errors import BadMap, ClaimsMissing, UnfitTable
 from claimjobs.table.ddl import ddl
 from tests.backends import Backend
 from tests.conformance.jobs import counted
@@ -103,3 +103,24 @@ def test_a_table_with_a_long_name_has_a_side_car_as_long_as_the_name_of_that_fit
 def test_what_cannot_be_without_a_lock_is_refused(anywhere: Backend, other: Any) -> None:
     with pytest.raises(ValueError, match="lock_source=True"):
         Queue(anywhere.engine, "orders", side_car=SideCar(lock_source=False), **other)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (Columns(status="state", states={"unclaimed": "new", "done": "shipped"}), "status, states"),
+        (Columns(states={"unclaimed": "new"}), "states"),
+        (Columns(attempts="tries", traceparent="trace"), "attempts, traceparent"),
+    ],
+    ids=["the column of the state", "states", "others"],
+)
+def test_what_a_map_says_of_states_is_refused_because_nobody_would_read_it(
+    anywhere: Backend, columns: Columns, named: str
+) -> None:
+    """Orders that the map calls done were claimed."""
+    ORDERS.create(anywhere.engine)
+    message = f"{named} of the map would have no effect: leave that out, and give a `where`"
+    with pytest.raises(BadMap, match=message):
+        Queue(anywhere.engine, "orders", columns=columns, side_car=True).claim()
+    with pytest.raises(BadMap, match=message):
+        side_car_tables(anywhere.engine, "orders", columns=columns)

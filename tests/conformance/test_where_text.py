@@ -14,8 +14,7 @@ from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs import Queue
 from claimjobs.dialects import Lexis
-from claimjobs.errors import NotOneExpression
-from claimjobs.table.predicates import predicate
+from claimjobs.errors import BadOrder, BadPredicate, NotOneExpression
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -23,7 +22,7 @@ ESCAPE = "1=1) or (1=1"
 
 
 def test_a_predicate_may_be_a_piece_of_sql(backend: Backend) -> None:
-    queue = backend.queue(where=sa.text("d like '%2' or d like '%4'"))
+    queue = backend.queue(where="d like '%2' or d like '%4'")
     queue.enqueue(jobs(6))
     with queue.claim() as batch:
         assert names(batch) == ["0002", "0004"]
@@ -38,7 +37,7 @@ def test_a_piece_of_sql_with_or_does_not_reach_claimed_jobs(backend: Backend) ->
         assert not queue.claim()
 
 
-@pytest.mark.parametrize("written", [sa.text, sa.literal_column, predicate, lambda text: lambda: sa.text(text)])
+@pytest.mark.parametrize("written", [str, sa.text, sa.literal_column, lambda text: lambda: text])
 @pytest.mark.parametrize("text", [ESCAPE, "1=1; delete from jobs", "1=1 /*", "d = 'a", "(1=1"])
 def test_a_text_that_is_not_one_expression_is_refused(
     backend: Backend, written: Callable[[str], Any], text: str
@@ -80,9 +79,16 @@ def test_a_piece_of_sql_within_an_expression_stands_in_parentheses(backend: Back
     assert states(backend) == MIXED
 
 
+def test_what_is_neither_text_nor_an_expression_is_named(anywhere: Backend) -> None:
+    with pytest.raises(BadPredicate, match="7 is no expression: give SQL as text"):
+        anywhere.queue(where=7).claim()
+    with pytest.raises(BadOrder, match="7 is no expression: give the name of a column"):
+        anywhere.queue(order_by=[7]).claim()
+
+
 def test_a_predicate_may_end_in_a_comment(backend: Backend) -> None:
     mixed(backend)
-    assert backend.bare_queue().dead.count(predicate("1=1 -- all")) == MIXED["dead"]
+    assert backend.bare_queue().dead.count("1=1 -- all") == MIXED["dead"]
 
 
 @pytest.mark.parametrize(
