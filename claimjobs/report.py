@@ -65,6 +65,8 @@ class Report:
     enqueued: int = 0
     still_due: int = 0
     """Done with `on_done="leave"`, but still due: the handler did not make the queue's predicate false."""
+    unclaimable: int = 0
+    """Rows that this consumer leaves, because the database refuses every claim of them."""
     transients: Counter[str] = field(default_factory=Counter)
     """Transactions run again, by reason: deadlock, lock timeout, serialization, connection lost, ..."""
     times: BatchTimes = field(default_factory=BatchTimes)

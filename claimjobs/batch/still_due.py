@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import sqlalchemy as sa
 
@@ -13,6 +13,7 @@ from claimjobs.errors import StillDue
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import JOBS_LEFT
 from claimjobs.report import Report
+from claimjobs.statements.find import all_but
 from claimjobs.table.roles import ColumnRoles
 
 MOST: Final = 1_000
@@ -38,9 +39,7 @@ class StillDueRows:
     @property
     def claimable(self) -> sa.ColumnElement[bool]:
         """True for rows that this Queue may still claim. The keys are read each time it is sent."""
-        key = self._roles.key
-        keys: sa.BindParameter[Any] = sa.bindparam("claimjobs_left", expanding=True, callable_=lambda: [*self._keys])
-        return key[0].not_in(keys) if len(key) == 1 else sa.tuple_(*key).not_in(keys)
+        return all_but(self._roles, "claimjobs_left", self._keys)
 
     def find(self, connection: sa.Connection, done: Sequence[Key], ready: sa.ColumnElement[bool]) -> None:
         """Find the done rows that are still `ready`, in the settle's transaction, and report them."""

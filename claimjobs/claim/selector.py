@@ -65,13 +65,15 @@ class Selector:
     @contextmanager
     def understood(self, where: Where) -> Iterator[None]:
         """Raises BadPredicate or BadOrder where the database does not understand one of them; UnfitTable for a column
-        that the table does not have any more.
+        that the table does not have any more. Without a predicate and an order it raises the error of the database.
         """
         try:
             with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):
                 yield
-        except BadPredicate:
+        except BadPredicate as bad:
             self._check_columns()
+            if self.where is None and where is None and not self.order_by and bad.__cause__ is not None:
+                raise bad.__cause__ from None
             raise
 
     def _check_columns(self) -> None:

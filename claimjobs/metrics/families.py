@@ -29,6 +29,8 @@ def of_report(report: Report, table: str) -> Iterator[Metric]:
     yield _counter("claimjobs_replica_claims", replica, table, report.replica_claims)
     left = "How often a consumer went back to the primary, because the replica lagged or failed."
     yield _counter("claimjobs_replica_left", left, table, report.replica_left)
+    unclaimable = "Rows that a consumer leaves, because the database refuses every claim of them."
+    yield _counter("claimjobs_unclaimable_rows", unclaimable, table, report.unclaimable)
     yield _transients(report, table)
     yield _histogram("claimjobs_batch_jobs", "Jobs of each batch.", table, report.times.batch_jobs)
     due = f"Seconds from run_at until the claim, of up to {SAMPLES} jobs of each batch, evenly chosen."

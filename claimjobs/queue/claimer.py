@@ -23,6 +23,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.errors import KeyUnreadable
 from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.parts import QueueParts
+from claimjobs.queue.row_isolation import ERRORS, RowIsolation
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
 from claimjobs.table.predicates import Where
@@ -46,6 +47,7 @@ class Claimer:
         self._settings = settings
         self._report = report
         self._control = control
+        self._isolation = RowIsolation(parts, report)
         self._timer: BatchTimer | None = None
         self._pause_expected = False
         self._in_vain = 0
@@ -65,13 +67,21 @@ class Claimer:
         parts.check_still_due()
         with parts.selector.understood(where), self._readable():
             with tracing.span("claim", parts.backend.source.name):
-                claimed = hold.claim(size, parts.plan(where))
+                claimed = self._claimed(hold, size, where)
             self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0
             if self._in_vain in PROBES:
                 claimed = self._claim_with_rows_locked_first(hold, size, where)
             elif not claimed.found:
                 self._report_unreadable_keys()
         return self.batch(hold, claimed, settled_by, ahead=ahead)
+
+    def _claimed(self, hold: Hold, size: int, where: Where) -> ClaimResult:
+        try:
+            return hold.claim(size, self._parts.plan(where))
+        except ERRORS as error:
+            if not self._isolation.may_be_a_row(error):
+                raise
+            return self._isolation.claim(hold, size, where, error)
 
     def batch(
         self, hold: Hold, claimed: ClaimResult, settled_by: SettlesBatch | None = None, *, ahead: bool = False

@@ -29,6 +29,7 @@ from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.database.session_sharing import require_session_lock
 from claimjobs.database.time_zone import in_utc
+from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
@@ -40,7 +41,7 @@ from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.queue.idle_owner import IdleOwner
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
-from claimjobs.statements.find import Selection
+from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend, inspect_table
@@ -63,6 +64,7 @@ class QueueParts:
         self._finish: tuple[Finish | None] | None = None
         self._still_due_rows: StillDueRows | None = None
         self._plan: ClaimPlan | None = None
+        self._unclaimable: dict[Key, None] = {}
         self._replica: Replica | None = None
         self._hold: LeaseHold | TransactionHold | None = None
         self._idle_owner: IdleOwner | None = None
@@ -289,6 +291,8 @@ class QueueParts:
         """The rows that the queue's predicate and order select."""
         backend, chosen = self.backend, self._settings
         claimable = self._still_due.claimable if chosen.on_done == LEAVE else sa.true()
+        if self._unclaimable:
+            claimable = sa.and_(claimable, all_but(backend.source, "claimjobs_unclaimable", self._unclaimable))
         roles, order = backend.source, chosen.order_by
         return Selector(
             self.engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable, self._region_order
@@ -309,6 +313,11 @@ class QueueParts:
     def order(self) -> Sequence[sa.ColumnElement[Any]]:
         """The order of the queue. Raises BadOrder."""
         return self.selector.selection(None).order
+
+    def leave(self, key: Key) -> None:
+        """Claim this row no more, because no claim can take it: see `row_isolation`."""
+        self._unclaimable[key] = None
+        self._plan = None  # the first one changes the predicate
 
     def check_still_due(self) -> None:
         """Raise StillDue if too many jobs were still due after their handler."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
@@ -223,6 +223,12 @@ def numbered(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
 def same_key(roles: ColumnRoles, other: sa.FromClause) -> sa.ColumnElement[bool]:
     """The predicate of a row of the table and its candidate."""
     return sa.and_(*(column == other.c[KEY.format(i)] for i, column in enumerate(roles.key)))
+
+
+def all_but(roles: ColumnRoles, parameter: str, keys: Collection[Any]) -> sa.ColumnElement[bool]:
+    """True for all rows but those with these keys, which are read each time that it is sent."""
+    given: sa.BindParameter[Any] = sa.bindparam(parameter, expanding=True, callable_=lambda: [*keys])
+    return roles.key[0].not_in(given) if len(roles.key) == 1 else sa.tuple_(*roles.key).not_in(given)
 
 
 def counted(column: sa.Column[Any]) -> sa.ColumnElement[Any]:

@@ -45,6 +45,7 @@ def queue_of(backend: Backend, kind: str) -> Queue:
     return queue
 
 
+@pytest.mark.mariadb("there finding and locking are two statements")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_claim_goes_on_behind_locked_jobs_to_the_end_of_the_order(backend: Backend, kind: str) -> None:
     queue = queue_of(backend, kind)

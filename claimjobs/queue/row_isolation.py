@@ -1,0 +1,117 @@
+"""RowIsolation: claims around a row that no claim can take, and leaves it.
+
+A claim reads and writes rows. One row can make that fail for all: a generated column that cannot be computed, a trigger
+that raises, a text that the client's encoding does not have, a value that is too large to be sent.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Final
+
+import sqlalchemy as sa
+
+from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.hold import Hold
+from claimjobs.claim.strategy import NOTHING, ClaimResult
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Key
+from claimjobs.errors import ClaimRefused
+from claimjobs.job import key_of
+from claimjobs.key_text import key_in_message
+from claimjobs.log_events import JOBS_UNCLAIMABLE
+from claimjobs.queue.parts import QueueParts
+from claimjobs.report import Report
+from claimjobs.table.predicates import Where
+
+MOST: Final = 64
+"""The most candidates that are tried after an error."""
+EVERY: Final = 5
+"""If so many rows or more cannot be claimed, and this Queue has not claimed any other, the cause is no single row."""
+
+ERRORS: Final = (sa.exc.DBAPIError, ClaimRefused, UnicodeError)
+"""What a claim raises if one of its rows cannot be read or written. See `RowIsolation.may_be_a_row`."""
+
+log = logging.getLogger("claimjobs.claim")
+
+
+class RowIsolation:
+    """After an error it claims the candidates by halves, until one half succeeds or the row is alone that does not."""
+
+    def __init__(self, parts: QueueParts, report: Report) -> None:
+        self._parts, self._report = parts, report
+
+    def may_be_a_row(self, error: Exception) -> bool:
+        """Whether a claim of other rows may succeed after this error. Conflicts and lost connections are tried again
+        before.
+        """
+        if not isinstance(error, sa.exc.DBAPIError):
+            return True
+        backend, errors = self._parts.backend, self._parts.backend.dialect.errors
+        code, tables = errors.code(error), {backend.source.table.name, backend.roles.table.name, backend.owners.name}
+        if code is None or code in errors.missing_table or errors.denied_table(error) in tables:
+            return False
+        return errors.may_be_of_a_row(error) and errors.unfit_setting(error) is None
+
+    def claim(self, hold: Hold, size: int, where: Where, error: Exception) -> ClaimResult:
+        """Claim after this error. Raises ClaimRefused if no row can be claimed, and what the search itself raises: then
+        the predicate or the order is at fault.
+        """
+        plan = self._parts.plan(where)
+        candidates = self._candidates(plan, max(EVERY, min(size, MOST)))
+        groups, alone = [candidates], dict[Key, Exception]()
+        while groups and (group := groups.pop()):
+            try:
+                claimed = hold.claim(min(size, len(group)), self._only(plan, group))
+            except ERRORS as failed:
+                if not self.may_be_a_row(failed):
+                    raise
+                if len(group) == 1:
+                    alone[group[0]] = failed
+                half = len(group) // 2
+                groups += [group[half:], group[:half]] if half else []
+            else:
+                if claimed.jobs:
+                    self._leave(alone)
+                    return claimed
+        if not candidates or (len(alone) >= EVERY and not self._report.claimed):
+            raise ClaimRefused(self._parts.backend.source.name, _cause(error)) from error
+        self._leave(alone)
+        return NOTHING._replace(found=len(candidates) - len(alone))
+
+    def _candidates(self, plan: ClaimPlan, most: int) -> list[Key]:
+        """The keys of the first candidates. Nothing else of these rows is read. It raises what is wrong with every row,
+        as a column that is missing.
+        """
+        source, selection = self._parts.backend.source, plan.selection
+        found = sa.select(*source.key).where(selection.found).order_by(*selection.order)
+        with self._parts.connected_in_utc() as connection:
+            connection.execute(sa.select(*source.table.columns).where(selection.found).limit(0))
+            return [key_of(row) for row in connection.execute(found.limit(most))]
+
+    def _only(self, plan: ClaimPlan, keys: list[Key]) -> ClaimPlan:
+        """The plan for these rows alone."""
+        key = self._parts.backend.source.key
+        among = key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
+        selection = replace(plan.selection, ready=sa.and_(plan.selection.ready, among), in_regions=False)
+        return replace(plan, selection=selection, strategy=self._parts.strategy(selection))
+
+    def _leave(self, alone: dict[Key, Exception]) -> None:
+        for key, error in alone.items():
+            self._parts.leave(key)
+            self._report.unclaimable += 1
+            name, why = self._parts.backend.source.name, _cause(error)
+            log.warning(
+                "table %s: the row with the key %s cannot be claimed: %s; this consumer leaves it, and goes on with "
+                "others: correct the row, or what refuses it, and start the consumer again",
+                name,
+                key_in_message(key),
+                why,
+                extra={"event": JOBS_UNCLAIMABLE, "queue": name, "jobs": 1, "keys": [key], "error": why},
+            )
+
+
+def _cause(error: Exception) -> str:
+    """What the database says. ClaimRefused has it in a message of its own."""
+    return reason(error.__cause__ if isinstance(error, ClaimRefused) and error.__cause__ else error)

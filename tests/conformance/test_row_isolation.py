@@ -1,0 +1,124 @@
+"""One row that no claim can take stops no other: it is found by halves, told once by its key, and left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, make, side_car_tables
+from claimjobs.errors import BadPredicate, ClaimRefused
+from tests.backends import Backend
+from tests.conformance.jobs import jobs, names
+
+KINDS: dict[str, dict[str, Any]] = {
+    "rows": {},
+    "batches": {"claims": "batches"},
+    "transaction": {"hold": "transaction"},
+    "side-car": {"side_car": True},
+}
+BAD = ("0003", "0008")
+COUNT = 12
+
+
+def refuse_updates(backend: Backend, *those: str) -> None:
+    """A trigger of the user's raises an error of its own when one of these rows is updated."""
+    listed = ", ".join(f"'{name}'" for name in those)
+    if backend.family == "postgres":
+        backend.run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
+            f"IF NEW.d IN ({listed}) THEN RAISE EXCEPTION 'not this one' USING ERRCODE = '42501'; END IF; "
+            "RETURN NEW; END$$"
+        )
+        backend.run("CREATE TRIGGER refuse BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION refuse()")
+    else:
+        backend.run(
+            f"CREATE TRIGGER refuse BEFORE UPDATE ON jobs FOR EACH ROW BEGIN IF NEW.d IN ({listed}) THEN "
+            "SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'not this one'; END IF; END"
+        )
+
+
+def drained(queue: Queue, size: int = 5) -> list[str]:
+    done: list[str] = []
+    for batch in queue.batches(size, drain=True):
+        done += names(batch)
+        with batch:
+            batch.done()
+    return sorted(done)
+
+
+def others() -> list[str]:
+    return [job["d"] for job in jobs(COUNT) if job["d"] not in BAD]
+
+
+def test_a_row_whose_update_is_refused_is_left_and_the_others_are_done(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(COUNT))
+    refuse_updates(backend, *BAD)
+    assert drained(queue) == others()
+    told = [record.getMessage() for record in caplog.records if "cannot be claimed" in record.getMessage()]
+    assert [line.partition(": not this one")[0] for line in told] == [
+        f"table jobs: the row with the key {key} cannot be claimed" for key in (4, 9)
+    ]
+    assert queue.report.unclaimable == 2
+    assert not queue.claim()  # it is not tried again, nor told
+    assert len(told) == 2
+    queue.enqueue({"d": "later", "e": ""})
+    assert drained(queue) == ["later"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_row_whose_generated_column_divides_by_zero_is_left_and_the_others_are_done(
+    backend: Backend, kind: str
+) -> None:
+    """Postgres computes it when it reads the row, MySQL when it writes the row."""
+    if backend.family != "postgres" and (backend.family, kind) != ("mysql", "rows"):
+        pytest.skip("this claim does not compute it")
+    integer = "integer" if backend.family == "postgres" else "signed"
+    with backend.engine.connect() as connection:
+        if backend.family == "postgres" and (connection.dialect.server_version_info or ()) < (18,):
+            pytest.skip("this server stores its generated columns")
+    backend.make()
+    if kind == "side-car":
+        make(backend.engine, side_car_tables(backend.engine, "jobs"))
+    with backend.bare_queue(**{"on_done": "delete", **KINDS[kind]}) as queue:
+        queue.enqueue(jobs(COUNT))
+    share = f"100 / ((CAST(d AS {integer}) - 3) * (CAST(d AS {integer}) - 8))"
+    backend.run(f"ALTER TABLE jobs ADD COLUMN share INTEGER GENERATED ALWAYS AS ({share}) VIRTUAL")
+    queue = backend.bare_queue(**{"on_done": "delete", **KINDS[kind]})
+    assert drained(queue) == others()
+    assert queue.report.unclaimable == 2
+    backend.run("ALTER TABLE jobs DROP COLUMN share")
+
+
+def test_a_text_that_the_clients_encoding_does_not_have_stops_no_other_row(backend: Backend) -> None:
+    backend.requires("arrays")  # elsewhere the server sends a question mark
+    queue = backend.queue()
+    queue.enqueue(jobs(COUNT))
+    queue.close()
+    backend.run("UPDATE jobs SET e = '\u20ac' WHERE d IN ('0003', '0008')")
+    latin = backend.new_engine(connect_args={"client_encoding": "latin1"})
+    other = backend.bare_queue(bind=latin)
+    assert drained(other) == others()
+    assert other.report.unclaimable == 2
+
+
+def test_a_predicate_that_one_row_makes_fail_is_a_bad_predicate(backend: Backend) -> None:
+    backend.requires("arrays")  # elsewhere a division by zero is NULL
+    queue = backend.queue(where=sa.text("1 / (id - 3) < 7"))
+    queue.enqueue(jobs(5))
+    with pytest.raises(BadPredicate, match="division by zero"):
+        queue.claim(5)
+    assert queue.report.unclaimable == 0
+
+
+def test_what_refuses_every_row_is_no_row(backend: Backend) -> None:
+    queue = backend.queue()
+    queue.enqueue(jobs(COUNT))
+    refuse_updates(backend, *(job["d"] for job in jobs(COUNT)))
+    with pytest.raises(ClaimRefused, match="not this one"):
+        queue.claim(5)
+    assert queue.report.unclaimable == 0
