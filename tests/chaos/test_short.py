@@ -37,6 +37,7 @@ MACHINES_AND_SERVERS = (
     network.cut,
     network.stall,
     server.hold_row_locks,
+    server.hold_the_head,
     server.exhaust_connections,
     processes.kill_group,
     processes.kill_supervisor,

@@ -35,6 +35,7 @@ FAULTS: Final = (
     # A settle waits a second for a row lock, on InnoDB up to two, because that checks once a second which waits are
     # over. No heartbeat is written meanwhile, so a lease of 2 s is over when the machine is busy.
     Fault("row locks in a stranger's long transaction", server.hold_row_locks, ALL_SORTS.but(lease=4.0), 3, 5),
+    Fault("more row locks at the head than a search reads", server.hold_the_head, ALL_SORTS, times=2, limit=5),
     Fault("clocks of clients off by hours", work.kill_one_of_another_time, ALL_SORTS.but(clock=5.0), times=4, limit=5),
     Fault("out of connections", server.exhaust_connections, ALL_SORTS.but(lease=2.0), times=2, limit=5),
     # A MySQL whose binary log met the end of the disk looks once a minute whether there is space again.

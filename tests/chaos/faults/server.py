@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 import sqlalchemy as sa
 
+from claimjobs.claim.candidate_range import Overfetch
 from tests.chaos.arena import Arena
+from tests.chaos.fleet import until
+from tests.chaos.work import PLAIN
 
 FULL_SECONDS = (2.0, 4.0)
 """How long no connection is to be had."""
@@ -101,5 +104,19 @@ def hold_row_locks(arena: Arena) -> None:
         connection.exec_driver_sql(locked.format(arena.claimed)).close()
         connection.exec_driver_sql(locked.format("status = 'unclaimed'") + " SKIP LOCKED").close()
         arena.pause(arena.formation.settings.lease + 0.5, arena.formation.settings.lease + 1.5)
+        connection.rollback()
+    arena.hit(arena.consumers(), consumers=0)
+
+
+def hold_the_head(arena: Arena) -> None:
+    """Somebody's long transaction locks more rows at the head than a search reads at once; others come after them."""
+    many = (Overfetch.LARGEST + 1) * arena.formation.settings.size
+    arena.load.enqueue([PLAIN] * many)
+    locked = f"SELECT id FROM jobs WHERE status = 'unclaimed' AND NOT ({arena.claimed}) ORDER BY id LIMIT {many}"
+    with arena.engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
+        connection.exec_driver_sql(f"{locked} FOR UPDATE SKIP LOCKED").close()
+        [[last]] = connection.exec_driver_sql("SELECT max(id) FROM jobs")  # a sort locks all rows that it reads
+        arena.load.enqueue([PLAIN] * arena.formation.settings.size)
+        until(lambda: arena.ask("SELECT count(*) FROM jobs WHERE id > :last", last=last) == [(0,)], "the rest is done")
         connection.rollback()
     arena.hit(arena.consumers(), consumers=0)
