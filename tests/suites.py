@@ -3,7 +3,7 @@
 everything  Each test on every server, with all its parameters. The default, for whoever names a file.
 test        `make test`: each test function once on Postgres and once on MySQL, with its first parameters; the unit
             tests, which need no server, with all of theirs. A marker adds to that or takes from it, and says why:
-              @pytest.mark.each_parameter("why")   every parameter once; the servers take turns
+              @pytest.mark.each_value("name", "why")   each value of a parameter; servers and all else take turns
               pytest.param(..., marks=pytest.mark.pair("why"))   this parameter, too, on each of the two
               @pytest.mark.mariadb("why")          on MariaDB, too
               @pytest.mark.thorough("why")         not at all
@@ -31,17 +31,20 @@ FAST: Final = ("postgres", "mysql")
 NO_SERVER: Final = "none"
 MARKERS: Final = (
     "thorough(why): it is left out of `make test`",
-    "each_parameter(why): `make test` runs it with every parameter, on one server each",
+    "each_value(name, why): `make test` runs it with each value of this parameter, on one server each",
     "pair(why): `make test` runs it with this parameter, too",
     "mariadb(why): `make test` runs it on MariaDB, too",
     "core: `make check` runs it on Postgres",
     "requires(capability): only databases that have it run this",
 )
+REASONS: Final = {"thorough": 1, "each_value": 2, "pair": 1, "mariadb": 1}
+"""Markers that say why, and how many words they are given."""
 WITHOUT_SERVER: Final = "unit"
 """The folder of tests that need none."""
 
-Parameters = tuple[tuple[str, int], ...]
-"""A test's parameters but for its server, by their numbers."""
+Parameters = dict[str, int]
+"""A test's parameters but for its server: the number of each one's value, in the order in which they are written."""
+NUMBERS: Final = pytest.StashKey[Parameters]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -73,6 +76,8 @@ def _of_suite(suite: str, items: list[pytest.Item]) -> list[pytest.Item]:
     by_function: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
         by_function[item.nodeid.partition("[")[0]].append(item)
+    for function in by_function.values():
+        _number(function)
     of_function = {"test": _fast, "check": _checked, "rest": _rest}[suite]
     chosen = {id(item) for function in by_function.values() for item in of_function(function)}
     return [item for item in items if id(item) in chosen]  # in pytest's order: it saves set-ups of modules
@@ -95,7 +100,7 @@ def _checked(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def _rest(items: list[pytest.Item]) -> list[pytest.Item]:
     fast = _fast(items)
-    first = min(map(_parameters, items))
+    first = _first(items)
     only = not any(server_of(item) in (None, *FAST) for item in items)
     known = set(map(id, fast))
     return [item for item in items if id(item) not in known and (only or _is_thorough(item, first))]
@@ -114,17 +119,17 @@ def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
         return []
     if _is_unit(there[0]):
         return there
-    if there[0].get_closest_marker("each_parameter"):
-        return _in_turn(there)
-    first = min(map(_parameters, there))
+    if each := there[0].get_closest_marker("each_value"):
+        return _in_turn(there, each.args[0])
+    first = _first(there)
     return [item for item in there if _parameters(item) == first or item.get_closest_marker("pair")]
 
 
-def _in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
-    by_parameters: dict[Parameters, list[pytest.Item]] = defaultdict(list)
+def _in_turn(items: list[pytest.Item], name: str) -> list[pytest.Item]:
+    by_value: dict[int, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        by_parameters[_parameters(item)].append(item)
-    return [same[turn % len(same)] for turn, same in enumerate(by_parameters.values())]
+        by_value[_parameters(item)[name]].append(item)
+    return [same[turn % len(same)] for turn, same in enumerate(by_value.values())]
 
 
 def server_of(item: pytest.Item) -> str | None:
@@ -132,11 +137,26 @@ def server_of(item: pytest.Item) -> str | None:
     return next((value for value in _values(item).values() if isinstance(value, str) and value in FLAVOURS), None)
 
 
+def _number(items: list[pytest.Item]) -> None:
+    """Number the values of each parameter of a function. pytest's own numbers are those of products, too."""
+    seen: dict[str, list[Any]] = defaultdict(list)
+    for item in items:
+        numbers = item.stash[NUMBERS] = {}
+        for name, value in _values(item).items():
+            if isinstance(value, str) and value in FLAVOURS:
+                continue
+            known = [number for number, one in enumerate(seen[name]) if one is value]
+            numbers[name] = known[0] if known else len(seen[name])
+            if not known:
+                seen[name].append(value)
+
+
 def _parameters(item: pytest.Item) -> Parameters:
-    numbers: dict[str, int] = item.callspec.indices if hasattr(item, "callspec") else {}
-    values = _values(item)
-    servers = {name for name, value in values.items() if isinstance(value, str) and value in FLAVOURS}
-    return tuple(sorted((name, number) for name, number in numbers.items() if name not in servers))
+    return item.stash[NUMBERS]
+
+
+def _first(items: list[pytest.Item]) -> Parameters:
+    return min(map(_parameters, items), key=lambda numbers: sorted(numbers.items()))
 
 
 def _values(item: pytest.Item) -> dict[str, Any]:
@@ -159,6 +179,6 @@ def _can_run(item: pytest.Item) -> bool:
 
 def _check_reasons(items: Iterable[pytest.Item]) -> None:
     for item in items:
-        for name in ("thorough", "each_parameter", "pair", "mariadb"):
-            if any(not marker.args for marker in item.iter_markers(name)):
+        for name, count in REASONS.items():
+            if any(len(marker.args) != count for marker in item.iter_markers(name)):
                 raise pytest.UsageError(f"{item.nodeid}: @pytest.mark.{name} says why, in one sentence")

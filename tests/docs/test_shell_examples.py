@@ -20,6 +20,7 @@ EVERY = every()
 
 
 @pytest.mark.parametrize("line", SHOWN, ids=str)
+@pytest.mark.each_value("line", "it costs next to nothing")
 def test_the_line_parses(line: Shown, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("jobs.jsonl", "jobs.csv", "news.csv", "letters.csv", "orders.toml"):
@@ -44,6 +45,7 @@ def test_every_command_is_told_of_and_shown_on_its_page_and_in_its_own_help() ->
 
 
 @pytest.mark.parametrize("words", EVERY, ids=" ".join)
+@pytest.mark.each_value("words", "it costs next to nothing")
 def test_every_option_is_told_of(words: tuple[str, ...]) -> None:
     told = "".join(map(written, MANUAL))
     missing = [option for option in options(words) if option not in told]
@@ -51,6 +53,7 @@ def test_every_option_is_told_of(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("page", MANUAL, ids=lambda page: page.name)
+@pytest.mark.each_value("page", "it costs next to nothing")
 def test_no_option_is_named_that_is_not_there(page: Path) -> None:
     """Words in code that begin with two dashes are options of some command, or of another program."""
     there = {option for words in EVERY for option in options(words)} | {"--verbose", "--version", "--help"}
