@@ -18,7 +18,6 @@ from claimjobs.claim.probe import Probe
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.clock import DatabaseClock
-from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import KeyUnreadable
 from claimjobs.log_events import JOBS_UNCLAIMABLE
@@ -67,21 +66,16 @@ class Claimer:
         parts.check_still_due()
         with parts.selector.understood(where), self._readable():
             with tracing.span("claim", parts.backend.source.name):
-                claimed = self._claimed(hold, size, where)
+                try:
+                    claimed = hold.claim(size, parts.plan(where))
+                except ERRORS as error:
+                    claimed = self._isolation.claim(hold, size, where, error)
             self._in_vain = self._in_vain + 1 if claimed.examined and not claimed.jobs else 0
             if self._in_vain in PROBES:
                 claimed = self._claim_with_rows_locked_first(hold, size, where)
             elif not claimed.found:
                 self._report_unreadable_keys()
         return self.batch(hold, claimed, settled_by, ahead=ahead)
-
-    def _claimed(self, hold: Hold, size: int, where: Where) -> ClaimResult:
-        try:
-            return hold.claim(size, self._parts.plan(where))
-        except ERRORS as error:
-            if not self._isolation.may_be_a_row(error):
-                raise
-            return self._isolation.claim(hold, size, where, error)
 
     def batch(
         self, hold: Hold, claimed: ClaimResult, settled_by: SettlesBatch | None = None, *, ahead: bool = False
@@ -146,7 +140,7 @@ class Claimer:
             return
         unreadable = sa.not_(sa.and_(*readable))
         rows = sa.select(sa.func.count()).select_from(source.table).where(source.due(self._settings.now), unreadable)
-        with connected(self._parts.engine) as connection:
+        with self._parts.connected_in_utc() as connection:
             count, predicate = connection.scalar(rows), unreadable.compile(connection)
         if count:
             self._empty = REPORTED

@@ -55,9 +55,11 @@ class RowIsolation:
         return errors.may_be_of_a_row(error) and errors.unfit_setting(error) is None
 
     def claim(self, hold: Hold, size: int, where: Where, error: Exception) -> ClaimResult:
-        """Claim after this error. Raises ClaimRefused if no row can be claimed, and what the search itself raises: then
-        the predicate or the order is at fault.
+        """Claim after this error. Raises the error if no row can be the cause; ClaimRefused if no row can be claimed;
+        and what the search itself raises: then the predicate or the order is at fault.
         """
+        if not self.may_be_a_row(error):
+            raise error
         plan = self._parts.plan(where)
         candidates = self._candidates(plan, max(EVERY, min(size, MOST)))
         groups, alone = [candidates], dict[Key, Exception]()
