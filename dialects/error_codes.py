@@ -75,8 +75,11 @@ class ErrorCodes:
         """The name, without its schema, of the table that the account may not use; None for every other error."""
         return None
 
-    def refusing_index(self, error: BaseException) -> str | None:
-        """The unique index that an error of `duplicate` is about; None if the error does not name it."""
+    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
+        """The unique index that an error of `duplicate` is about; None if the error does not name it.
+
+        `table`: None also if it names another table, into which a trigger writes.
+        """
         return None
 
     def missing_name(self, error: BaseException) -> str | None:

@@ -19,10 +19,9 @@ from claimjobs.enqueue.copy_insert import CopyInsert
 from claimjobs.enqueue.insert import Insert, InsertTarget, OnBad, PlainInsert, Undo
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.enqueue.repeatable_rows import RepeatableRows, ReportOnce
-from claimjobs.enqueue.unique_insert import UniqueInsert, unique_columns
+from claimjobs.enqueue.unique_insert import UniqueInsert, UniqueKey, unique_key
 from claimjobs.report import Report
 from claimjobs.table.backend import Backend
-from claimjobs.table.job_state import Column
 
 Rows = Row | Iterable[Row]
 AUTOCOMMIT = "AUTOCOMMIT"
@@ -44,8 +43,8 @@ class Enqueuer:
         self.notifier = notifier
         self._patience = patience
         self._report = report
-        self._unique_keys: dict[tuple[str, ...], tuple[Column, ...]] = {}
-        """The unique keys for which the database was asked, with their columns."""
+        self._unique_keys: dict[tuple[str, ...], UniqueKey] = {}
+        """The unique keys for which the database was asked."""
 
     def insert_into(
         self, transaction: CallersTransaction, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]
@@ -92,7 +91,7 @@ class Enqueuer:
         target = InsertTarget(connection, self._roles, self._dialect, on_bad, undo)
         if unique:
             if unique not in self._unique_keys:
-                self._unique_keys[unique] = unique_columns(connection, self._roles, unique)
+                self._unique_keys[unique] = unique_key(connection, self._roles, unique, self._dialect)
             return UniqueInsert(target, self._unique_keys[unique])
         return CopyInsert(target) if self._dialect.copies else PlainInsert(target)
 

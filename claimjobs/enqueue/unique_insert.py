@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.insert import Chunk, InsertTarget, PlainInsert
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
@@ -22,16 +24,26 @@ KeyValues = tuple[Hashable, ...]
 # --- which columns -------------------------------------------------------------------------------------------
 
 
-def unique_columns(connection: sa.Connection, roles: ColumnRoles, names: tuple[str, ...]) -> tuple[Column, ...]:
+@dataclass(frozen=True)
+class UniqueKey:
+    """Columns, and the names of the unique indexes over them."""
+
+    columns: tuple[Column, ...]
+    indexes: frozenset[str | None]
+
+
+def unique_key(connection: sa.Connection, roles: ColumnRoles, names: tuple[str, ...], dialect: Dialect) -> UniqueKey:
     """The columns of these names, after a check that the database has a unique index over them.
 
     Raises ColumnMissing, BadUnique for a column that claimjobs writes, or NotUnique with the statement that creates the
     index.
     """
     columns = tuple(_column(roles, name) for name in names)
-    if set(names) not in _unique_keys(connection, roles.table):
+    found = _unique_indexes(connection, roles.table, dialect.primary)
+    indexes = frozenset(index for index, over in found if set(over) == set(names))
+    if not indexes:
         raise NotUnique(roles.name, names, roles.quote)
-    return columns
+    return UniqueKey(columns, indexes)
 
 
 def _column(roles: ColumnRoles, name: str) -> Column:
@@ -43,12 +55,16 @@ def _column(roles: ColumnRoles, name: str) -> Column:
     return column
 
 
-def _unique_keys(connection: sa.Connection, table: sa.Table) -> list[set[Any]]:
+def _unique_indexes(connection: sa.Connection, table: sa.Table, primary: str | None) -> list[tuple[str | None, Any]]:
+    """The name and the columns of each unique index; `primary` is the name of a primary key without one."""
     found, name, schema = sa.inspect(connection), table.name, table.schema
-    keys: list[Any] = [found.get_pk_constraint(name, schema)["constrained_columns"]]
-    keys += [constraint["column_names"] for constraint in found.get_unique_constraints(name, schema)]
-    keys += [index["column_names"] for index in found.get_indexes(name, schema) if index["unique"] and is_whole(index)]
-    return [set(columns) for columns in keys]
+    key = found.get_pk_constraint(name, schema)
+    indexes = [index for index in found.get_indexes(name, schema) if index["unique"] and is_whole(index)]
+    return [
+        (key["name"] or primary, key["constrained_columns"]),
+        *((one["name"], one["column_names"]) for one in found.get_unique_constraints(name, schema)),
+        *((one["name"], one["column_names"]) for one in indexes),
+    ]
 
 
 # --- inserting -----------------------------------------------------------------------------------------------
@@ -57,14 +73,15 @@ def _unique_keys(connection: sa.Connection, table: sa.Table) -> list[set[Any]]:
 class UniqueInsert(PlainInsert):
     """INSERT without the rows whose unique key is in the table."""
 
-    def __init__(self, target: InsertTarget, columns: tuple[Column, ...]) -> None:
+    def __init__(self, target: InsertTarget, key: UniqueKey) -> None:
         super().__init__(target)
         roles, dialect = target.roles, target.dialect
-        self._names = tuple(column.name for column in columns)
-        self._there = statements.there(roles, dialect, columns)
+        self._names = tuple(column.name for column in key.columns)
+        self._indexes = key.indexes
+        self._there = statements.there(roles, dialect, key.columns)
         self._still_there = self._there.with_for_update(read=True)
         if dialect.skips_duplicates:
-            self._statement = statements.insert_new(roles, dialect, columns)
+            self._statement = statements.insert_new(roles, dialect, key.columns)
 
     def insert(self, chunk: Chunk) -> int:
         """Insert a chunk; return how many of its rows were inserted."""
@@ -102,7 +119,7 @@ class UniqueInsert(PlainInsert):
         """Insert again, without the rows that are in the table, a chunk that was refused for a duplicate."""
         if self._dialect.errors.code(refusal) not in self._dialect.errors.duplicate:
             return super()._refused(chunk, refusal)
-        rest = self._new(chunk) if len(chunk) > 1 else self._single(chunk)
+        rest = self._new(chunk) if len(chunk) > 1 else self._single(chunk, refusal)
         return self.insert(rest) if len(rest) < len(chunk) else super()._refused(chunk, refusal)
 
     def _new(self, chunk: Chunk) -> Chunk:
@@ -115,11 +132,13 @@ class UniqueInsert(PlainInsert):
         found = {_comparable(values) for values in self._read(self._still_there, seen)}
         return chunk.only(lambda row: self._values(row) not in found)
 
-    def _single(self, chunk: Chunk) -> Chunk:
-        """A chunk of one row; an empty one if the database finds its unique key in the table."""
-        [row] = chunk.rows
-        there = self._values(row) and self._read(self._still_there, [self._given(row)])
-        return chunk.only(lambda _: not there)
+    def _single(self, chunk: Chunk, refusal: Exception) -> Chunk:
+        """A chunk of one row; an empty one if the unique key refused it.
+
+        A look-up would not find a row that was deleted since, nor a value that the column rounds or trims.
+        """
+        known = self._dialect.errors.refusing_index(refusal, self._roles.table.name) in self._indexes
+        return chunk.only(lambda _: not known)
 
     def _read(self, statement: sa.Select[Any], values: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         keys = [each if len(each) > 1 else each[0] for each in values]

@@ -99,10 +99,10 @@ class MySQLErrors(ErrorCodes):
         )
         return found[1] if found and self.code(error) in _DENIED else None
 
-    def refusing_index(self, error: BaseException) -> str | None:
+    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
         # 'index', or since MySQL 8.0.19 'table.index'.
-        found = re.search(r" for key '(?:[^']*\.)?([^']+)'$", str(getattr(error, "orig", error).args[-1]))
-        return found[1] if found else None
+        found = re.search(r" for key '(?:([^']*)\.)?([^']+)'$", str(getattr(error, "orig", error).args[-1]))
+        return found[2] if found and (table is None or found[1] in (None, table)) else None
 
     def missing_name(self, error: BaseException) -> str | None:
         found = re.search(r"'(?:[^']*\.)?([^'.]+)'", str(getattr(error, "orig", error).args[-1]))

@@ -83,9 +83,10 @@ class PostgresErrors(ErrorCodes):
         found = re.search(r"permission denied for (?:table|relation|view) (.+)", str(getattr(error, "orig", error)))
         return found[1].strip() if found and self.code(error) == _RIGHT else None
 
-    def refusing_index(self, error: BaseException) -> str | None:
+    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
         detail = getattr(getattr(error, "orig", None), "diag", None)
-        return getattr(detail, "constraint_name", None)
+        is_ours = table is None or getattr(detail, "table_name", None) == table
+        return getattr(detail, "constraint_name", None) if is_ours else None
 
     def missing_name(self, error: BaseException) -> str | None:
         found = re.search(r'"(?:[^"]*\.)?([^".]+)"', str(getattr(error, "orig", error)))

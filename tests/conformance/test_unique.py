@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from sqlalchemy.orm import Session
 
 from benchmarks.crew import SPAWN, Worker, gather
 from claimjobs import Queue, job_table
+from claimjobs.enqueue.insert import Chunk, Insert
 from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
 from tests.backends import Backend
 from tests.conformance.jobs import counted
@@ -122,6 +124,47 @@ def test_a_job_that_is_done_makes_room_for_the_next_one_of_its_key(backend: Back
         assert queue.enqueue(visits("ada"), unique=KEY) == 0
         batch.done()
     assert queue.enqueue(visits("ada"), unique=KEY) == 1
+
+
+def stored_otherwise(type_: Any) -> sa.Table:
+    return job_table("rounded", sa.MetaData(), sa.Column("value", type_, nullable=False, unique=True))
+
+
+@pytest.mark.parametrize(
+    ("type_", "value"),
+    [
+        (sa.Numeric(10, 2), Decimal("1.005")),
+        (sa.DateTime, datetime(2024, 5, 1, 12, 0, 0, 600_000)),  # noqa: DTZ001 - without a zone, as the column is
+        (sa.CHAR(10), "a "),
+    ],
+    ids=["DECIMAL", "DATETIME", "CHAR"],
+)
+def test_a_value_that_the_column_stores_otherwise_is_known_the_second_time(
+    backend: Backend, type_: Any, value: object
+) -> None:
+    queue = backend.queue(stored_otherwise(type_))
+    assert queue.enqueue({"value": value}, unique="value") == 1
+    assert queue.enqueue({"value": value}, unique="value") == 0
+    assert len(backend.rows("rounded")) == 1
+
+
+def test_a_row_that_is_deleted_right_after_it_refused_another_one_makes_no_bad_row(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a consumer does it, whose job ends between the error of the INSERT and whatever is asked after it."""
+    queue = backend.queue(VISITS)
+    queue.enqueue(visits("ada"), unique=KEY)
+
+    attempt = Insert._try
+
+    def refused_then_deleted(insert: Insert, chunk: Chunk) -> int | Exception:
+        result = attempt(insert, chunk)
+        if isinstance(result, Exception):
+            backend.run("delete from visits")
+        return result
+
+    monkeypatch.setattr(Insert, "_try", refused_then_deleted)
+    assert queue.enqueue(visits("ada"), unique=KEY) == 0
 
 
 # --- rows that do not fit ----------------------------------------------------------------------------------
