@@ -39,6 +39,13 @@ class Sessions:
 
     # --- limits ------------------------------------------------------------------------------------------
 
+    statement_limit: ClassVar[str | None] = None
+    """The setting by which a session ends if a statement is larger than `largest_statement`; None: it does not."""
+
+    def largest_statement(self, connection: sa.Connection) -> int:
+        """The most bytes of a statement."""
+        raise NotImplementedError
+
     def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
         """The settings of the session by which the server ends an open transaction in which nothing happens, or that
         takes long, with their seconds. Empty: there is no such limit."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.settle import Outcomes, Settler
+from claimjobs.batch.settle import Outcomes, Settler, most_keys
 from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.regions import Regions
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
@@ -51,6 +51,7 @@ class Hold(ABC):
     def __init__(self, backend: Backend, settler: Settler, report: Report, control: Control) -> None:
         self._backend, self._settler, self._report, self._control = backend, settler, report, control
         self._range = CandidateRange(report)
+        self._most_keys = most_keys(backend.roles, backend.dialect)
         self._forgotten = 0.0
         """When the plans of claims were forgotten last, by this machine's clock."""
         self._process = os.getpid()
@@ -82,7 +83,9 @@ class Hold(ABC):
         if regions is not None:
             with contextlib.suppress(sa.exc.DBAPIError, ClaimjobsError):
                 self._choose_region(connector, regions, size, plan.selection)
-        return self._range.next_request(size, plan.strategy)
+        # A statement with more keys would be too large. Fewer jobs are claimed then.
+        request = self._range.next_request(int(min(size, self._most_keys)), plan.strategy)
+        return request._replace(limit=int(min(request.limit, self._most_keys)))
 
     def _choose_region(self, connector: Connector, regions: Regions, size: int, selection: Selection) -> None:
         while regions.begins_sweep or regions.is_unseen:

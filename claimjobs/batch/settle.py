@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -32,11 +33,18 @@ SettleStatement = tuple[CompiledStatement, dict[str, Any]]
 
 Value = TypeVar("Value")
 
+ESCAPED: Final = "'\"\\\n\r\0\x1a"
+"""Characters before which a driver may write another one."""
+LONGEST_KEY: Final = 768
+"""The most characters of a text in an index, at 4 bytes each."""
+
 MANY: Final = 10_000
 """The most keys of one statement: a protocol may count parameters in 16 bits."""
 FEW: Final = 200
-"""The most jobs of one statement that has a value for each job. With the longest errors it has 2 MB, less than common
-packet limits; and a CASE of n branches for n rows costs n * n."""
+"""The most jobs of one statement that has a value for each job: a CASE of n branches for n rows costs n * n."""
+MOST_BYTES: Final = 500_000
+"""About the most bytes of errors and of keys in one statement. A server that gets a packet larger than its limit, which
+is 1 MB or more, ends the session."""
 
 
 @dataclass
@@ -178,6 +186,8 @@ class Settler:
         self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
         self._is_guarded_by_row = not locked and self._open_jobs is None
         """Whether each write asks in the row of its job whether the owner holds it."""
+        self._many = int(min(MANY, most_keys(roles, dialect)))
+        """The most keys of one statement."""
         self._now = now
         self._on_done = on_done
         self._otherwise = otherwise
@@ -298,7 +308,7 @@ class Settler:
             if reached < len(keys) and not self._may_be_short(connection, statement, reached, keys):
                 short.update(keys)
         if self._still_due is not None and self._ready is not None:
-            for keys in _cut(outcomes.done, MANY):
+            for keys in _cut(outcomes.done, self._many):
                 self._still_due.find(connection, keys, self._ready)
         return short
 
@@ -341,9 +351,9 @@ class Settler:
         """The statements for these outcomes, each with its parameters."""
         if outcomes.done:
             for statement in self._finish(connection, outcomes):
-                yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, MANY))
+                yield from ((statement, {"claimjobs_keys": keys}) for keys in _cut(outcomes.done, self._many))
         if self._is_guarded_by_row:  # otherwise nothing is to be written: a row lock ends, a batch is closed
-            yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, MANY))
+            yield from ((self._release, {"claimjobs_keys": keys}) for keys in _cut(outcomes.released, self._many))
         if outcomes.errors:
             yield from self._failures(outcomes)
 
@@ -379,16 +389,16 @@ class Settler:
 
     def _failures(self, outcomes: Outcomes) -> Iterator[SettleStatement]:
         if self._note is not None:
-            yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, MANY))
+            yield from ((self._note, {"claimjobs_keys": keys}) for keys in _cut(outcomes.errors, self._many))
         texts = outcomes.errors if outcomes.stores_texts else {}
-        for keys in _cut(outcomes.retried, FEW):
+        for keys in _cut_by_size(outcomes.retried, texts):
             waits, errors = _of(keys, outcomes.retried), _of(keys, texts)
             retry = statements.retry(self._target, self._now, errors=errors, delays=waits, isolated=outcomes.isolated)
             yield CompiledStatement(retry), {"claimjobs_keys": keys}
-        for keys in _cut(outcomes.dead, FEW):
+        for keys in _cut_by_size(outcomes.dead, texts):
             dead = statements.mark_dead(self._target, self._now, _of(keys, texts))
             yield CompiledStatement(dead), {"claimjobs_keys": keys}
-        for keys in _cut(outcomes.suspects, FEW):
+        for keys in _cut_by_size(outcomes.suspects, texts):
             waits, errors = _of(keys, outcomes.suspects), _of(keys, texts)
             suspect = statements.suspect(self._target, self._now, errors=errors, delays=waits)
             group_size = outcomes.group_size or len(outcomes.suspects)
@@ -416,6 +426,37 @@ def _cut(keys: Iterable[Key], size: int) -> Iterator[list[Key]]:
     rest = iter(keys)
     while some := list(islice(rest, size)):
         yield some
+
+
+def _cut_by_size(keys: Iterable[Key], texts: Mapping[Key, str]) -> Iterator[list[Key]]:
+    """The keys in their order, in lists of at most FEW, and of at most MOST_BYTES with their texts."""
+    some: list[Key] = []
+    size = 0
+    for key in keys:
+        # A statement has a key several times, in the conditions of its values.
+        more = 5 * _bytes(str(key)) + _bytes(texts.get(key, ""))
+        if some and (len(some) == FEW or size + more > MOST_BYTES):
+            yield some
+            some, size = [], 0
+        some.append(key)
+        size += more
+    if some:
+        yield some
+
+
+def _bytes(text: str) -> int:
+    """How many bytes a text has in a statement, if the driver writes it there, and escapes what must be escaped."""
+    return len(text.encode()) + sum(map(text.count, ESCAPED))
+
+
+def most_keys(roles: ColumnRoles, dialect: Dialect) -> float:
+    """The most keys of one statement. Infinite for keys without text, and where statements may have any size."""
+    texts = [column.type for column in roles.key if isinstance(column.type, (sa.String, sa.types._Binary))]
+    if not texts or dialect.sessions.statement_limit is None:
+        return math.inf
+    # A character is escaped in JSON, and then in the statement: four bytes, at worst seven.
+    size = 20 * len(roles.key) + sum(4 * min(type_.length or LONGEST_KEY, LONGEST_KEY) for type_ in texts)
+    return max(1, MOST_BYTES // size)
 
 
 def keys_for(connection: sa.Connection, statement: Any, keys: Iterable[Key], **by: Any) -> list[Key]:

@@ -15,6 +15,7 @@ from claimjobs.database.time_zone import in_utc
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
+from claimjobs.enqueue.row_sizes import RowSizes
 from claimjobs.errors import BadRow
 from claimjobs.statements.insert import insert_rows
 from claimjobs.table.roles import ColumnRoles
@@ -118,6 +119,7 @@ class Insert(ABC):
         self._connection, self._undo = target.connection, target.undo
         self._roles, self._dialect = target.roles, target.dialect
         self._on_bad = target.on_bad or raise_bad
+        self._sizes = RowSizes(target.dialect)
 
     @abstractmethod
     def _insert(self, rows: Sequence[Row]) -> int:
@@ -139,6 +141,7 @@ class Insert(ABC):
     def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
         try:
+            self._sizes.check(self._connection, chunk.rows)
             with self._undo(self._connection), self._in_utc():
                 return self._insert(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:

@@ -90,6 +90,12 @@ class MySQLSessions(Sessions):
     limits: ClassVar[Sequence[str]] = ("wait_timeout",)
     """The variables of the session by which the server ends a client that sends nothing, or its transaction."""
 
+    # The server answers error 1153, or nothing, and closes the connection: the driver says that it was lost.
+    statement_limit = "max_allowed_packet"
+
+    def largest_statement(self, connection: sa.Connection) -> int:
+        return int(connection.exec_driver_sql(f"SELECT @@session.{self.statement_limit}").scalar_one())
+
     def idle_limits(self, connection: sa.Connection) -> Mapping[str, float]:
         found = connection.exec_driver_sql("SELECT " + ", ".join(f"@@session.{name}" for name in self.limits)).one()
         return {name: float(seconds) for name, seconds in zip(self.limits, found, strict=True) if seconds}

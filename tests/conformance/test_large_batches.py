@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlalchemy as sa
+from sqlalchemy.dialects import mysql
 
 from claimjobs import job_table
+from claimjobs.errors import BadRow
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -30,7 +33,7 @@ def small_packets(own: Backend, size: int) -> None:
 
 
 def test_more_at_once_than_a_packet_holds(own: Backend) -> None:
-    """A thousand rows of 6 kB, a thousand errors of 2 kB, packets of 1 MB, as an old configuration has them."""
+    """A thousand rows of 6 kB, a thousand errors of 5 kB, packets of 1 MB, as an old configuration has them."""
     table = job_table("emails", sa.MetaData(), sa.Column("body", sa.Text))
     own.make(table)
     small_packets(own, 1 << 20)
@@ -40,9 +43,46 @@ def test_more_at_once_than_a_packet_holds(own: Backend) -> None:
         with queue.claim(1_000) as batch:
             assert len(batch) == 1_000
             for number, job in enumerate(batch.jobs):
-                batch.fail(job, f"{number} " + "ß" * 5_000, retry=number % 2 == 0)
+                batch.fail(job, f"{number} " + "€'" * 5_000, retry=number % 2 == 0)
         assert batch.lost == ()
         assert (queue.report.retried, queue.report.dead) == (500, 500)
         assert queue.report.transients == {}
+    finally:
+        small_packets(own, 64 << 20)
+
+
+def test_long_keys_are_settled_in_parts(own: Backend) -> None:
+    key = sa.Column("name", sa.String(500), primary_key=True)
+    own.make(table := job_table("files", sa.MetaData(), key))
+    small_packets(own, 1 << 20)
+    try:
+        queue = still(own.bare_queue(table, bind=own.new_engine(), liveness=PATIENT))
+        queue.enqueue({"name": f"{number} ".ljust(500, '"')} for number in range(2_000))
+        for batch in queue.batches(2_000, drain=True):
+            with batch:
+                batch.done()
+        assert (queue.report.done, queue.report.transients) == (2_000, {})
+    finally:
+        small_packets(own, 64 << 20)
+
+
+def test_a_row_that_is_larger_than_a_packet_is_a_bad_row(own: Backend) -> None:
+    """And is not sent: the server would close the connection, and the caller's transaction would be gone."""
+    if own.family == "postgres":
+        pytest.skip("it knows no such limit")
+    table = job_table("emails", sa.MetaData(), sa.Column("body", mysql.LONGTEXT))
+    own.make(table)
+    small_packets(own, 1 << 20)
+    bad: list[BadRow] = []
+    try:
+        queue = own.bare_queue(table, bind=own.new_engine())
+        rows = [{"body": "x" * (1_100_000 if number == 7 else 10)} for number in range(300)]
+        assert queue.enqueue(rows, on_bad=bad.append) == 299
+        assert [(each.line, "1,048,576 (max_allowed_packet)" in each.reason) for each in bad] == [(8, True)]
+        with own.new_engine().begin() as connection:
+            with pytest.raises(BadRow, match=r"row 1: it has 1,1\d\d,\d\d\d bytes in a statement"):
+                queue.enqueue({"body": "'" * 550_000}, connection)
+            queue.enqueue({"body": "as before"}, connection)
+        assert queue.stats().unclaimed == 300
     finally:
         small_packets(own, 64 << 20)
