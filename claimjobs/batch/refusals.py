@@ -8,7 +8,7 @@ still holds the job. If it is the text of an error that is refused, the job fail
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -48,6 +48,8 @@ class Unsettled(NamedTuple):
     """This owner still holds them, because neither their outcome nor their failure can be written; with the reason."""
     later: Outcomes
     """Those outcomes of `stuck` jobs that may be written later: what refuses them may pass."""
+    held: Collection[Key] = ()
+    """The keys of all jobs that this owner held then, where some were not written."""
     are_duplicates: bool = False
     """Whether a unique index refuses each stuck job, because another row has its values."""
 
@@ -87,13 +89,14 @@ class SettleWithRefusals:
 
         `unwritten`: keys of rows in which nothing was written. `claimed`: keys that the settle's transaction claimed.
         """
-        swallowed = dict.fromkeys(self._still_held(owner, unwritten) - set(claimed), SWALLOWED)
+        held = set(self.held_by(owner)) - set(claimed) if unwritten else set()
+        swallowed = dict.fromkeys(unwritten & held, SWALLOWED)  # compared in Python: SQL may not find a row by its key
         stuck: Mapping[Key, str] = {**refused, **swallowed}
         lost = unwritten - set(swallowed)
         if not stuck:
-            return Unsettled(lost, {}, Outcomes())
+            return Unsettled(lost, {}, Outcomes(), held)
         once = {key for key, why in stuck.items() if why == SWALLOWED}
-        return self._fail(owner, outcomes, stuck, once=once)._replace(lost=lost)
+        return self._fail(owner, outcomes, stuck, once=once)._replace(lost=lost, held=held)
 
     def _settle_parts(
         self, parts: WriteInHalves, owner: int, outcomes: Outcomes, patience: float | None = None
@@ -122,12 +125,9 @@ class SettleWithRefusals:
                     raise_unless_of_a_row(again, self._dialect)
             raise
 
-    def _still_held(self, owner: int, keys: set[Key]) -> set[Key]:
-        """The keys that the owner holds. They are compared in Python: SQL may not find a row by its key."""
-        if not keys:
-            return set()
-        held = self._connector.rows(self._held, {"claimjobs_me": owner})
-        return keys & {key_of(row) for row in held}
+    def held_by(self, owner: int, patience: float | None = None) -> list[Key]:
+        """The keys of all jobs that an owner holds."""
+        return [key_of(row) for row in self._connector.rows(self._held, {"claimjobs_me": owner}, patience)]
 
     def _fail(self, owner: int, outcomes: Outcomes, refused: Mapping[Key, str], *, once: set[Key]) -> Unsettled:
         """Make failed the refused jobs that were done, and write what was refused of the others; return what is stuck.
@@ -142,7 +142,7 @@ class SettleWithRefusals:
         outcomes.add(written)
         wrote = set(written.keys())
         stuck = {key: why for key, why in refused.items() if key not in wrote}
-        return Unsettled(set(), stuck, later, are_duplicates and len(later) == len(stuck))
+        return Unsettled(set(), stuck, later, are_duplicates=are_duplicates and len(later) == len(stuck))
 
     def settle_again(self, owner: int, wanted: Outcomes) -> tuple[Outcomes, Outcomes]:
         """Write outcomes that were refused before: those that are written now, and those that are refused again."""
@@ -157,7 +157,7 @@ class SettleWithRefusals:
         refused: dict[Key, str] = {}
         parts = WriteInHalves(wanted.keys(), self._dialect, refused, table=self._roles.table.name)
         unwritten = self._settle_parts(parts, owner, wanted, patience)
-        swallowed = self._still_held(owner, unwritten)
+        swallowed = unwritten.intersection(self.held_by(owner)) if unwritten else set()
         refused.update(dict.fromkeys(swallowed, SWALLOWED))
         written = wanted.only(set(wanted.keys()) - unwritten - set(refused))
         return written, wanted.only(set(refused)), refused.keys() <= parts.duplicates

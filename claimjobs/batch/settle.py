@@ -17,7 +17,7 @@ from claimjobs.claim.strategy import Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import BadOnDone, DoneUndecided, WriteSwallowed
+from claimjobs.errors import BadOnDone, DoneUndecided, KeyUnequal, WriteSwallowed
 from claimjobs.job import Job, key_of
 from claimjobs.report import Report
 from claimjobs.statements import settle as statements
@@ -238,11 +238,19 @@ class Settler:
         for statement, values in self._writes(connection, outcomes):
             keys = values["claimjobs_keys"]
             if self._target.dialect.returns_what_it_writes:
-                rows = connection.execute(statement.statement, {**values, **self._by(me)})
-                unwritten.update(set(keys) - {key_of(row) for row in rows})
+                written = {key_of(row) for row in connection.execute(statement.statement, {**values, **self._by(me)})}
+                if len(written) < len(keys):
+                    unwritten.update(self.missing(keys, written))
             elif statement.count(connection, {**values, **self._by(me)}) != len(keys):
                 raise SomeLost
         return unwritten
+
+    def missing(self, keys: Sequence[Key], written: set[Key]) -> set[Key]:
+        """The keys of the rows that were not written, if these were. Raises KeyUnequal if writes change keys."""
+        missing = set(keys) - written
+        if len(missing) + len(written) > len(keys):
+            raise KeyUnequal(self._name, sorted(missing, key=str))
+        return missing
 
     def _take_out_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
         if self._settle_batch is not None and outcomes.is_done_batch:

@@ -84,7 +84,8 @@ class SettleAndClaimInOne(SettleAndClaim):
         rows = statement.of(request).rows(connection, parameters, statement.reader)
         count, *arrays = rows[0][: self._settle_columns]
         settled = settled_by_the_dead(count) if count < 0 else count
-        unwritten = set() if settled == len(outcomes.done) else set(outcomes.done) - _keys(arrays)
+        whole = settled == len(outcomes.done)
+        unwritten = set() if whole else self._settler.missing(outcomes.done, _keys(arrays))
         if count < 0:  # the owner was declared dead: the settle stands, and the next claim registers a new id
             return unwritten, NOTHING
         return unwritten, self._one.result(connection, statement.reader, rows, owner=me, request=request)

@@ -16,14 +16,22 @@ from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles
 
 READABLE: Final = (sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.LargeBinary)
-"""Types of which Python can hold every value."""
+"""Types of which Python can hold every value, as the driver reads it."""
 
 
 def can_be_committed_unread(roles: ColumnRoles) -> bool:
     """Whether a claim may be committed before its result is read. It must be rolled back if a key names two rows, or if
-    Python cannot hold a key (an instant or a date out of its range).
+    Python cannot hold a key (an instant or a date out of its range, a value that an Enum does not have).
+
+    It is also the condition for keys that are compared as the driver reads them.
     """
-    return roles.key_index is None and all(isinstance(column.type, READABLE) for column in roles.key)
+    return roles.key_index is None and all(_is_plain(column.type) for column in roles.key)
+
+
+def _is_plain(type_: sa.types.TypeEngine[Any]) -> bool:
+    if isinstance(type_, sa.Uuid):
+        return bool(type_.as_uuid and type_.native_uuid)
+    return isinstance(type_, READABLE) and not isinstance(type_, sa.Enum)
 
 
 class WrittenClaim:

@@ -68,8 +68,9 @@ class KeyUnequal(UnfitTable):
     def __init__(self, table: str, keys: Sequence[Any]) -> None:
         super().__init__(
             f"the key {first_keys(keys)} was read from table {table!r}, and no row is found by it: its type does not "
-            "compare equal to what is read of it (FLOAT, an interval, ...), and it cannot be claimed; choose other "
-            "columns that are unique together as Columns(key=...)"
+            "compare equal to what is read of it (FLOAT, an interval, ...), or each UPDATE changes it (a trigger, ON "
+            "UPDATE CURRENT_TIMESTAMP), so no outcome can be written; choose other columns that are unique together as "
+            "Columns(key=...)"
         )
 
 

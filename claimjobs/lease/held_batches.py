@@ -7,7 +7,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Final
 
 from claimjobs.claim.strategy import ClaimResult
@@ -82,6 +82,11 @@ class HeldBatches:
     def keys_of(self, owner: int) -> set[Key]:
         """The keys of all jobs that are held under this owner's id."""
         return {job.key for held in self.of_owner(owner) for job in held.claimed.jobs}
+
+    def unknown_among(self, keys: Iterable[Key], owner: int, *, but: Container[Key]) -> list[Key]:
+        """Those of the keys that no claim under this owner's id has, and that are not among `but`."""
+        known = self.keys_of(owner)
+        return [key for key in keys if key not in known and key not in but]
 
     # --- claims of a settle, for which no loop has asked yet ---------------------------------------------
 

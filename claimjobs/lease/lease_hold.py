@@ -28,12 +28,12 @@ from claimjobs.errors import (
     ClaimjobsError,
     ClaimRefused,
     CrossedFork,
+    KeyUnequal,
     OutcomeRefused,
     OwnerDeclaredDead,
     SettleFailed,
     WriteSwallowed,
 )
-from claimjobs.job import key_of
 from claimjobs.lease.heartbeat import Heartbeat
 from claimjobs.lease.held_batches import NOBODY_WORKS, HeldBatch, HeldBatches
 from claimjobs.lease.owner import Owner, OwnerConnector
@@ -42,7 +42,6 @@ from claimjobs.log_events import RELEASE_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.signals import raise_delayed
-from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 
 log = logging.getLogger("claimjobs.lease")
@@ -186,10 +185,6 @@ class LeaseHold(Hold):
         if dialect.errors.refuses_row(error) and dialect.errors.code(error) not in dialect.errors.bad_predicate:
             raise ClaimRefused(self._backend.roles.name, reason(error)) from error
 
-    def _held_by(self, owner: int, patience: float | None) -> list[Key]:
-        rows = self._connector.rows(owners.held(self._backend.roles), {"claimjobs_me": owner}, patience)
-        return [key_of(row) for row in rows]
-
     def _swallowed(self, dead: OwnerDead) -> WriteSwallowed:
         short = dead if isinstance(dead, Unmarked) else Unmarked(0, ())
         return WriteSwallowed(self._backend.roles.name, "the claim", (short.marked, short.locked), short.keys)
@@ -208,8 +203,7 @@ class LeaseHold(Hold):
             return
         me = self.owner.id
         try:
-            known = self.held.keys_of(me)
-            unknown = [key for key in self._held_by(me, patience=0) if key not in known and key not in self._stuck]
+            unknown = self.held.unknown_among(self._settling.held_by(me, patience=0), me, but=self._stuck)
             if unknown:
                 self._settler.settle(self._connector, me, Outcomes(released=unknown), patience=0)
         except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
@@ -349,6 +343,7 @@ class LeaseHold(Hold):
         If the connection was lost since the first try of the settle, that try may have been committed.
         """
         lost, owner = unsettled.lost, claimed.owner
+        in_doubt = self._may_hold_unowned or self._unconfirmed_since is not None
         if lost and self._connector.lost != outcomes.losses and self._is_still(owner):
             lost = set()
         keys = outcomes.keys()
@@ -361,6 +356,8 @@ class LeaseHold(Hold):
             self._stuck.add(owner, unsettled)
             others, are_duplicates = len(keys) - len(lost), unsettled.are_duplicates
             raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, others, are_duplicates=are_duplicates)
+        if lost and not in_doubt and self.held.unknown_among(unsettled.held, owner, but=self._stuck):
+            raise KeyUnequal(self._backend.roles.name, sorted(lost, key=str))
         return lost
 
     def _is_still(self, owner: int) -> bool:
@@ -483,7 +480,7 @@ class LeaseHold(Hold):
     def _release_but(self, stuck: Container[Key], patience: float | None) -> int:
         """Release what this owner holds in the database; return how many jobs that were."""
         me = self.owner.id
-        keys = [key for key in self._held_by(me, patience) if key not in stuck]
+        keys = [key for key in self._settling.held_by(me, patience) if key not in stuck]
         if keys:
             self._settler.settle(self._connector, me, Outcomes(released=keys), patience)
         self.held.clear()

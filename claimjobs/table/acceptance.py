@@ -67,8 +67,12 @@ def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -
 def check_roles(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
     """Check that claimjobs can write its columns, and that a write does not change the row's key or partition.
 
-    Raises RoleInKey or RoleComputed.
+    Raises RoleInKey, RoleComputed or KeyUnfit.
     """
+    if any(getattr(roles, role) is not None for role in WRITTEN):
+        changed = dialect.table_rules.changed_by_each_update(connection, roles.table)
+        for name in (column.name for column in roles.key if column.name in changed):
+            raise KeyUnfit(roles.name, name, f"written anew by each UPDATE ({changed[name]})")
     found = columns_in_database(connection, roles.table)
     places = dialect.table_rules.partition_columns(connection, roles.table)
     for role in WRITTEN:

@@ -33,6 +33,10 @@ _COLLATIONS: Final = sa.text(
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND collation_name IS NOT NULL"
 )
 
+_ON_UPDATE: Final = sa.text(
+    "SELECT column_name AS name, extra FROM information_schema.columns "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND extra LIKE '%on update%'"
+)
 _CLOCK: Final = re.compile(r"(?i)\b(?:now|local|cur)(?:rent)?(?:_?timestamp|_?date|_?time)?\b")
 """A function in a default that tells the time of the session's zone."""
 
@@ -53,6 +57,10 @@ class MySQLTableRules(TableRules):
         if strange := [character for character in name if character > "\uffff"]:
             return f"no name can have the character {strange[0]!r}"
         return super().unnameable(name)
+
+    def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
+        found = connection.execute(_ON_UPDATE, {"schema": table.schema, "name": table.name})
+        return {row[0]: row[1].upper() for row in found}
 
     def depends_on_zone(self, column: Any) -> bool:
         # A TIMESTAMP is converted by the session's zone, both ways; a default is the time of that zone.
