@@ -1,0 +1,53 @@
+"""A consumer of orders that must not be altered, with a side-car: by lease or by an open transaction."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs import Queue
+from claimjobs.options import HoldKind, Liveness
+from tests.chaos.engines import engine_to
+
+LEASE = 3.0
+SIZE = 10
+WORK_SECONDS = 0.05
+META = sa.MetaData()
+INNODB: dict[str, Any] = {"mysql_engine": "InnoDB", "mariadb_engine": "InnoDB"}
+ORDERS = sa.Table("orders", META, sa.Column("id", sa.Integer, primary_key=True, autoincrement=False), **INNODB)
+RUNS = sa.Table(
+    "runs",
+    META,
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("id", sa.Integer, nullable=False),
+    sa.Column("pid", sa.Integer, nullable=False),
+    **INNODB,
+)
+"""Each execution of an order, committed before its work is done."""
+
+
+def main(url: str, hold: HoldKind) -> None:
+    """Consume until SIGTERM."""
+    logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
+    audit = engine_to(url, isolation_level="AUTOCOMMIT", pool_size=1)
+    with Queue(url, ORDERS, side_car=True, hold=hold, liveness=Liveness(lease=LEASE)) as queue:
+        signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+        for batch in queue.batches(SIZE):
+            with batch:
+                with audit.connect() as connection:
+                    rows = [{"id": job.key, "pid": os.getpid()} for job in batch.jobs]
+                    connection.execute(sa.insert(RUNS), rows)
+                time.sleep(WORK_SECONDS)
+                batch.done()
+        queue.engine.dispose()
+    audit.dispose()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])  # type: ignore[arg-type]
