@@ -24,6 +24,10 @@ class TableRules:
         """Whether a value that was read from a column of this reflected type finds its row."""
         return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
 
+    def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        """The statement that shows a primary key which the server hides from this session; None if there is none."""
+        return None
+
     def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The columns that the server writes at each UPDATE of their row, each with the clause that says so."""
         return {}

@@ -10,10 +10,12 @@ from claimjobs.errors.tables import UnfitTable
 
 
 class NoPrimaryKey(UnfitTable):
-    """A table has no primary key, so nothing names a job."""
+    """A table has no primary key, or a hidden one, so nothing names a job."""
 
-    def __init__(self, table: str) -> None:
-        super().__init__(f"table {table!r} has no primary key to name a job by: add one, or choose another table")
+    def __init__(self, table: str, show: str | None = None) -> None:
+        """`show`: the statement that shows a hidden one."""
+        what, step = ("no", "add one, or choose another table") if show is None else ("only a hidden", show)
+        super().__init__(f"table {table!r} has {what} primary key to name a job by: {step}")
 
 
 class KeyUnfit(UnfitTable):

@@ -11,7 +11,16 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.errors import Inherited, KeyUnfit, NotClaimable, OwnTable, ReservedName, RoleComputed, RoleInKey
+from claimjobs.errors import (
+    Inherited,
+    KeyUnfit,
+    NoPrimaryKey,
+    NotClaimable,
+    OwnTable,
+    ReservedName,
+    RoleComputed,
+    RoleInKey,
+)
 from claimjobs.options import SIDE_CAR
 from claimjobs.table.definitions import MADE_BY, OWN_TABLES
 from claimjobs.table.reflection import columns_in_database
@@ -47,6 +56,12 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
     taken = sorted(RESERVED & {column.key for column in table.columns})
     if taken:
         raise ReservedName(table.fullname, taken[0])
+
+
+def check_hidden_key(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
+    """Check that a table without a primary key has no hidden one: it cannot get a second. Raises NoPrimaryKey."""
+    if not table.primary_key.columns and (show := dialect.table_rules.hidden_key(connection, table)):
+        raise NoPrimaryKey(table.fullname, show)
 
 
 def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:

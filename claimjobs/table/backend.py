@@ -93,6 +93,8 @@ def inspect_table(
         described = resolve(connection, table, given)
         acceptance.check_no_own(described)
         acceptance.check_table(connection, found, described)
+        if given is None or not given.key_names:
+            acceptance.check_hidden_key(connection, found, described)
         zoned = any(map(found.table_rules.depends_on_zone, columns_in_database(connection, described).values()))
         described = collated(described, found.table_rules.collations(connection, described))
         if side_car is not None:

@@ -37,6 +37,8 @@ _ON_UPDATE: Final = sa.text(
     "SELECT column_name AS name, extra FROM information_schema.columns "
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND extra LIKE '%on update%'"
 )
+_HIDDEN_KEY: Final = "my_row_id"
+_SHOWS_KEYS: Final = "show_gipk_in_create_table_and_information_schema"
 _CLOCK: Final = re.compile(r"(?i)\b(?:now|local|cur)(?:rent)?(?:_?timestamp|_?date|_?time)?\b")
 """A function in a default that tells the time of the session's zone."""
 
@@ -57,6 +59,18 @@ class MySQLTableRules(TableRules):
         if strange := [character for character in name if character > "\uffff"]:
             return f"no name can have the character {strange[0]!r}"
         return super().unnameable(name)
+
+    def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        # The server adds such a key to a table that is made without one, if it is told so. A second one cannot be added.
+        hides = connection.execute(sa.text(f"SHOW VARIABLES LIKE '{_SHOWS_KEYS}'")).first()
+        if hides is None or hides[1] == "ON":
+            return None
+        name = PREPARER.format_table(table)
+        try:
+            connection.execute(sa.text(f"SELECT {_HIDDEN_KEY} FROM {name} LIMIT 0")).close()  # noqa: S608
+        except sa.exc.DBAPIError:
+            return None
+        return f"ALTER TABLE {name} ALTER COLUMN {_HIDDEN_KEY} SET VISIBLE"
 
     def changed_by_each_update(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         found = connection.execute(_ON_UPDATE, {"schema": table.schema, "name": table.name})
