@@ -65,9 +65,10 @@ def enqueue(
     """Enqueue each row of FILE (- is standard input) as a job, and print how many.
 
     A row is a JSON object on one line, {"column": value, ...}, or a record of CSV after a header with column names.
-    Write instants as 2026-01-31T12:00:00Z, and bytes in base64. An empty field of CSV is the column's default, NULL, or
-    an empty text: the first of these that the column allows. A row with an instant in the column run_at waits until
-    then. A row with a lower number in the column priority is claimed first.
+    Write instants as 2026-01-31T12:00:00Z, and bytes in base64. A number goes in as it is written; one that a JSON
+    document of the database would change does not fit: write it in quotes. An empty field of CSV is the column's
+    default, NULL, or an empty text: the first of these that the column allows. A row with an instant in the column
+    run_at waits until then. A row with a lower number in the column priority is claimed first.
 
     All rows are one transaction: if a row does not fit, none is enqueued, and its line and the reason are printed. With
     --chunk the rows that were committed before stay, and --from-line goes on after them. With --rejects the lines that

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.cli.values import BadValue, Values
+from claimjobs.cli.values import BadValue, Values, parsed_json
 from claimjobs.enqueue.insert import OnBad
 from claimjobs.errors import BadRow
 
@@ -117,7 +117,7 @@ def _reason(error: Exception) -> str:
 def _object(raw: bytes) -> dict[str, Any]:
     text = raw.decode().rstrip("\r\n")
     try:
-        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=_distinct)
+        found = parsed_json(text, object_pairs_hook=_distinct)
     except json.JSONDecodeError as error:
         hint = "; is the file one array? `jq -c '.[]'` makes lines of it" if text.lstrip().startswith("[") else ""
         raise BadValue(f"is no JSON ({error.msg} at character {error.pos + 1}){hint}") from None
@@ -132,10 +132,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise BadValue(f"names {next(name for name in names if names.count(name) > 1)!r} twice")
     return found
-
-
-def _no_number(name: str) -> Any:
-    raise BadValue(f"is no JSON ({name} is no number)")
 
 
 # --- CSV -----------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -48,6 +49,22 @@ class Values:
             return value if column is None else column.read(value)
         except (ValueError, ArithmeticError, RecursionError) as error:
             raise BadValue(f"column {name!r}: {error}") from error
+
+
+def parsed_json(text: str, **options: Any) -> Any:
+    """JSON with each number as it is written: one with a fraction or an exponent is a Decimal. Raises ValueError."""
+    return json.loads(text, parse_float=_decimal, parse_constant=_no_number, **options)
+
+
+def _decimal(text: str) -> Decimal:
+    try:
+        return Decimal(text)
+    except ArithmeticError:
+        raise BadValue(f"is no JSON (nothing can hold the number {text})") from None
+
+
+def _no_number(name: str) -> Any:
+    raise BadValue(f"is no JSON ({name} is no number)")
 
 
 DEFAULT = object()
@@ -106,16 +123,17 @@ def _within(type_: sa.types.TypeEngine[Any], read: Read) -> Read:
 
 def _reader(type_: sa.types.TypeEngine[Any], *, text: bool) -> Read:
     if isinstance(type_, sa.TypeDecorator) and not isinstance(type_, Instant):
-        return _as_it_is
+        return _float_if_exact
     if isinstance(type_, (sa.JSON, sa.ARRAY)):
-        return _json if text else _as_it_is
+        read = _document if isinstance(type_, sa.JSON) else _items
+        return (lambda value: read(_parsed_text(value))) if text else read
     if isinstance(type_, sa.Enum):
         return _one_of(type_.enums)
     if isinstance(type_, (sa.DateTime, Instant)):
         return _instant(isinstance(type_, Instant) or bool(type_.timezone))
     if isinstance(type_, sa.String):
         return _text_up_to(type_.length)
-    return (FROM_TEXT if text else FROM_JSON).get(_python_type(type_), _as_it_is)
+    return (FROM_TEXT if text else FROM_JSON).get(_python_type(type_), _float_if_exact)
 
 
 def _python_type(type_: sa.types.TypeEngine[Any]) -> type[Any]:
@@ -125,8 +143,35 @@ def _python_type(type_: sa.types.TypeEngine[Any]) -> type[Any]:
         return object
 
 
-def _as_it_is(value: Any) -> Any:
-    return value
+def _float_if_exact(value: Any) -> Any:
+    """A number as JSON gives it to Python, unless that changes it; anything else is left as it is."""
+    return float(value) if isinstance(value, Decimal) and _is_exact(value) else value
+
+
+def _is_exact(value: Decimal) -> bool:
+    """Whether Python writes the nearest double with the digits of this number."""
+    nearest = float(value)
+    return math.isfinite(nearest) and Decimal(repr(nearest)) == value
+
+
+def _document(value: Any) -> Any:
+    """A JSON document for the database. Raises BadValue for a number in it that would change on the way."""
+    if isinstance(value, Mapping):
+        return {name: _document(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_document(part) for part in value]
+    if not isinstance(value, bool) and isinstance(value, (int, Decimal)) and not _is_kept(value):
+        raise BadValue(f"{_shown(value)} would change, because JSON has numbers of 64 bits: write it in quotes")
+    return _float_if_exact(value)
+
+
+def _is_kept(value: int | Decimal) -> bool:
+    return -(2**63) <= value < 2**64 if isinstance(value, int) else _is_exact(value)
+
+
+def _items(value: Any) -> Any:
+    """The items of an array. The database converts a number as it is written."""
+    return [_items(part) for part in value] if isinstance(value, list) else _float_if_exact(value)
 
 
 def _must_be_text(value: Any, wanted: str) -> str:
@@ -135,11 +180,19 @@ def _must_be_text(value: Any, wanted: str) -> str:
     return value
 
 
-def _json(value: str) -> Any:
+def _parsed_text(value: str) -> Any:
     try:
-        return json.loads(value)
+        return parsed_json(value)
     except ValueError as error:
         raise BadValue(f"{_shown(value)} is no JSON ({error})") from None
+
+
+def _double(value: Any) -> float:
+    """The nearest double. Raises BadValue for a number that none is near; `inf` is none, and stays."""
+    found = float(value)
+    if math.isinf(found) and "inf" not in str(value).lower():
+        raise BadValue(f"{_shown(value)} is out of its range")
+    return found
 
 
 def _one_of(allowed: list[str]) -> Read:
@@ -186,6 +239,8 @@ def _parsed(parse: Read, wanted: str) -> Read:
     def read(value: Any) -> Any:
         try:
             return parse(value)
+        except BadValue:
+            raise
         except (ValueError, ArithmeticError):
             raise BadValue(f"{_shown(value)} is no {wanted}") from None
 
@@ -216,7 +271,7 @@ def _boolean_word(value: str) -> bool:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    text = str(value) if isinstance(value, Decimal) else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -231,7 +286,7 @@ WRITTEN: dict[Any, Read] = {
 FROM_TEXT: dict[Any, Read] = {
     **WRITTEN,
     int: _parsed(int, "whole number"),
-    float: _parsed(float, "number"),
+    float: _parsed(_double, "number"),
     Decimal: _parsed(Decimal, "number"),
     bool: _boolean_word,
 }
@@ -239,7 +294,7 @@ FROM_TEXT: dict[Any, Read] = {
 FROM_JSON: dict[Any, Read] = {
     **WRITTEN,
     int: _number(int, (int,), "whole number"),
-    float: _number(float, (int, float), "number"),
-    Decimal: _parsed(_number(lambda value: Decimal(str(value)), (int, float, str), "number"), "number"),
+    float: _number(_double, (int, Decimal), "number"),
+    Decimal: _parsed(_number(Decimal, (int, Decimal, str), "number"), "number"),
     bool: _boolean,
 }

@@ -30,6 +30,8 @@ TABLE = job_table(
     sa.Column("ref", sa.Uuid),
     sa.Column("blob", sa.LargeBinary),
     sa.Column("doc", sa.JSON),
+    sa.Column("exact", sa.Numeric(40, 12)),
+    sa.Column("numbers", sa.ARRAY(sa.Numeric)),
     sa.Column("note", sa.Text, nullable=False, server_default="none"),
 )
 
@@ -114,6 +116,10 @@ def test_an_empty_field_of_a_text_that_must_be_given_is_an_empty_text() -> None:
         ("doc", '{"a": [1, null]}', {"a": [1, None]}),
         ("count", "null", None),
         ("blob", '"aGVsbG8="', b"hello"),
+        ("exact", "12345678901234567890.123456789", Decimal("12345678901234567890.123456789")),
+        ("size", "1.5e3", 1500.0),
+        ("doc", '{"a": [1.10, 1e5, -0.0, 18446744073709551615]}', {"a": [1.1, 100000.0, -0.0, 2**64 - 1]}),
+        ("numbers", "[0.1, 12345678901234567890.123456789]", [0.1, Decimal("12345678901234567890.123456789")]),
     ],
 )
 def test_json_becomes_the_columns_type(column: str, written: str, value: Any) -> None:
@@ -137,6 +143,10 @@ def test_json_becomes_the_columns_type(column: str, written: str, value: Any) ->
         ("blob", '"?"', "'?' is no base64"),
         ("note", "5", "5 is no text: put it in quotes"),
         ("note", "null", "must not be null"),
+        ("size", "1e400", "1E+400 is out of its range"),
+        ("doc", '{"a": [1e400]}', "1E+400 would change, because JSON has numbers of 64 bits: write it in quotes"),
+        ("doc", "12345678901234567890.123456789", "12345678901234567890.123456789 would change"),
+        ("doc", "123456789012345678901", "123456789012345678901 would change"),
         ("status", '"new"', "'new' is none of unclaimed, claimed, done, dead"),
     ],
 )
@@ -145,6 +155,26 @@ def test_a_wrong_value_is_told_with_its_column(column: str, written: str, reason
     assert not read.rows
     assert f"column {column!r}: " in read.bad[0].reason
     assert reason in read.bad[0].reason
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "reason"),
+    [
+        ("size", "1e400", "'1e400' is out of its range"),
+        ("doc", "[1e400]", "1E+400 would change"),
+        ("doc", "NaN", "NaN is no number"),
+        ("doc", "1e99999999999999999999", "nothing can hold the number"),
+    ],
+)
+def test_a_number_of_csv_does_not_change_either(column: str, text: str, reason: str) -> None:
+    read = Read(csv_rows, f"name,{column}\nx,{text}\n".encode())
+    assert reason in read.bad[0].reason
+
+
+def test_a_number_that_python_cannot_hold_is_a_bad_row() -> None:
+    read = Read(json_lines, b'{"name": "x", "size": 1e99999999999999999999}\n{"name": "y"}\n')
+    assert read.reasons == [(1, "is no JSON (nothing can hold the number 1e99999999999999999999)")]
+    assert read.lines == [2]
 
 
 def test_too_long_is_known_before_the_database_is_asked() -> None:
