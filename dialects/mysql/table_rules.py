@@ -61,7 +61,7 @@ class MySQLTableRules(TableRules):
         return super().unnameable(name)
 
     def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
-        # The server adds such a key to a table that is made without one, if it is told so. A second one cannot be added.
+        # If it is told so, the server adds such a key to a table that is made without one. There can be no second one.
         hides = connection.execute(sa.text(f"SHOW VARIABLES LIKE '{_SHOWS_KEYS}'")).first()
         if hides is None or hides[1] == "ON":
             return None
