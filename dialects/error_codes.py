@@ -16,6 +16,9 @@ INTERRUPTED: Final = "interrupted"
 BY_THE_WORK: Final = frozenset({TIMED_OUT, INTERRUPTED})
 """Kinds that may pass, and that a single row may cause each time: a trigger may be slow, or raise them itself."""
 
+FULL: Final = "too many connections"
+"""The kind of an error of a server, an account or a database that has as many sessions as it may have."""
+
 LOST: Final = "connection lost"
 """The kind of an error that says that the session has ended, whoever ended it."""
 
@@ -118,6 +121,11 @@ class ErrorCodes:
 
     def is_other_protocol(self, error: BaseException) -> bool:
         """Whether a connection failed because what answered there is another kind of server."""
+        return False
+
+    def lacks_encoding(self, error: BaseException) -> bool:
+        """Whether a connection failed because texts of the server come as bytes: it does not know their encoding."""
+        del error
         return False
 
     def is_about_tls(self, error: BaseException) -> bool:

@@ -114,7 +114,8 @@ def partitioned_by_time(column: str) -> dict[str, str]:
 def table_options(**options: Any) -> dict[str, Any]:
     """Keyword arguments of `Table` that only one family of databases reads.
 
-    InnoDB has the row locks that a claim needs. utf8mb4 holds any text, also if the server's default is older.
+    InnoDB has the row locks that a claim needs. utf8mb4 holds any text, also if the server's default is older. An index
+    of the row format DYNAMIC holds 3,072 bytes; one of COMPACT, which may be the default, 767: too few for a name.
     """
-    options = {"engine": "InnoDB", "charset": "utf8mb4", **options}
+    options = {"engine": "InnoDB", "charset": "utf8mb4", "row_format": "DYNAMIC", **options}
     return {f"{name}_{option}": str(value) for name in _WITHOUT_TIME_ZONES for option, value in options.items()}

@@ -13,7 +13,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.database.masking import is_secret, masked
 from claimjobs.database.ping import ask_before_use, leave_read_only_members
 from claimjobs.dialects import DIALECTS, Dialect, dialect_named_by, dialect_of
-from claimjobs.dialects.error_codes import READ_ONLY
+from claimjobs.dialects.error_codes import FULL, READ_ONLY
 from claimjobs.errors import (
     AccessDenied,
     ClaimjobsError,
@@ -236,6 +236,9 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     except sa.exc.DBAPIError as error:
         raise _explained(engine, error) from error
     except UNUSABLE as error:
+        if dialect_named_by(engine).errors.lacks_encoding(error):
+            says = f"{shown(engine.url)}: texts come as bytes, because the database has no encoding"
+            raise UnknownDatabase(f"{says}: add client_encoding=utf8 to the URL") from error
         raise UnknownDatabase(_unusable(engine.url, error)) from error
     except (AssertionError, NotImplementedError) as error:  # SQLAlchemy does not know the version that the server says
         raise ServerUnknown(shown(engine.url), reason(error), dialect_named_by(engine).title) from error
@@ -303,6 +306,10 @@ def _unreachable(engine: sa.Engine, dialect: Dialect, error: sa.exc.DBAPIError) 
     if dialect.errors.is_about_tls(error):
         step = "check the TLS options of the URL, and the authority and the host name of the server's certificate"
         return f"no encrypted connection ({{}}): {step}"
+    if dialect.errors.connect_kind(error) == FULL:
+        return (
+            "no further connection ({}): raise that limit, or start fewer consumers: each has a connection of its own"
+        )
     if dialect.errors.takes_no_writes(error):
         return "no server of this URL takes writes ({}): wait until one is promoted, or add the primary to the URL"
     options = ", and the URL's options" if engine.url.query else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import INTERRUPTED, LOST, READ_ONLY, ErrorCodes
+from claimjobs.dialects.error_codes import FULL, INTERRUPTED, LOST, READ_ONLY, ErrorCodes
 
 KILLED: Final = 1317
 """KILL QUERY ended the statement."""
@@ -43,7 +43,7 @@ class MySQLErrors(ErrorCodes):
         # 3796 and 3797: it cannot apply, or has not applied in time, what its group has committed.
         # 1047: the member is not in the part of its Galera cluster that has the majority, or has yet to join it.
         **dict.fromkeys((1129, 2002, UNREACHABLE, 2005, 1047, 1053, 3032, 3100, 3796, 3797), "server unavailable"),
-        **dict.fromkeys((1040, 1203, 1226), "too many connections"),
+        **dict.fromkeys((1040, 1203, 1226), FULL),
         **dict.fromkeys((_AN_OPTION, 1792, 1836), READ_ONLY),
     }
     missing_table = frozenset({1146})
@@ -109,7 +109,8 @@ class MySQLErrors(ErrorCodes):
         return found[1] if found else None
 
     def refuses_account(self, error: BaseException) -> bool:
-        return bool(self.code(error) in {1044, 1045, 1130, 1142, 1698})
+        # The last ones: an expired password, and a locked account of MySQL and of MariaDB.
+        return bool(self.code(error) in {1044, 1045, 1130, 1142, 1698, 1820, 1862, 3118, 4151})
 
     def takes_no_writes(self, error: BaseException) -> bool:
         return self.code(error) == UNREACHABLE and NO_WRITES in str(getattr(error, "orig", None) or error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import INTERRUPTED, LOST, READ_ONLY, STALE_PLAN, ErrorCodes
+from claimjobs.dialects.error_codes import FULL, INTERRUPTED, LOST, READ_ONLY, STALE_PLAN, ErrorCodes
 
 _CHECKS_PLANS: Final = "RevalidateCachedQuery"
 """The server's function that refuses a prepared statement whose columns have changed."""
@@ -29,7 +29,7 @@ class PostgresErrors(ErrorCodes):
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "25P04", "08000", "08003", "08006", "08007"), LOST),
         **dict.fromkeys(("57P03", "08001", "08004"), "server unavailable"),
-        "53300": "too many connections",
+        "53300": FULL,
         "25006": READ_ONLY,
     }
     missing_table = frozenset({"42P01"})
@@ -100,12 +100,18 @@ class PostgresErrors(ErrorCodes):
             "no pg_hba.conf entry",
             "no password supplied",
             "permission denied",
+            "is not permitted to log in",
+            "is not currently accepting connections",
         )
         return _says(error, *words) or (_says(error, 'role "') and _says(error, "does not exist"))
 
+    def lacks_encoding(self, error: BaseException) -> bool:
+        # psycopg gives bytes for texts of a database whose encoding is SQL_ASCII, also for the server's version.
+        return isinstance(error, TypeError) and "bytes-like object" in str(error)
+
     def connect_kind(self, error: BaseException) -> str:
         full = _says(error, "too many clients", "too many connections", "remaining connection slots")
-        return "too many connections" if full else "server unavailable"
+        return FULL if full else "server unavailable"
 
     def no_such_database(self, error: BaseException) -> bool:
         return _says(error, 'database "') and _says(error, '" does not exist') and not _says(error, 'role "')

@@ -48,6 +48,10 @@ class PostgresSessions(Sessions):
     forget_plans = sa.text("DISCARD PLANS")
     knows_start_exactly = True
 
+    def connect_arguments(self, driver: str, seconds: int) -> dict[str, Any]:
+        # The default is the database's encoding. That of SQL_ASCII is none: the driver gives bytes for texts.
+        return {**super().connect_arguments(driver, seconds), "client_encoding": "utf8"}
+
     def prepare_nothing_if_pooled(self, driver_connection: Any) -> None:
         # psycopg prepares a statement that it has sent five times. Other drivers have no such attribute.
         threshold = getattr(driver_connection, "prepare_threshold", None)

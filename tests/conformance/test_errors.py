@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import secrets
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest.mock import Mock
 
@@ -31,6 +32,7 @@ from claimjobs.errors import (
     ServerUnknown,
     ServerUnreachable,
     TableMissing,
+    UnknownDatabase,
 )
 from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import advice, checked_roles
@@ -97,6 +99,65 @@ def test_a_wrong_password(database: Backend) -> None:
 def test_an_unknown_user(database: Backend) -> None:
     message = failure(elsewhere(database, username="nobody", password=SECRET).check, AccessDenied)
     assert "check user, password and their rights" in message
+
+
+@pytest.fixture
+def other_account(database: Backend) -> Iterator[tuple[Backend, str]]:
+    """The name of another account, whose password is SECRET."""
+    name = f"cj_{secrets.token_hex(4)}"
+    kind = "ROLE" if database.family == "postgres" else "USER"
+    how = "LOGIN PASSWORD" if kind == "ROLE" else "IDENTIFIED BY"
+    database.run(f"CREATE {kind} {name} {how} '{SECRET}'")
+    if kind == "USER":
+        database.run(f"GRANT ALL ON {sa.make_url(database.url).database}.* TO {name}")
+    yield database, name
+    database.run(f"DROP {kind} {name}")
+
+
+def test_an_account_that_is_locked_or_whose_password_has_expired(other_account: tuple[Backend, str]) -> None:
+    database, name = other_account
+    ways = (f"ALTER USER {name} ACCOUNT LOCK", f"ALTER USER {name} ACCOUNT UNLOCK PASSWORD EXPIRE")
+    for way in (f"ALTER ROLE {name} NOLOGIN",) if database.family == "postgres" else ways:
+        database.run(way)
+        message = failure(elsewhere(database, username=name, password=SECRET).check, AccessDenied)
+        assert "check user, password and their rights" in message
+
+
+def test_an_account_that_has_as_many_connections_as_it_may(other_account: tuple[Backend, str]) -> None:
+    database, name = other_account
+    limit = f"ALTER ROLE {name} CONNECTION LIMIT 1"
+    database.run(limit if database.family == "postgres" else f"ALTER USER {name} WITH MAX_USER_CONNECTIONS 1")
+    url = sa.make_url(database.url).set(username=name, password=SECRET)
+    first = sa.create_engine(url)
+    with first.connect():
+        message = failure(elsewhere(database, username=name, password=SECRET).check, ServerUnreachable)
+    assert "raise that limit, or start fewer consumers" in message
+    assert "check host" not in message
+    first.dispose()
+
+
+def test_a_database_without_an_encoding(anywhere: Backend) -> None:
+    """As old ones are: with an engine of claimjobs all is as elsewhere, and a user's engine is told what it lacks."""
+    name = f"{sa.make_url(anywhere.url).database}_plain"
+    outside = sa.create_engine(anywhere.url, isolation_level="AUTOCOMMIT")
+    with outside.connect() as connection:
+        how = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+        connection.exec_driver_sql(f"CREATE DATABASE {name} {how}")
+    url = sa.make_url(anywhere.url).set(database=name)
+    users = sa.create_engine(url)
+    assert "add client_encoding=utf8 to the URL" in failure(Queue(users).check, UnknownDatabase)
+    with Queue(url) as queue:
+        make(queue.engine, tables_for("jobs"))
+        queue.enqueue({"d": "ä", "e": "€"})
+        with queue.claim() as batch:
+            assert [(job.d, job.e) for job in batch.jobs] == [("ä", "€")]
+            batch.fail(batch[0], "ö", retry=False)
+        assert [job.last_error for job in queue.dead.list()] == ["ö"]
+    queue.engine.dispose()
+    users.dispose()
+    with outside.connect() as connection:
+        connection.exec_driver_sql(f"DROP DATABASE {name}")
+    outside.dispose()
 
 
 def test_no_such_database(database: Backend) -> None:

@@ -86,3 +86,16 @@ def test_a_row_that_is_larger_than_a_packet_is_a_bad_row(own: Backend) -> None:
         assert queue.stats().unclaimed == 300
     finally:
         small_packets(own, 64 << 20)
+
+
+def test_tables_are_made_where_the_row_format_is_compact(own: Backend) -> None:
+    """Its indexes hold 767 bytes, fewer than the name of a table."""
+    if own.family == "postgres":
+        pytest.skip("it has one row format")
+    own.run("SET GLOBAL innodb_default_row_format = compact")
+    try:
+        queue = own.queue()
+        queue.enqueue(jobs(1))
+        assert len(queue.claim()) == 1
+    finally:
+        own.run("SET GLOBAL innodb_default_row_format = dynamic")
