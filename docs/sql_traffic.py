@@ -232,7 +232,7 @@ def _live(queue: Queue) -> None:
     hand.owner.beat()
     hand.heartbeat._reclaim_dead()
     condition = WakeCondition(queue._parts.plan(None).work, 1.0, 1.0)
-    idle_wait = hand.sleeper._idle_wait
+    idle_wait = hand.heartbeat.sleeper._idle_wait
 
     with hand._connector.idle() as idle:
         idle_wait._begin(idle.connection)
