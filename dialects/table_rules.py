@@ -3,9 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a server has a table, and by which name: a program may name one table in several ways."""
+
+    schema: str
+    name: str
+    is_default: bool
+    """Whether a name without a schema means this schema first."""
+
+    @property
+    def metadata(self) -> sa.MetaData:
+        """For tables that are described in the same schema."""
+        return sa.MetaData(schema=None if self.is_default else self.schema)
+
+    def full_name(self, table: sa.Table) -> str:
+        """The name of this table, with its schema if a program does not find it without."""
+        return table.fullname if table.schema or self.is_default else f"{self.schema}.{table.name}"
 
 
 class TableRules:
@@ -47,6 +67,10 @@ class TableRules:
     def unnameable(self, name: str) -> str | None:
         """Why no table, index or type can have this name; None if it can."""
         return f"it has more than {self.longest} {self.counted_in}" if self.length(name) > self.longest else None
+
+    def place(self, connection: sa.Connection, table: sa.Table) -> Place:
+        """Where the server has this table, which is there."""
+        raise NotImplementedError
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         """Why rows of this table cannot be locked and changed, and the next step; None if they can."""

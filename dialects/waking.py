@@ -26,8 +26,8 @@ class WakeTrigger:
     """A trigger on a user's table that wakes idle owners, whoever inserts. Names are given as statements write them."""
 
     def make(self, table: str, claims: str, owners: str) -> str:
-        """The statement that makes the trigger, if it is not there. `claims`: what owners of this queue claim from,
-        besides the table. `owners`: the table of owners.
+        """The statement that makes the trigger, if it is not there. `claims`: the table with the claims of this
+        queue. `owners`: the table of owners, beside that.
         """
         raise NotImplementedError
 

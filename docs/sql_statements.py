@@ -23,7 +23,14 @@ from claimjobs.statements.find import Selection, find, how_many, keyset_order_of
 from claimjobs.statements.lock import find_and_lock, lock, lock_first
 from claimjobs.statements.mark import mark
 from claimjobs.table.batches import OpenBatches
-from claimjobs.table.definitions import DEFAULT_TABLE, FIRST_OWNER, article_table, batches_table, owner_table
+from claimjobs.table.definitions import (
+    DEFAULT_TABLE,
+    FIRST_OWNER,
+    article_table,
+    batches_table,
+    owner_table,
+    queues_table,
+)
 from claimjobs.table.job_state import StateByBatches
 from claimjobs.table.roles import ColumnRoles, roles_of
 from docs.sql_format import formatted
@@ -145,7 +152,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),
-        "paused": pause.read(roles.name),
+        "paused": pause.read(queues_table(), roles.name),
         "others": batches.owners_by_batch(batches_table(), roles.name),
         "beat": owners.beat(ours),
         **({} if dialect.sessions.forget_plans is None else {"plans": dialect.sessions.forget_plans}),

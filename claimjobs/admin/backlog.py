@@ -99,4 +99,4 @@ def _age(waiting: Any) -> float | None:
 
 def _owners(connection: sa.Connection, backend: Backend) -> dict[str, int]:
     lives = count.owners_by_life(backend.owners, backend.dialect)
-    return dict(connection.execute(lives, {"claims": backend.roles.name}).mappings().one())
+    return dict(connection.execute(lives, {"claims": backend.roles.claims}).mappings().one())

@@ -23,9 +23,9 @@ class PauseSwitch:
     def __init__(self, engine: sa.Engine, connector: Connector, backend: Backend) -> None:
         self._engine = engine
         self._connector = connector
-        self._claims = backend.roles.name
+        self._queue = backend.queues, backend.roles.claims
         with connected(engine) as connection:
-            check_queues(connection)
+            check_queues(connection, backend)
 
     def pause(self, reason: str | None) -> None:
         """Write that the queue is paused."""
@@ -35,12 +35,12 @@ class PauseSwitch:
             self._connector.transaction(lambda connection: self._write(connection, reason))
 
     def _write(self, connection: sa.Connection, reason: str | None) -> None:
-        if not connection.execute(statements.update(self._claims, reason)).rowcount:
-            connection.execute(statements.insert(self._claims, reason))
+        if not connection.execute(statements.update(*self._queue, reason)).rowcount:
+            connection.execute(statements.insert(*self._queue, reason))
 
     def resume(self, notifier: Notifier) -> bool:
         """Write that the queue is not paused, and wake its consumers; return whether it was paused."""
-        was_paused = self._connector.write(statements.delete(self._claims)) > 0
+        was_paused = self._connector.write(statements.delete(*self._queue)) > 0
         with connected(self._engine) as connection, contextlib.suppress(sa.exc.SQLAlchemyError), connection.begin():
             notifier.wake(connection, EVERYBODY)
         return was_paused

@@ -135,7 +135,7 @@ def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | Non
     """For how many seconds the queue has been paused, and why. A transaction as a hold needs no table of queues."""
     try:
         with savepoint(connection):
-            row = connection.execute(pause.read(backend.roles.name)).first()
+            row = connection.execute(pause.read(backend.queues, backend.roles.claims)).first()
     except sa.exc.DBAPIError:
         if backend.by_lease:
             raise

@@ -29,7 +29,7 @@ def trigger_statement(engine: sa.Engine, shape: Shape, wanted: Wanted) -> str:
     if wanted == "drop":
         return drop_statement(engine, jobs)
     claims = side_car_tables(engine, shape.load(), columns=shape.columns)[0] if shape.side_car else jobs
-    return make_statement(engine, jobs, claims.fullname)
+    return make_statement(engine, jobs, claims)
 
 
 def set_up_trigger(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:

@@ -38,7 +38,7 @@ class Notifier:
         self._dialect = backend.dialect
         jobs = engine.dialect.identifier_preparer.format_table(backend.source.table)
         self._choose = wake(backend.owners, backend.dialect, jobs)
-        self._claims = backend.roles.name
+        self._claims = backend.roles.claims
         can = backend.dialect.wakes and (session_locks or not backend.dialect.interrupts)
         self._may: bool | None = None if can and backend.refusal is None else False
         """Whether this user may read and wake owners; None: not tried yet."""

@@ -33,6 +33,20 @@ class ClaimsMissing(TableMissing):
         )
 
 
+class OwnersMissing(TableMissing):
+    """The table of owners is not in the schema of the table of jobs."""
+
+    def __init__(self, owners: str, jobs: str) -> None:
+        if "." not in owners:
+            super().__init__(owners)
+            return
+        UnfitTable.__init__(
+            self,
+            f"table {owners!r} is not in this database, and it must be in the schema of {jobs!r}: "
+            f"run `claimjobs setup-tables --table {shlex.quote(jobs)}`",
+        )
+
+
 class QueuesMissing(TableMissing):
     """The table of queues is not in the database, though the table of owners is: an earlier version made that."""
 

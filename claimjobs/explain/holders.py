@@ -62,7 +62,7 @@ def _aware(instant: datetime) -> datetime:
 def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """Whether an idle consumer is woken when jobs are enqueued, or why not."""
     dialect, declared = subject.backend.dialect, subject.liveness.session_lock
-    if not (subject.backend.by_lease or sa.inspect(connection).has_table(OWNER_TABLE)):
+    if not (subject.backend.by_lease or sa.inspect(connection).has_table(OWNER_TABLE, schema=subject.backend.schema)):
         yield Finding("wake", "ok", f"no consumer is woken: there is no table {OWNER_TABLE}; it polls")
     elif subject.plan.changes:
         yield Finding("wake", "ok", "no consumer is woken: a callable gives the predicate; it polls")

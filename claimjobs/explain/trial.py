@@ -40,7 +40,7 @@ def _register(connection: sa.Connection, subject: Subject) -> int:
     row = {
         "host": socket.gethostname()[:255],
         "pid": os.getpid(),
-        "claims": subject.backend.roles.name,
+        "claims": subject.backend.roles.claims,
         "lease": subject.liveness.lease,
     }
     inserted = connection.execute(owners.register(subject.backend.owners), row)

@@ -8,7 +8,7 @@ from claimjobs.database.savepoint import savepoint
 from claimjobs.errors import ClaimsDiffer
 from claimjobs.statements import batches as statements
 from claimjobs.table.backend import Backend
-from claimjobs.table.definitions import BATCHES_TABLE, batches_table
+from claimjobs.table.definitions import BATCHES_TABLE
 
 
 class ClaimsCheck:
@@ -36,9 +36,9 @@ def owners_by_batch(connection: sa.Connection, backend: Backend) -> int:
     """
     try:
         with savepoint(connection):
-            if not sa.inspect(connection).has_table(BATCHES_TABLE):
+            if not sa.inspect(connection).has_table(BATCHES_TABLE, schema=backend.schema):
                 return 0
-            return int(connection.scalar(statements.owners_by_batch(batches_table(), backend.roles.name)) or 0)
+            return int(connection.scalar(statements.owners_by_batch(backend.batches, backend.roles.claims)) or 0)
     except sa.exc.DBAPIError as error:
         if not backend.dialect.errors.refuses_account(error):
             raise

@@ -38,7 +38,7 @@ class IdleChecks:
 
     def parameters(self, me: int) -> dict[str, Any]:
         """The parameters of the statements."""
-        return {"claimjobs_me": me, "claimjobs_claims": self._backend.roles.name}
+        return {"claimjobs_me": me, "claimjobs_claims": self._backend.roles.claims}
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class Owner:
         self._table = table = backend.owners
         self._process = here = statements.this_process()
         process = {"host": here["claimjobs_host"], "pid": here["claimjobs_pid"]}
-        self._row = {**process, "claims": backend.roles.name, "lease": liveness.lease}
+        self._row = {**process, "claims": backend.roles.claims, "lease": liveness.lease}
         self._beat = statements.beat(table)
         self._mark_asleep = idle.mark_asleep(table)
         self.id = 0

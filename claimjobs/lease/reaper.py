@@ -181,7 +181,7 @@ class Reaper:
         Tried again for END_OF_SESSION seconds while its own session has its row or its jobs locked.
         """
         jobs, deadline = 0, time.monotonic() + END_OF_SESSION
-        claims_of, name = statements.claims_of(self._backend.owners), self._backend.roles.name
+        claims_of, name = statements.claims_of(self._backend.owners), self._backend.roles.claims
         while self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1) == name:
             jobs += self._reclaim(owner, None, charges=False)
             if time.monotonic() > deadline:
@@ -216,7 +216,7 @@ class Reaper:
     def _is_ours(self, owner: int) -> bool:
         claims_of = statements.claims_of(self._backend.owners)
         claims = self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1)
-        if claims in (None, self._backend.roles.name):
+        if claims in (None, self._backend.roles.claims):
             return True
         fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)

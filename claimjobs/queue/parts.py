@@ -335,7 +335,7 @@ class QueueParts:
     def work(self, where: Where) -> sa.ColumnElement[Any] | None:
         """A scalar that is NULL when no job is due, or the queue is paused. None if a callable gives the predicate."""
         if self._control.paused:
-            return resumed(self.backend.roles.name)
+            return resumed(self.backend.queues, self.backend.roles.claims)
         return None if self.selector.changes(where) else self.plan(where).work
 
     @contextmanager

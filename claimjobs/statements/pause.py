@@ -7,36 +7,33 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import database_now
-from claimjobs.table.definitions import queues_table
-
-QUEUES = queues_table()
 
 
-def read(claims: str) -> sa.Select[Any]:
+def read(queues: sa.Table, claims: str) -> sa.Select[Any]:
     """Since when the queue is paused, why, and the database's time. No row: it is not paused."""
-    return sa.select(QUEUES.c.paused, QUEUES.c.reason, database_now().label("now")).where(_paused(claims))
+    return sa.select(queues.c.paused, queues.c.reason, database_now().label("now")).where(_paused(queues, claims))
 
 
-def resumed(claims: str) -> sa.ColumnElement[Any]:
+def resumed(queues: sa.Table, claims: str) -> sa.ColumnElement[Any]:
     """NULL while the queue is paused."""
-    return sa.select(sa.literal(1)).where(~sa.exists().where(_paused(claims))).scalar_subquery()
+    return sa.select(sa.literal(1)).where(~sa.exists().where(_paused(queues, claims))).scalar_subquery()
 
 
-def insert(claims: str, reason: str | None) -> sa.Insert:
+def insert(queues: sa.Table, claims: str, reason: str | None) -> sa.Insert:
     """Pause a queue that has no row."""
-    return sa.insert(QUEUES).values(claims=claims, paused=database_now(), reason=reason)
+    return sa.insert(queues).values(claims=claims, paused=database_now(), reason=reason)
 
 
-def update(claims: str, reason: str | None) -> sa.Update:
+def update(queues: sa.Table, claims: str, reason: str | None) -> sa.Update:
     """Pause a queue that has a row. If it is paused already, only the reason changes."""
-    since = sa.func.coalesce(QUEUES.c.paused, database_now())
-    return sa.update(QUEUES).where(QUEUES.c.claims == claims).values(paused=since, reason=reason)
+    since = sa.func.coalesce(queues.c.paused, database_now())
+    return sa.update(queues).where(queues.c.claims == claims).values(paused=since, reason=reason)
 
 
-def delete(claims: str) -> sa.Delete:
+def delete(queues: sa.Table, claims: str) -> sa.Delete:
     """Resume a queue."""
-    return sa.delete(QUEUES).where(QUEUES.c.claims == claims)
+    return sa.delete(queues).where(queues.c.claims == claims)
 
 
-def _paused(claims: str) -> sa.ColumnElement[bool]:
-    return sa.and_(QUEUES.c.claims == claims, QUEUES.c.paused.is_not(None))
+def _paused(queues: sa.Table, claims: str) -> sa.ColumnElement[bool]:
+    return sa.and_(queues.c.claims == claims, queues.c.paused.is_not(None))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ from claimjobs.errors import (
     ClaimsMissing,
     ColumnMissing,
     NotConsumer,
+    OwnersMissing,
     OwnersOutdated,
     QueuesMissing,
     SideCarThere,
@@ -49,6 +51,9 @@ class Backend:
     dialect: Dialect
     roles: ColumnRoles
     owners: sa.Table
+    """The table of owners, in the schema of the table with the claims."""
+    schema: str
+    """That schema."""
     by_lease: bool = True
     """Whether claims are held by lease: committed with the id of an owner."""
     user_table: ColumnRoles | None = None
@@ -62,6 +67,16 @@ class Backend:
     def source(self) -> ColumnRoles:
         """The user's table: `where` and the order are about it, and jobs are enqueued into it."""
         return self.user_table or self.roles
+
+    @cached_property
+    def queues(self) -> sa.Table:
+        """The table of queues, beside the owners."""
+        return queues_table(sa.MetaData(schema=self.owners.schema))
+
+    @cached_property
+    def batches(self) -> sa.Table:
+        """The table of open batches, beside the owners."""
+        return batches_table(sa.MetaData(schema=self.owners.schema))
 
     @property
     def tables_in_use(self) -> TablesInUse:
@@ -100,27 +115,31 @@ def inspect_table(
         if side_car is not None:
             source = source_roles(connection, found, described, columns=given)
             source = replace(source, depend_on_zone=zoned)
-            claims = _claims(connection, found, source, side_car=side_car)
+            place = found.table_rules.place(connection, described)
+            claims = _claims(connection, found, source, named=side_car.name_for(place.full_name(described)))
+            place = found.table_rules.place(connection, claims.table)
+            claims, shared = replace(claims, recorded_as=place.name), place.metadata
             # Also an open transaction looks whether a row is in a batch: consumers of both holds may work on one table.
-            if per_batch or (not by_lease and _sees_batches(connection, found)):
-                in_batches = _per_batch(claims, dialect or found)
+            if per_batch or (not by_lease and _sees_batches(connection, found, place.schema)):
+                in_batches = _per_batch(claims, dialect or found, batches_table(shared))
                 source, claims = _beside_batches(source, in_batches), in_batches if per_batch else claims
-            backend = Backend(dialect or found, claims, owner_table(), False, source, side_car.lock_source)
+            owners, locks = owner_table(shared), side_car.lock_source
+            backend = Backend(dialect or found, claims, owners, place.schema, False, source, locks)
             return _leased(connection, backend) if by_lease else backend
-        roles = roles_of(described, given)
+        roles, place = roles_of(described, given), found.table_rules.place(connection, described)
         index, quote = key_index(connection, roles), quote_of(connection)
-        roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned)
+        roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
         acceptance.check_key(connection, found, roles)
         acceptance.check_roles(connection, found, roles)
         column_checks.check_columns(connection, roles)
-        roles = _per_batch(roles, dialect or found) if per_batch else roles
-        backend = Backend(dialect or found, roles, owner_table(), by_lease=False)
+        roles = _per_batch(roles, dialect or found, batches_table(place.metadata)) if per_batch else roles
+        backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, by_lease=False)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
-def _per_batch(roles: ColumnRoles, dialect: Dialect) -> ColumnRoles:
-    """The roles for claims per batch."""
-    batches = OpenBatches(batches_table(), roles.name, roles.key, dialect)
+def _per_batch(roles: ColumnRoles, dialect: Dialect, table: sa.Table) -> ColumnRoles:
+    """The roles for claims per batch, which are rows of this table."""
+    batches = OpenBatches(table, roles.claims, roles.key, dialect)
     state = roles.state
     by_batches = StateByBatches(column=state.column, values=state.values, owner=state.owner, batches=batches)
     return replace(roles, state=by_batches, batches=batches)
@@ -148,7 +167,8 @@ def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True)
 
 def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
     """The backend for owners. Raises UnfitTable, or AccessDenied if this user may not see the tables."""
-    return replace(backend, owners=_owners(connection, backend), by_lease=True)
+    _check_owners(connection, backend)
+    return replace(backend, by_lease=True)
 
 
 def source_roles(
@@ -163,13 +183,12 @@ def source_roles(
     return replace(roles, key_index=key_index(connection, roles, unique=True), quote=quote_of(connection))
 
 
-def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *, side_car: SideCar) -> ColumnRoles:
+def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *, named: str) -> ColumnRoles:
     key = [sa.Column(column.name, column.type, primary_key=True) for column in source.key]
-    name = side_car.name_for(source.name)
     try:
-        table = resolve(connection, claims_table(name, key))
+        table = resolve(connection, claims_table(named, key))
     except TableMissing:
-        raise ClaimsMissing(name, source.name) from None
+        raise ClaimsMissing(named, source.name) from None
     acceptance.check_table(connection, dialect, table)
     return roles_of(table, Columns.of_claims([column.name for column in key]))
 
@@ -182,15 +201,23 @@ def _must_have_no_side_car(connection: sa.Connection, roles: ColumnRoles, missin
         raise SideCarThere(roles.name, missing.column, claims.fullname) from missing
 
 
-def _owners(connection: sa.Connection, backend: Backend) -> sa.Table:
-    in_batches, dialect = backend.roles.batches is not None, backend.dialect
+def _check_owners(connection: sa.Connection, backend: Backend) -> None:
+    """Check that the tables of owners, queues and, if it is needed, batches are in the schema of the claims.
+
+    In another schema, which a name without a schema may mean as well, they are those of other tables of jobs.
+    """
+    in_batches, dialect, here = backend.roles.batches is not None, backend.dialect, sa.MetaData(schema=backend.schema)
     try:
-        owners = resolve(connection, owner_table())
-        check_queues(connection)
+        owners = resolve(connection, owner_table(here))
+        check_queues(connection, backend)
         if in_batches:
-            _check_batches(connection)
+            _check_batches(connection, backend)
     except ColumnMissing as missing:
-        raise OwnersOutdated(missing.table, missing.column) from None
+        raise OwnersOutdated(backend.owners.fullname, missing.column) from None
+    except QueuesMissing:
+        raise
+    except TableMissing:
+        raise OwnersMissing(backend.owners.fullname, backend.source.name) from None
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise
@@ -198,30 +225,29 @@ def _owners(connection: sa.Connection, backend: Backend) -> sa.Table:
         needed = f"SELECT, INSERT, UPDATE and DELETE on {written}, and SELECT on {QUEUES_TABLE}"
         raise NotConsumer(f"{written} and {QUEUES_TABLE}", reason(error), needed) from error
     acceptance.check_table(connection, dialect, owners)
-    return owners
 
 
-def check_queues(connection: sa.Connection) -> None:
+def check_queues(connection: sa.Connection, backend: Backend) -> None:
     """Raises QueuesMissing."""
     try:
-        resolve(connection, queues_table())
+        resolve(connection, queues_table(sa.MetaData(schema=backend.schema)))
     except TableMissing:
-        raise QueuesMissing(QUEUES_TABLE) from None
+        raise QueuesMissing(backend.queues.fullname) from None
 
 
-def _check_batches(connection: sa.Connection) -> None:
+def _check_batches(connection: sa.Connection, backend: Backend) -> None:
     """Raises BatchesMissing."""
     try:
-        resolve(connection, batches_table())
+        resolve(connection, batches_table(sa.MetaData(schema=backend.schema)))
     except TableMissing:
-        raise BatchesMissing(BATCHES_TABLE) from None
+        raise BatchesMissing(backend.batches.fullname) from None
 
 
-def _sees_batches(connection: sa.Connection, dialect: Dialect) -> bool:
+def _sees_batches(connection: sa.Connection, dialect: Dialect, schema: str) -> bool:
     """Whether there is a table of batches, as far as this user may know."""
     try:
         with savepoint(connection):
-            return sa.inspect(connection).has_table(BATCHES_TABLE)
+            return sa.inspect(connection).has_table(BATCHES_TABLE, schema=schema)
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise

@@ -73,7 +73,7 @@ def tables_for(table: TableLike, *, partition_by_time: Unit | None = None) -> li
     else:
         jobs = sa.inspect(table).local_table
     check_no_own(jobs)
-    return [jobs, *shared_tables()]
+    return [jobs, *shared_tables(jobs.schema)]
 
 
 # --- making them ---------------------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def tables_for(table: TableLike, *, partition_by_time: Unit | None = None) -> li
 def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> MakeResult:
     """Make the tables that are missing; with `recreate` drop the jobs first, with all rows.
 
-    The table of owners is never dropped: all queues of the database share it, and no id may be used twice, because a
+    The table of owners is never dropped: all queues of the schema share it, and no id may be used twice, because a
     consumer that was declared dead may still try to settle with its id. A table that claimjobs did not make is not
     dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it, and the
     partitions of the coming time if it has partitions by time; a warning in the log says which cannot be made.
@@ -113,6 +113,7 @@ def _made(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
 
 def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
     with connected(engine) as connection, connection.begin():
+        tables = _in_one_schema(connection, tables, dialect=dialect)
         there = [table for table in tables if exists(connection, table)]
         check_names(dialect, [table for table in tables if recreate or table not in there])
         dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
@@ -137,6 +138,25 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
     return MakeResult(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
 
 
+def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], *, dialect: Dialect) -> list[sa.Table]:
+    """The tables, with the shared ones in the schema of the table of jobs: a name without a schema may also find tables
+    of another one.
+    """
+    jobs = next((table for table in tables if table.name not in SHARED_TABLES), None)
+    if jobs is None or jobs.schema:
+        return tables
+    inspector = sa.inspect(connection)
+    there = exists(connection, jobs)
+    schema = dialect.table_rules.place(connection, jobs).schema if there else inspector.default_schema_name
+    shared = [table for table in tables if table.name in SHARED_TABLES]
+    if schema == inspector.default_schema_name and not any(
+        exists(connection, table) and not inspector.has_table(table.name, schema=schema) for table in shared
+    ):
+        return tables
+    metadata = sa.MetaData(schema=schema)
+    return [table.to_metadata(metadata) if table in shared else table for table in tables]
+
+
 def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa.Table]) -> sa.Table:
     """The table of owners with a first id that no earlier table of owners has used, which may have been dropped.
 
@@ -151,7 +171,7 @@ def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa
     columns = [jobs.c.owner_id for jobs in with_owner]
     seen = [connection.execute(sa.select(sa.func.max(column))).scalar() or 0 for column in columns]
     by_clock = FIRST_OWNER + int((now - _ZERO).total_seconds())
-    return owner_table(first=max([by_clock, *(one + 1 for one in seen)]))
+    return owner_table(sa.MetaData(schema=table.schema), first=max([by_clock, *(one + 1 for one in seen)]))
 
 
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
@@ -215,7 +235,7 @@ def drop_plan(engine: sa.Engine, table: TableLike, *, partition_by_time: Unit | 
         if isinstance(table, str):
             _must_come_back(connection, jobs)
         rows = connection.execute(count_rows(jobs)).scalar_one()
-        at_work = exists(connection, owners) and connection.execute(count_owners(owners), {"claims": jobs.fullname})
+        at_work = exists(connection, owners) and connection.execute(count_owners(owners), {"claims": jobs.name})
         return DropPlan(jobs.fullname, rows, at_work.scalar_one() if at_work else 0)
 
 

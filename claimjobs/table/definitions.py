@@ -27,7 +27,7 @@ QUEUES_TABLE: Final = "claimjobs_queues"
 BATCHES_TABLE: Final = "claimjobs_batches"
 LEDGER_TABLE: Final = "claimjobs_ledger"
 SHARED_TABLES: Final = frozenset({OWNER_TABLE, QUEUES_TABLE, BATCHES_TABLE})
-"""The tables that all queues of a database share. They are never dropped."""
+"""The tables that all queues of a schema share. They are never dropped."""
 OWN_TABLES: Final = frozenset({*SHARED_TABLES, LEDGER_TABLE})
 """The tables with the records of claimjobs itself, by name. Side-cars have names of their own."""
 LONGEST_NAME: Final = 255
@@ -205,9 +205,13 @@ def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
     )
 
 
-def shared_tables() -> list[sa.Table]:
-    """The tables that all queues of a database share: the owners, the queues, and the open batches."""
-    return [owner_table(), queues_table(), batches_table()]
+def shared_tables(schema: str | None = None) -> list[sa.Table]:
+    """The tables that all queues of a schema share: the owners, the queues, and the open batches.
+
+    `schema`: that of the tables of jobs; None: the one that names without a schema mean.
+    """
+    metadata = sa.MetaData(schema=schema)
+    return [owner_table(metadata), queues_table(metadata), batches_table(metadata)]
 
 
 def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import Dialect
 from claimjobs.table.backend import Backend
-from claimjobs.table.definitions import batches_table, ledger_table, queues_table
+from claimjobs.table.definitions import ledger_table
 from claimjobs.table.roles import ColumnRoles
 from claimjobs.table.time_partitions import unit_in_database
 
@@ -116,7 +116,7 @@ def _of_producer(backend: Backend) -> TableRights:
 def _to_wake(backend: Backend) -> TableRights:
     """The rights that find the idle owners. The table of queues is looked at with that of the owners."""
     owners, queues = _seen(backend.dialect, {"SELECT": ("id", "claims", "asleep")}), _seen(backend.dialect, {})
-    return {backend.owners: owners, **({queues_table(): queues} if queues else {})}
+    return {backend.owners: owners, **({backend.queues: queues} if queues else {})}
 
 
 def _seen(dialect: Dialect, rights: dict[str, Columns]) -> dict[str, Columns]:
@@ -137,7 +137,7 @@ def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
     """The rights of a consumer. `deletes`: whether the rows of done jobs are deleted."""
     everything = {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
     owners: TableRights = {backend.owners: everything} if backend.by_lease else {}
-    shared: TableRights = {**owners, queues_table(): {"SELECT": WHOLE}, **_batches(backend, everything)}
+    shared: TableRights = {**owners, backend.queues: {"SELECT": WHOLE}, **_batches(backend, everything)}
     delete = {"DELETE": WHOLE} if deletes else {}
     if backend.user_table is None:
         jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), **delete}
@@ -158,7 +158,7 @@ def _of_operator(backend: Backend) -> TableRights:
     some: dict[str, Columns] = {"SELECT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
     owners: TableRights = {backend.owners: some} if backend.by_lease else {}
     everything = {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, "DELETE": WHOLE}
-    queues: TableRights = {queues_table(): everything}
+    queues: TableRights = {backend.queues: everything}
     return {backend.roles.table: jobs, **source, **owners, **_batches(backend, some), **queues}
 
 
@@ -167,9 +167,9 @@ def _batches(backend: Backend, written: dict[str, Columns]) -> TableRights:
     some.
     """
     if backend.roles.batches is not None:
-        return {batches_table(): written}
+        return {backend.batches: written}
     checks = backend.by_lease or backend.source.batches is not None
-    return {batches_table(): {"SELECT": WHOLE}} if checks else {}
+    return {backend.batches: {"SELECT": WHOLE}} if checks else {}
 
 
 def _locking(backend: Backend, roles: ColumnRoles, rights: dict[str, Columns]) -> dict[str, Columns]:

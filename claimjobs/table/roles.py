@@ -60,11 +60,20 @@ class ColumnRoles:
     """The open batches, if these are the claims (`claims="batches"`)."""
     quote: Quote = str
     """Writes a name as the database needs it in a statement."""
+    recorded_as: str | None = None
+    """The table's name as the server has it, if that was asked."""
 
     @cached_property
     def name(self) -> str:
         """The table's name, with its schema if it has one."""
         return str(self.table.fullname)  # not the subclass of str that SQLAlchemy uses for some names
+
+    @cached_property
+    def claims(self) -> str:
+        """The table's name in the records of claims, which are in its own schema: without that, and as the server
+        spells it. So each program has the same name for it.
+        """
+        return self.recorded_as or str(self.table.name)
 
     @cached_property
     def columns(self) -> tuple[str, ...]:

@@ -36,8 +36,10 @@ def side_car_tables(
         acceptance.check_table(connection, dialect, described)
         source = source_roles(connection, dialect, described, columns=given)
         key = _key(connection, source, dialect)
-    name = check_side_car_name(dialect, source.name, side_car or SideCar())
-    return [claims_table(name, key), *shared_tables()]
+        full_name = dialect.table_rules.place(connection, described).full_name(described)
+    name = check_side_car_name(dialect, full_name, side_car or SideCar())
+    claims = claims_table(name, key)
+    return [claims, *shared_tables(claims.schema)]
 
 
 def _key(connection: sa.Connection, source: ColumnRoles, dialect: Dialect) -> list[sa.Column[Any]]:

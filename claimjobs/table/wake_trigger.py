@@ -19,9 +19,9 @@ def trigger_of(engine: sa.Engine) -> WakeTrigger:
     return dialect.wake_trigger
 
 
-def make_statement(engine: sa.Engine, table: sa.Table, claims: str) -> str:
-    """The statement that makes the trigger. `claims`: the name of the queue, as in the table of owners."""
-    return trigger_of(engine).make(_name(engine, table), claims, OWNER_TABLE)
+def make_statement(engine: sa.Engine, table: sa.Table, claims: sa.Table) -> str:
+    """The statement that makes the trigger. `claims`: the table with the claims; that of the owners is beside it."""
+    return trigger_of(engine).make(_name(engine, table), _name(engine, claims), OWNER_TABLE)
 
 
 def drop_statement(engine: sa.Engine, table: sa.Table) -> str:

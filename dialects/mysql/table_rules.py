@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from claimjobs.dialects.mysql.keys import PREPARER
-from claimjobs.dialects.table_rules import TableRules
+from claimjobs.dialects.table_rules import Place, TableRules
 
 _KIND: Final = sa.text(
     "SELECT table_type, tables.engine, coalesce(transactions, 'NO') = 'YES' "
@@ -18,6 +18,12 @@ _KIND: Final = sa.text(
     "AND tables.engine <> 'FEDERATED' FROM information_schema.tables "
     "LEFT JOIN information_schema.engines ON engines.engine = tables.engine "
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND table_type <> 'TEMPORARY'"
+)
+# A server may compare names without regard to case: the one that is spelled so comes first.
+_PLACE: Final = sa.text(
+    "SELECT table_schema, table_name, table_schema = database() FROM information_schema.tables "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name "
+    "ORDER BY CAST(table_name AS BINARY) = CAST(:name AS BINARY) DESC LIMIT 1"
 )
 _PARTITIONS: Final = sa.text(
     "SELECT DISTINCT partition_expression, subpartition_expression FROM information_schema.partitions "
@@ -79,6 +85,11 @@ class MySQLTableRules(TableRules):
     def depends_on_zone(self, column: Any) -> bool:
         # A TIMESTAMP is converted by the session's zone, both ways; a default is the time of that zone.
         return isinstance(column["type"], sa.TIMESTAMP) or _CLOCK.search(column.get("default") or "") is not None
+
+    def place(self, connection: sa.Connection, table: sa.Table) -> Place:
+        found = connection.execute(_PLACE, {"schema": table.schema, "name": table.name})
+        schema, name, is_default = found.one()
+        return Place(schema, name, bool(is_default))
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         found = connection.execute(_KIND, {"schema": table.schema, "name": table.name}).first()

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from claimjobs.dialects.postgres.names import PREPARER
-from claimjobs.dialects.table_rules import TableRules
+from claimjobs.dialects.table_rules import Place, TableRules
 
 # All partitions of a table count, because another server may store one of them.
 _KIND: Final = sa.text(
@@ -17,6 +17,10 @@ _KIND: Final = sa.text(
     "ON leaf.oid = part.relid WHERE leaf.relkind = 'f') THEN 'f' ELSE relkind END AS kind, relpersistence, "
     "(SELECT min(rulename) FROM pg_rewrite WHERE ev_class = main.oid AND ev_type IN ('2', '4') AND ev_enabled <> 'D') "
     "AS rule FROM pg_class AS main WHERE main.oid = to_regclass(:name)"
+)
+_PLACE: Final = sa.text(
+    "SELECT nspname, relname, nspname IS NOT DISTINCT FROM current_schema() FROM pg_class JOIN pg_namespace "
+    "ON pg_namespace.oid = relnamespace WHERE pg_class.oid = to_regclass(:name)"
 )
 _UNLOGGED: Final = sa.text(
     "SELECT oid::regclass::text FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' AND (oid = "
@@ -50,6 +54,10 @@ class PostgresTableRules(TableRules):
     def depends_on_zone(self, column: Any) -> bool:
         # An instant is written into it, and compared with it, as the time of the session's zone.
         return isinstance(column["type"], sa.DateTime) and not column["type"].timezone
+
+    def place(self, connection: sa.Connection, table: sa.Table) -> Place:
+        schema, name, is_default = connection.execute(_PLACE, {"name": PREPARER.format_table(table)}).one()
+        return Place(schema, name, is_default)
 
     def unclaimable(self, connection: sa.Connection, table: sa.Table) -> tuple[str, str] | None:
         name = PREPARER.format_table(table)

@@ -16,14 +16,12 @@ _BODY: Final = """
 DECLARE
     wakes integer;
 BEGIN
-    IF EXISTS (SELECT FROM {owners} o WHERE o.asleep IS NOT NULL AND o.claims = ANY (
-        TG_ARGV || ARRAY[TG_TABLE_NAME::text, TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME]))
+    IF EXISTS (SELECT FROM {owners} o WHERE o.asleep IS NOT NULL AND o.claims = TG_ARGV[0])
     THEN
         SELECT (count(*) + 99) / 100 + least(count(*), 1) INTO wakes
         FROM (SELECT FROM claimjobs_inserted LIMIT 10000) counted;
         PERFORM pg_notify('{channel}' || chosen.id, '')
-        FROM (SELECT o.id FROM {owners} o WHERE o.asleep IS NOT NULL AND o.claims = ANY (
-            TG_ARGV || ARRAY[TG_TABLE_NAME::text, TG_TABLE_SCHEMA || '.' || TG_TABLE_NAME])
+        FROM (SELECT o.id FROM {owners} o WHERE o.asleep IS NOT NULL AND o.claims = TG_ARGV[0]
             ORDER BY random() LIMIT wakes) chosen;
     END IF;
     RETURN NULL;
@@ -38,16 +36,17 @@ DO $make$
 DECLARE
     jobs regclass := {table};
     place text;
+    claimed text;
 BEGIN
-    SELECT quote_ident(n.nspname) INTO STRICT place FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-        WHERE c.oid = {owner_table}::regclass;
+    SELECT quote_ident(n.nspname), c.relname INTO STRICT place, claimed
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {claims}::regclass;
     EXECUTE 'CREATE OR REPLACE FUNCTION ' || place || '.{name}() RETURNS trigger LANGUAGE plpgsql '
         'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS '
-        || quote_literal(replace($body${body}$body$, '{owners}', place || '.{owner_table_name}'));
+        || quote_literal(replace($body${body}$body$, '{owners}', place || '.{owner_table}'));
     EXECUTE 'REVOKE ALL ON FUNCTION ' || place || '.{name}() FROM PUBLIC';
     IF NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = jobs AND tgname = '{name}') THEN
         EXECUTE 'CREATE TRIGGER {name} AFTER INSERT ON ' || jobs || ' REFERENCING NEW TABLE AS claimjobs_inserted '
-            'FOR EACH STATEMENT EXECUTE FUNCTION ' || place || '.{name}(' || quote_literal({claims}) || ')';
+            'FOR EACH STATEMENT EXECUTE FUNCTION ' || place || '.{name}(' || quote_literal(claimed) || ')';
     END IF;
 END $make$
 """
@@ -63,7 +62,7 @@ class PostgresWakeTrigger(WakeTrigger):
     def make(self, table: str, claims: str, owners: str) -> str:
         body = _BODY.replace("{channel}", CHANNEL)
         named = {"body": body, "table": _literal(table), "claims": _literal(claims), "name": NAME}
-        statement = _MAKE.replace("{owner_table}", _literal(owners)).replace("{owner_table_name}", owners)
+        statement = _MAKE.replace("{owner_table}", owners)
         for name, value in named.items():
             statement = statement.replace(f"{{{name}}}", value)
         return statement.strip()

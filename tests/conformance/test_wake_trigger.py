@@ -9,8 +9,8 @@ import sqlalchemy as sa
 
 from claimjobs.errors import NoWakeTrigger
 from claimjobs.options import HoldKind
-from claimjobs.table.create import alter
-from claimjobs.table.definitions import article_table
+from claimjobs.table.create import alter, make
+from claimjobs.table.definitions import article_table, shared_tables
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -29,7 +29,7 @@ def able(backend: Backend) -> Backend:
     if backend.dialect.wake_trigger is None:
         pytest.skip(f"{backend.name} lacks triggers that wake at the commit")
     backend.queue()
-    alter(backend.engine, [make_statement(backend.engine, JOBS, "jobs")] * 2)  # the second time does no harm
+    alter(backend.engine, [make_statement(backend.engine, JOBS, JOBS)] * 2)  # the second time does no harm
     return backend
 
 
@@ -38,7 +38,7 @@ def test_where_no_trigger_can_wake_the_reason_is_given(backend: Backend) -> None
         pytest.skip("it can")
     backend.queue()
     with pytest.raises(NoWakeTrigger, match="before the commit"):
-        make_statement(backend.engine, JOBS, "jobs")
+        make_statement(backend.engine, JOBS, JOBS)
     assert not has_wake_trigger(backend.engine, JOBS)
 
 
@@ -71,7 +71,8 @@ def test_a_copy_wakes_a_sleeper(able: Backend) -> None:
 def test_rows_of_a_table_with_a_side_car_wake_a_sleeper(able: Backend) -> None:
     able.run("CREATE TABLE mails (id INT PRIMARY KEY, d VARCHAR(40))")
     queue = beside(able, "mails", liveness=PATIENT)
-    alter(able.engine, [make_statement(able.engine, sa.Table("mails", sa.MetaData()), "mails_claims")])
+    mails, claims = (sa.Table(name, sa.MetaData()) for name in ("mails", "mails_claims"))
+    alter(able.engine, [make_statement(able.engine, mails, claims)])
     with Consumer(able, queue) as consumer:
         consumer.falls_asleep()
         able.run("INSERT INTO mails VALUES (7, 'seven')")
@@ -131,20 +132,20 @@ def test_names_are_quoted_and_partitions_work(able: Backend) -> None:
         connection.exec_driver_sql('CREATE SCHEMA "Other ""schema"""')
         connection.exec_driver_sql(f"CREATE TABLE {quoted} (id int) PARTITION BY RANGE (id)")
         connection.exec_driver_sql(f"CREATE TABLE part PARTITION OF {quoted} FOR VALUES FROM (0) TO (1000000)")
+    make(able.engine, shared_tables(odd.schema))
     try:
-        alter(able.engine, [make_statement(able.engine, odd, odd.fullname)] * 2)
+        alter(able.engine, [make_statement(able.engine, odd, odd)] * 2)
         assert has_wake_trigger(able.engine, odd)
         with able.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             values = "VALUES ('h', 1, %s, 1, now()) RETURNING id"
-            asleep = f"INSERT INTO claimjobs_owners (host, pid, claims, lease, asleep) {values}"
-            ids = [connection.exec_driver_sql(asleep, (odd.fullname,)).scalar_one() for _ in range(20)]
+            asleep = f'INSERT INTO "Other ""schema""".claimjobs_owners (host, pid, claims, lease, asleep) {values}'
+            ids = [connection.exec_driver_sql(asleep, (odd.name,)).scalar_one() for _ in range(20)]
             for owner in ids:
                 connection.exec_driver_sql(f"LISTEN claimjobs_{owner}")
             connection.exec_driver_sql(f"INSERT INTO {quoted} SELECT generate_series(1, 1000)")
             driver: Any = connection.connection.driver_connection
             woken = [notify.channel for notify in driver.notifies(timeout=2)]
             assert len(woken) == len(set(woken)) == 11, "as many as the rows make batches, and one more"
-            connection.exec_driver_sql("DELETE FROM claimjobs_owners WHERE host = 'h'")
             connection.detach()
     finally:
         with able.engine.begin() as connection:

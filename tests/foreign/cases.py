@@ -54,6 +54,8 @@ class Case:
     """What the message of the refusal names. Empty: the table."""
     table: str = ""
     """What the table's name begins with."""
+    schema: str | None = None
+    """The schema of the table, in which its owners must be. None: that of the database."""
     columns: Columns | None = None
     settings: Sequence[str] = ()
     """SQL that is run on every new connection of the consumers."""

@@ -111,6 +111,8 @@ def _make(place: Backend, name: str, way: Way, *, case: Case, engine: sa.Engine)
         connection.commit()
     if way == "side-car":
         make(engine, side_car_tables(engine, name, columns=case.columns))
+    elif case.schema is not None:
+        make(engine, shared_tables(case.schema))
 
 
 def _send(connection: sa.Connection, statement: str) -> None:

@@ -38,6 +38,7 @@ PLACES: list[Case] = [
         "in another schema",
         ("CREATE SCHEMA IF NOT EXISTS elsewhere", PLAIN),
         table="elsewhere.",
+        schema="elsewhere",
         on=POSTGRES,
     ),
     table(
@@ -65,6 +66,7 @@ PLACES: list[Case] = [
         settings=("SET search_path = first, public",),
         on=POSTGRES,
         ways=_HELD,
+        schema="first",
         left="SELECT count(*) FROM first.{t}",
     ),
     table(
