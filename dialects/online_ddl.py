@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +45,19 @@ class OnlineDDL:
 
     def lock_timeout(self, change: Change) -> str:
         """The statement that limits for how long this session waits for the locks of a change."""
+        raise NotImplementedError
+
+    @contextmanager
+    def limited(self, connection: sa.Connection) -> Iterator[None]:
+        """In this block a statement waits LOCK_TIMEOUT seconds for its lock at most. The session is as it was after it.
+
+        It is within a transaction.
+        """
+        raise NotImplementedError
+        yield
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        """A session that has a lock on this table, for a message; None: the server shows none to this user."""
         raise NotImplementedError
 
     def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:

@@ -136,7 +136,7 @@ def setup_tables(
             _tell(setup.make(engine, [ledger_table()]))
             return
         if wanted:
-            _add(engine, additions(engine, shape, wanted), yes, sql)
+            _add(engine, setup.tables_for(shape.load())[0], additions(engine, shape, wanted), yes, sql)
         if not sql:
             _set_up(engine, shape, recreate, yes, trigger, unit=unit)
         elif shape.side_car:
@@ -207,7 +207,7 @@ def _print_grants(url: str | None, shape: Shape, names: dict[str, str], *, ledge
         show_sql("\n".join(lines))
 
 
-def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None:
+def _add(engine: sa.Engine, table: sa.Table, statements: list[str], yes: bool, sql: bool) -> None:
     """Print the statements, and run them after a question."""
     for statement in statements:
         show_sql(statement)
@@ -218,7 +218,7 @@ def _add(engine: sa.Engine, statements: list[str], yes: bool, sql: bool) -> None
     if not yes:
         where = shown(engine.url)
         ask(f"Run {number(len(statements), 'statement')} in {where}?")
-    setup.alter(engine, statements)
+    setup.alter(engine, table, statements)
 
 
 def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger: Wanted, *, unit: Unit | None) -> None:

@@ -40,7 +40,7 @@ def set_up_trigger(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:
             raise TableMissing(jobs.fullname)
     before = has_wake_trigger(engine, jobs)
     if wanted is not None:
-        alter(engine, [trigger_statement(engine, shape, wanted)])
+        alter(engine, jobs, [trigger_statement(engine, shape, wanted)])
     if wanted == "drop":
         show(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
     elif before or wanted == "make":

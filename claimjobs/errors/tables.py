@@ -109,6 +109,16 @@ class UpgradeStopped(ClaimjobsError):
         )
 
 
+class TableInUse(ClaimjobsError):
+    """DDL did not get its lock on a table in time. All later statements on the table would have waited behind it."""
+
+    def __init__(self, table: str, seconds: float, holder: str) -> None:
+        super().__init__(
+            f"table {table!r} was not free within {seconds:g} s: a lock on it has {holder}; wait for the end of that "
+            "transaction, or end it, then run this again"
+        )
+
+
 class UpgradeRunning(ClaimjobsError):
     """Another upgrade works in this database."""
 

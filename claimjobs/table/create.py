@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,9 +13,10 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
+from claimjobs.dialects.online_ddl import LOCK_TIMEOUT
 from claimjobs.dialects.partitions import Unit
 from claimjobs.dialects.types import database_now
-from claimjobs.errors import AccessDenied, UnfitTable
+from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import TableLike
 from claimjobs.table.claim_index import covers
@@ -87,7 +89,8 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
     dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it, and the
     partitions of the coming time if it has partitions by time; a warning in the log says which cannot be made.
 
-    Raises ConnectionFailed, or ServerTooOld before anything is made; NotClaimable for a table, whether it exists or is
+    A statement waits 2 s for its lock at most, because all later ones on the table wait behind it: TableInUse. Raises
+    ConnectionFailed, or ServerTooOld before anything is made; NotClaimable for a table, whether it exists or is
     made as described, whose rows cannot be locked.
     """
     dialect = dialect_for(engine)
@@ -104,6 +107,7 @@ def _made(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         raise bad_name(dialect, tables[0], error) from error
     except sa.exc.DBAPIError as error:
         _explain_refusal(dialect, error)
+        _explain_lock(engine, dialect, tables[0], error)
         if dialect.errors.code(error) in dialect.errors.bad_name and not _all_exist(engine, tables):
             raise bad_name(dialect, tables[0], error) from error
         if recreate or not _all_exist(engine, tables):
@@ -112,7 +116,7 @@ def _made(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
 
 
 def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
-    with connected(engine) as connection, connection.begin():
+    with connected(engine) as connection, connection.begin(), dialect.online_ddl.limited(connection):
         tables = _in_one_schema(connection, tables, dialect=dialect)
         there = [table for table in tables if exists(connection, table)]
         check_names(dialect, [table for table in tables if recreate or table not in there])
@@ -182,15 +186,19 @@ def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
     return [index for index in described if there >= set(index.columns.keys()) and not covers(found, index)]
 
 
-def alter(engine: sa.Engine, statements: Iterable[str]) -> None:
-    """Run DDL, one statement after the other. Raises AccessDenied if this user lacks the right."""
+def alter(engine: sa.Engine, table: sa.Table, statements: Iterable[str]) -> None:
+    """Run DDL for a table, one statement after the other.
+
+    Raises AccessDenied if this user lacks the right, and TableInUse if a statement does not get its lock in time.
+    """
     dialect = dialect_for(engine)
     for statement in statements:
         try:
-            with connected(engine) as connection, connection.begin():
+            with connected(engine) as connection, connection.begin(), dialect.online_ddl.limited(connection):
                 run(connection, statement)
         except sa.exc.DBAPIError as error:
             _explain_refusal(dialect, error)
+            _explain_lock(engine, dialect, table, error)
             raise
 
 
@@ -208,6 +216,16 @@ def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
             f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
             "or give the output of `claimjobs setup-tables --sql` to somebody who has it"
         ) from error
+
+
+def _explain_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table, error: sa.exc.DBAPIError) -> None:
+    """Raise TableInUse for a lock that was not got in time."""
+    if dialect.errors.transient_kind(error) != "lock timeout":
+        return
+    holder = None
+    with suppress(sa.exc.DBAPIError), connected(engine) as connection:
+        holder = dialect.online_ddl.lock_holder(connection, table)
+    raise TableInUse(table.fullname, LOCK_TIMEOUT, holder or "a session that this user may not see") from error
 
 
 def exists(connection: sa.Connection, table: sa.Table) -> bool:

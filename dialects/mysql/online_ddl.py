@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import ClassVar, Final
 
 import sqlalchemy as sa
@@ -16,6 +17,19 @@ _NAMED_WITH: Final = sa.text(
     "AND table_type = 'BASE TABLE' AND locate(:words, table_comment) > 0 ORDER BY table_name"
 )
 _EXCLUSIVE: Final = "an exclusive metadata lock: it waits for open transactions; reads and writes wait"
+
+
+_HOLDER: Final = sa.text(
+    "SELECT processlist_id AS id, processlist_user AS user, processlist_host AS host "
+    "FROM performance_schema.metadata_locks JOIN performance_schema.threads ON thread_id = owner_thread_id "
+    "WHERE object_type = 'TABLE' AND object_schema = coalesce(:schema, database()) AND object_name = :name "
+    "AND lock_status = 'GRANTED' AND processlist_id <> connection_id() LIMIT 1"
+)
+_OLDEST: Final = sa.text(
+    "SELECT id, user, host FROM information_schema.innodb_trx "
+    "JOIN information_schema.processlist ON id = trx_mysql_thread_id "
+    "WHERE id <> connection_id() ORDER BY trx_started LIMIT 1"
+)
 
 
 class MySQLOnlineDDL(OnlineDDL):
@@ -35,6 +49,20 @@ class MySQLOnlineDDL(OnlineDDL):
         # Its default is a year on MySQL and a day on MariaDB. Every later statement waits behind the ALTER TABLE.
         del change
         return f"SET SESSION lock_wait_timeout = {LOCK_TIMEOUT}"
+
+    @contextmanager
+    def limited(self, connection: sa.Connection) -> Iterator[None]:
+        before = connection.exec_driver_sql("SELECT @@SESSION.lock_wait_timeout").scalar_one()
+        connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {LOCK_TIMEOUT}").close()
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {before}").close()
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        found = connection.execute(_HOLDER, {"schema": table.schema, "name": table.name}).first()
+        return None if found is None else f"session {found.id} ({found.user}@{found.host})"
 
     def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
         return connection.scalars(_NAMED_WITH, {"words": words}).all()
@@ -57,3 +85,8 @@ class MySQLOnlineDDL(OnlineDDL):
 class MariaDBOnlineDDL(MySQLOnlineDDL):
     # INPLACE allows MariaDB to rebuild the whole table; NOCOPY does not.
     online: ClassVar[str] = ", ALGORITHM=NOCOPY, LOCK=NONE"
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        # Metadata locks are shown by a plugin that few servers have. A transaction that has a lock is not sure either.
+        found = connection.execute(_OLDEST).first()
+        return None if found is None else f"perhaps session {found.id} ({found.user}@{found.host})"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 import sqlalchemy as sa
@@ -18,6 +19,11 @@ _NAMED_WITH: Final = sa.text(
 _INVALID: Final = sa.text(
     "SELECT relname FROM pg_index JOIN pg_class ON pg_class.oid = indexrelid "
     "WHERE indrelid = to_regclass(:name) AND NOT indisvalid"
+)
+_HOLDER: Final = sa.text(
+    "SELECT pid, usename, coalesce(nullif(application_name, ''), state, 'hidden') AS doing "
+    "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE granted AND relation = to_regclass(:name) "
+    "AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"
 )
 _SHARED: Final = "SHARE UPDATE EXCLUSIVE: reads and writes go on, other DDL and VACUUM wait"
 _WRITES: Final = "SHARE: reads go on, writes wait"
@@ -36,6 +42,15 @@ class PostgresOnlineDDL(OnlineDDL):
     def lock_timeout(self, change: Change) -> str:
         # A concurrent build waits for open transactions. A limit for that would leave an invalid index each time.
         return f"SET lock_timeout = '{0 if change.waits else LOCK_TIMEOUT}s'"
+
+    @contextmanager
+    def limited(self, connection: sa.Connection) -> Iterator[None]:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}s'").close()
+        yield
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        found = connection.execute(_HOLDER, {"name": PREPARER.format_table(table)}).first()
+        return None if found is None else f"session {found.pid} ({found.usename}, {found.doing})"
 
     def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
         return connection.scalars(_NAMED_WITH, {"words": words}).all()

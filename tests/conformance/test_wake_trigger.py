@@ -29,7 +29,7 @@ def able(backend: Backend) -> Backend:
     if backend.dialect.wake_trigger is None:
         pytest.skip(f"{backend.name} lacks triggers that wake at the commit")
     backend.queue()
-    alter(backend.engine, [make_statement(backend.engine, JOBS, JOBS)] * 2)  # the second time does no harm
+    alter(backend.engine, JOBS, [make_statement(backend.engine, JOBS, JOBS)] * 2)  # the second time does no harm
     return backend
 
 
@@ -72,7 +72,7 @@ def test_rows_of_a_table_with_a_side_car_wake_a_sleeper(able: Backend) -> None:
     able.run("CREATE TABLE mails (id INT PRIMARY KEY, d VARCHAR(40))")
     queue = beside(able, "mails", liveness=PATIENT)
     mails, claims = (sa.Table(name, sa.MetaData()) for name in ("mails", "mails_claims"))
-    alter(able.engine, [make_statement(able.engine, mails, claims)])
+    alter(able.engine, JOBS, [make_statement(able.engine, mails, claims)])
     with Consumer(able, queue) as consumer:
         consumer.falls_asleep()
         able.run("INSERT INTO mails VALUES (7, 'seven')")
@@ -80,7 +80,7 @@ def test_rows_of_a_table_with_a_side_car_wake_a_sleeper(able: Backend) -> None:
 
 
 def test_it_is_dropped(able: Backend) -> None:
-    alter(able.engine, [drop_statement(able.engine, JOBS)] * 2)
+    alter(able.engine, JOBS, [drop_statement(able.engine, JOBS)] * 2)
     assert not has_wake_trigger(able.engine, JOBS)
 
 
@@ -134,7 +134,7 @@ def test_names_are_quoted_and_partitions_work(able: Backend) -> None:
         connection.exec_driver_sql(f"CREATE TABLE part PARTITION OF {quoted} FOR VALUES FROM (0) TO (1000000)")
     make(able.engine, shared_tables(odd.schema))
     try:
-        alter(able.engine, [make_statement(able.engine, odd, odd)] * 2)
+        alter(able.engine, JOBS, [make_statement(able.engine, odd, odd)] * 2)
         assert has_wake_trigger(able.engine, odd)
         with able.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             values = "VALUES ('h', 1, %s, 1, now()) RETURNING id"

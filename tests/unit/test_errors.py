@@ -24,6 +24,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "TablesNewer": ("emails", 3, 2),
     "UpgradeStopped": ("emails", "ALTER TABLE emails", "lock timeout", "run it again."),
     "UpgradeRunning": (),
+    "TableInUse": ("emails", 2, "session 7 (shop, pg_dump)"),
     "PartitionsNotMade": ("emails", "lock timeout", "run `claimjobs purge` again"),
     "UniquePartitioned": ("emails",),
     "NotConsumer": ("emails", "permission denied", "SELECT on emails"),
@@ -98,7 +99,7 @@ NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
     "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX|let it do|return '"
     "|name other|name another|rename it|a queue of its own|change the|mend |correct the|give it|give this"
-    "|delete the row|add --|leave out "
+    "|delete the row|add --|leave out |wait for "
 )
 CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, errors.ClaimjobsError)]
 WRITTEN_HERE = [kind for kind in CLASSES if "__init__" in vars(kind) and kind is not errors.BadRow]
