@@ -91,7 +91,11 @@ def setup_tables(
     --wake-trigger makes a trigger on the table, where the database can: an INSERT of any program (psql, COPY, another
     language) then wakes idle consumers when it is committed; without it they poll every 3 to 5 s. A producer needs no
     further right. It is not for a table that is filled by PREPARE TRANSACTION, which refuses a notification. A row that
-    is inserted directly into a partition does not call it. --recreate drops it with the table.
+    is inserted directly into a partition does not call it. --recreate drops it with the table. While the server's queue
+    of notifications is half full, because a session that listens has an open transaction, it wakes nobody.
+
+    A statement waits 2 s for its lock on a table, because all later statements on the table wait behind it. Then the
+    command says who has the lock, and ends.
 
     --partition-by-time is for a queue that keeps done jobs, which is the default of such a table: `claimjobs purge`
     then drops old partitions as a whole, and does not delete their rows one by one. The table gets a column `created`,

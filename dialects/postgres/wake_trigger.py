@@ -6,7 +6,7 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.postgres.waking import CHANNEL
+from claimjobs.dialects.postgres.waking import CHANNEL, FULL
 from claimjobs.dialects.waking import WakeTrigger
 
 NAME: Final = "claimjobs_wake"
@@ -18,6 +18,9 @@ DECLARE
 BEGIN
     IF EXISTS (SELECT FROM {owners} o WHERE o.asleep IS NOT NULL AND o.claims = TG_ARGV[0])
     THEN
+        IF pg_notification_queue_usage() >= {full} THEN
+            RETURN NULL; -- a full queue would fail this transaction at its commit, whoever's it is
+        END IF;
         SELECT (count(*) + 99) / 100 + least(count(*), 1) INTO wakes
         FROM (SELECT FROM claimjobs_inserted LIMIT 10000) counted;
         PERFORM pg_notify('{channel}' || chosen.id, '')
@@ -60,7 +63,7 @@ class PostgresWakeTrigger(WakeTrigger):
     """
 
     def make(self, table: str, claims: str, owners: str) -> str:
-        body = _BODY.replace("{channel}", CHANNEL)
+        body = _BODY.replace("{channel}", CHANNEL).replace("{full}", str(FULL))
         named = {"body": body, "table": _literal(table), "claims": _literal(claims), "name": NAME}
         statement = _MAKE.replace("{owner_table}", owners)
         for name, value in named.items():

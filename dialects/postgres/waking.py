@@ -14,6 +14,12 @@ from claimjobs.dialects.waking import Waking
 
 CHANNEL: Final = "claimjobs_"
 """The channel of an owner is this, then the owner's number."""
+FULL: Final = 0.5
+"""The part of the server's queue of notifications from which nobody is woken.
+
+A full queue fails every transaction that notifies, at its commit. It fills while a session that listens has an open
+transaction (8 GB; since Postgres 17 `max_notify_queue_pages`).
+"""
 
 
 class PostgresWaking(Waking):
@@ -25,7 +31,9 @@ class PostgresWaking(Waking):
         return sa.text(f"LISTEN {CHANNEL}{owner:d}")
 
     def wake(self, owners: sa.Table, owner: sa.ColumnElement[int]) -> sa.ColumnElement[Any]:
-        return sa.func.pg_notify(sa.func.concat(CHANNEL, owner), "")
+        # The function that tells how full the queue is also removes what all have read.
+        is_free = sa.func.pg_notification_queue_usage() < FULL
+        return sa.case((is_free, sa.func.pg_notify(sa.func.concat(CHANNEL, owner), "")))
 
     @contextlib.contextmanager
     def autocommit(self, connection: sa.Connection) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from claimjobs.options import HoldKind
 from claimjobs.table.create import alter, make
 from claimjobs.table.definitions import article_table, shared_tables
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement
-from tests.backends import Backend
+from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
 from tests.conformance.orders import beside
 from tests.conformance.sleepers import PATIENT, Consumer
@@ -150,3 +151,49 @@ def test_names_are_quoted_and_partitions_work(able: Backend) -> None:
     finally:
         with able.engine.begin() as connection:
             connection.exec_driver_sql('DROP SCHEMA "Other ""schema""" CASCADE')
+
+
+@pytest.fixture
+def small_queue(own_servers: Servers) -> Iterator[Backend]:
+    """A server whose queue of notifications is full after some sixty large ones."""
+    backend = own_servers.lend("postgres")
+    small = "max_notify_queue_pages"
+    with backend.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if not connection.scalar(sa.text("SELECT count(*) FROM pg_settings WHERE name = :name"), {"name": small}):
+            pytest.skip(f"this server has no setting {small}")
+        connection.exec_driver_sql(f"ALTER SYSTEM SET {small} = 64")
+    backend.engine.dispose()
+    backend.server.restart()
+    yield backend
+    backend.close()
+
+
+def fill_queue_of_notifications(backend: Backend) -> None:
+    with backend.new_engine().connect() as connection:
+        for _ in range(1_000):
+            connection.execute(sa.text("SELECT pg_notify('strangers', repeat('x', 7900))"))
+            try:
+                connection.commit()
+            except sa.exc.OperationalError:  # too many notifications
+                return
+    pytest.fail("the queue of notifications is never full")
+
+
+@pytest.mark.parametrize("trigger", [True, False], ids=["trigger", "enqueue"])
+def test_a_full_queue_of_notifications_fails_no_insert(small_queue: Backend, trigger: bool) -> None:
+    queue = small_queue.queue()
+    if trigger:
+        alter(small_queue.engine, JOBS, [make_statement(small_queue.engine, JOBS, JOBS)])
+    with Consumer(small_queue) as consumer:
+        consumer.falls_asleep()
+        with small_queue.new_engine().connect() as stranger:
+            stranger.exec_driver_sql("LISTEN strangers")
+            stranger.commit()
+            stranger.exec_driver_sql("SELECT 1")  # and does not end: what was sent since must be kept for it
+            fill_queue_of_notifications(small_queue)
+            with small_queue.engine.begin() as connection:
+                queue.enqueue({"d": "one", "e": ""}, connection)
+            assert consumer.is_asleep()
+        with small_queue.engine.begin() as connection:
+            queue.enqueue({"d": "two", "e": ""}, connection)
+        consumer.does("one", "two")
