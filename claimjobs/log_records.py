@@ -42,6 +42,13 @@ def sendable(record: logging.LogRecord) -> dict[str, Any]:
     return {**fields_of(record), **kept, **text}
 
 
+def enable_loggers() -> None:
+    """Enable our loggers: `logging.config` disables all that exist and are not named, unless it is told otherwise."""
+    for name, logger in logging.root.manager.loggerDict.items():
+        if name.partition(".")[0] == "claimjobs" and isinstance(logger, logging.Logger):
+            logger.disabled = False
+
+
 def _plain(value: Any) -> Any:
     """A value that JSON has; as text if it has not."""
     if type(value) in (str, int, bool, type(None)) or (type(value) is float and math.isfinite(value)):

@@ -8,7 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from claimjobs.log_events import THREAD_LEFT
 
@@ -64,9 +64,39 @@ def raise_delayed() -> None:
         raise Cancelled
 
 
+_before: Final[dict[int, Any]] = {}
+"""The handler that each signal had before ours."""
+
+
+def handle(number: int, react: Callable[[int], None]) -> Any:
+    """Call `react(number)` for this signal in this process; return the former handler. Call it in the main thread.
+
+    Processes that it forks get the former handler: our reaction is about a Queue that they must not use, and a SIGTERM
+    must end the workers of a `multiprocessing.Pool`.
+    """
+    former = signal.signal(number, lambda n, _frame: react(n))
+    former = signal.SIG_DFL if former is None else former  # None: a handler that is not Python's
+    _before.setdefault(number, former)
+    return former
+
+
+def _restore(number: int, former: Any) -> None:
+    signal.signal(number, former)
+    if _before.get(number) is former:
+        del _before[number]
+
+
+def _forget_in_child() -> None:
+    while _before:
+        signal.signal(*_before.popitem())
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 def allow_cancel() -> None:
     """Let `cancel` raise `Cancelled` in the main thread of this process from now on. Call it in the main thread."""
-    signal.signal(CANCEL_SIGNAL, lambda _number, _frame: cancel_here())
+    handle(CANCEL_SIGNAL, lambda _number: cancel_here())
 
 
 def cancel() -> None:
@@ -104,12 +134,12 @@ def _end(code: int) -> None:
 @contextmanager
 def on_signals(react: Callable[[int], None], *numbers: int) -> Iterator[None]:
     """Call `react(number)` for these signals in a `with` block; restore the former handlers at its end."""
-    before = {number: signal.signal(number, lambda n, _frame: react(n)) for number in numbers}
+    before = {number: handle(number, react) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, former in before.items():
+            _restore(number, former)
 
 
 STOPPING: Final = (signal.SIGINT, signal.SIGTERM)
@@ -220,13 +250,18 @@ def stop_on_signals(*queues: SupportsStop, timeout: float | None = None) -> Iter
 
     The first signal calls `queue.stop()`, which lets the batch finish. The second ends the block wherever it is, but
     not within a transaction: jobs without an outcome are released. The code after the block runs in either case, with
-    the former signal handlers. Use it in the main thread (else ValueError).
+    the former signal handlers. Use it in the main thread (else ValueError): the loops may run in others.
 
     `timeout`: so many seconds after the first signal has the effect of a second one. REACTION seconds later
     `queue.stop(timeout)` releases what is still held: by a handler that catches everything, or in another thread.
     """
     if timeout is not None:
         check_timeout(timeout)
+    if threading.current_thread() is not threading.main_thread():
+        raise ValueError(
+            "stop_on_signals was called in a thread, and Python handles signals in the main thread only: "
+            "enter it in the main thread, and run the loops in threads within its block"
+        )
     second = _SecondSignal()
 
     def stop() -> None:

@@ -211,8 +211,9 @@ def start_processing(
     The first Ctrl-C or SIGTERM lets every consumer finish its batch. The second releases the batches and ends all
     processes. --stop-timeout does that so many seconds after the first (exit code 0): choose it 10 s shorter than the
     time after which a service manager kills, for example 20 for the 30 of Kubernetes. A released job is charged no
-    attempt. If the output cannot be written any more (`| head -1`), the run stops as by the first signal. While the
-    function is still being imported, the first one ends the command at once.
+    attempt. If the output cannot be written any more (`| head -1`), the run stops as by the first signal; the exit code
+    is 1 if that was standard error. While the function is still being imported, the first one ends the command at once.
+    A consumer that gets a SIGTERM alone finishes its batch, and is replaced.
 
     \b
     Examples:
@@ -309,11 +310,16 @@ def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextM
 
 
 def _print(summary: Summary, display_error: OSError | None, *, as_json: bool) -> None:
-    """Print the summary. A closed pipe is no error; any other failure to write is raised."""
+    """Print the summary. If standard output is a pipe that was closed, that is no error: its reader has what it wants.
+
+    Any other failure to write is raised. Progress was written there with `as_json`, otherwise on standard error.
+    """
+    reader_may_leave = as_json
     try:
         data(summary_json(summary)) if as_json else show(*summary_lines(summary))
     except OSError as error:
+        reader_may_leave = reader_may_leave or display_error is None
         display_error = display_error or error
         write_nowhere(sys.stdout)
-    if display_error is not None and not isinstance(display_error, BrokenPipeError):
+    if display_error is not None and not (reader_may_leave and isinstance(display_error, BrokenPipeError)):
         raise display_error

@@ -21,6 +21,7 @@ from claimjobs.errors import (
     DriverMissing,
     DriverUnsupported,
     PoolerUnfit,
+    PoolUnfit,
     ServerTooOld,
     ServerUnknown,
     ServerUnreachable,
@@ -228,6 +229,12 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     """
     try:
         connection = engine.connect()
+    except sa.exc.TimeoutError as error:
+        raise PoolUnfit(
+            f"no connection of the engine's pool was free in time ({' '.join(engine.pool.status().split())}): a Queue "
+            'keeps one and needs a second one now and then, with hold="transaction" one for each open batch: raise '
+            "pool_size or max_overflow of create_engine, or give the Queue an engine of its own"
+        ) from error
     except sa.exc.InvalidRequestError as error:
         if not dialect_named_by(engine).errors.is_other_product(error):
             raise

@@ -31,6 +31,20 @@ class CrossedFork(ClaimjobsError):
         )
 
 
+class PoolUnfit(ClaimjobsError):
+    """The pool of an engine has too few connections for a Queue, or gives one to two users at a time."""
+
+
+class FolderGone(ClaimjobsError):
+    """The working folder of the command was deleted."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the working folder was deleted, so no process can be started in it: choose a folder that exists, and "
+            "start again there"
+        )
+
+
 class ReferenceNotFound(ClaimjobsError):
     """No object is found at `MODULE:ATTRIBUTE`."""
 

@@ -33,7 +33,7 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.errors import CrossedFork, DoneUndecided, NotConsumer
+from claimjobs.errors import CrossedFork, DoneUndecided, NotConsumer, PoolUnfit
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
@@ -130,7 +130,16 @@ class QueueParts:
         if self._settings.liveness.session_lock:
             require_session_lock(self.engine, self.backend.dialect, self.backend.source.table)
 
+    def check_pool(self) -> None:
+        """Raise PoolUnfit if the engine gives a connection to a second user while the first one uses it."""
+        if isinstance(self.engine.pool, (sa.pool.StaticPool, sa.pool.SingletonThreadPool)):
+            raise PoolUnfit(
+                f"a {type(self.engine.pool).__name__} gives one connection to two users at a time, so two transactions "
+                "would be one: make the engine without `poolclass`, or with `poolclass=NullPool`"
+            )
+
     def _new_hold(self, backend: Backend) -> LeaseHold | TransactionHold:
+        self.check_pool()
         self.check_session_lock()
         chosen, report, control = self._settings, self._report, self._control
         settler, liveness, retry = self.settler(), chosen.liveness, chosen.retry

@@ -396,6 +396,7 @@ class Queue:
         from claimjobs.queue import explaining  # noqa: PLC0415 - a claim needs none of it
 
         self._parts.must_claim()
+        self._parts.check_pool()
         self._parts.check_session_lock()
         self._parts.settler()
         self._parts.check_selection()

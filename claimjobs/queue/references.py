@@ -7,7 +7,8 @@ import os
 import sys
 from typing import Any
 
-from claimjobs.errors import ReferenceNotFound
+from claimjobs.errors import FolderGone, ReferenceNotFound
+from claimjobs.log_records import enable_loggers
 
 
 def is_reference(text: str) -> bool:
@@ -36,7 +37,10 @@ def load(reference: str) -> Any:
 
 
 def _module(reference: str, name: str) -> Any:
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        raise FolderGone from None
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -44,3 +48,5 @@ def _module(reference: str, name: str) -> Any:
     except (Exception, SystemExit) as error:
         # A user's module may raise any error while it is imported. The message names the reference.
         raise ReferenceNotFound(reference, f"importing {name!r} failed: {type(error).__name__}: {error}") from error
+    finally:
+        enable_loggers()  # it may have configured the log

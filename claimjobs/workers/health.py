@@ -43,14 +43,14 @@ class LivePage(Page):
             yield from self._why_stuck(slot, now)
 
     def _why_stuck(self, slot: ProcessSlot, now: float) -> Iterator[str]:
-        if slot.heard_at is not None and now - slot.heard_at > REPORTS_WITHIN:
-            yield f"consumer {slot.number} has not reported for {now - slot.heard_at:.0f} s"
+        if slot.silence(now) > REPORTS_WITHIN:
+            yield f"consumer {slot.number} has not reported for {slot.silence(now):.0f} s"
         elif slot.stalled > self._max_batch_time:
             yield f"consumer {slot.number} has made no progress on its batch for {slot.stalled:.0f} s"
 
 
 class ReadyPage(Page):
-    """Whether consumers can work: they are started, the database answers, and the table fits."""
+    """Whether consumers can work: they are started, one of them reports, the database answers, and the table fits."""
 
     path = "/readyz"
 
@@ -68,6 +68,9 @@ class ReadyPage(Page):
         starting = sum(not slot.was_ready for slot in self._supervisor.consumers)
         if starting:
             yield f"{starting} consumers are starting"
+        now = time.monotonic()
+        if all(slot.silence(now) > REPORTS_WITHIN for slot in self._supervisor.consumers):
+            yield f"no consumer has reported for {REPORTS_WITHIN:g} s"
         error = self._reader.latest().error
         if error is not None:
             yield error

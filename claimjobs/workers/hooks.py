@@ -13,6 +13,7 @@ from claimjobs.callables import deferred
 from claimjobs.database.error_translation import reason
 from claimjobs.errors import BadHandler, SetupFailed
 from claimjobs.log_events import SETUP_FAILED
+from claimjobs.log_records import enable_loggers
 from claimjobs.queue.references import load
 from claimjobs.signals import Cancelled
 
@@ -59,6 +60,8 @@ def _enter(setup: Setup, name: str) -> AbstractContextManager[object]:
         cause = f"{type(error).__name__}: {reason(error)}"
         log.debug("--setup %r failed here:", name, extra={"event": SETUP_FAILED, "error": cause}, exc_info=error)
         raise SetupFailed(name, cause) from error
+    finally:
+        enable_loggers()  # it may have configured the log
     return manager
 
 

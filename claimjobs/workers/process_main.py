@@ -20,14 +20,14 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.failures import Hooks
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
-from claimjobs.errors import BadTable, ClaimjobsError, NothingDone, TableMissing
+from claimjobs.errors import BadHandler, BadTable, ClaimjobsError, NothingDone, ReferenceNotFound, TableMissing
 from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
 from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
 from claimjobs.queue.config import Shape
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
-from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, unblock_signals
+from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, unblock_signals
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
@@ -78,7 +78,7 @@ class Plan:
     """MODULE:FUNCTION of a context manager that each consumer enters before its first batch."""
     commit_every: int = 10
     observed: bool = False
-    """Whether metrics or health are served: then consumers measure their batches, and report every few seconds."""
+    """Whether metrics or health are served: then consumers measure their batches."""
     verbose: bool = False
     """Whether every failure is logged, with its traceback."""
     log_format: LogFormat = "text"
@@ -148,7 +148,6 @@ def run_consumer(plan: Plan, reports_begin: bool, open_jobs: Count, pipe: Connec
             open_jobs,
             soonest=0.0 if reports_begin else SOONEST,
             sends_began=reports_begin,
-            sends_alive=plan.observed,
         )
         if plan.observed:
             queue.measure_batches()
@@ -186,7 +185,7 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
         is_missing = isinstance(error, TableMissing)  # the supervisor logs it, once for all processes
         if not is_missing:
             _log_end(error)
-        kind = lasting(error, queue.engine)
+        kind = lasting(error, queue.engine) or _kind_of_handler(error)
         if kind is not None:
             at_once = is_missing or isinstance(error, NothingDone)
             supervisor.send(GaveUp(kind, _words(error), at_once=at_once, table_missing=is_missing))
@@ -194,10 +193,18 @@ def _working(plan: Plan, pipe: Connection) -> Iterator[tuple[Queue, SupervisorPi
         queue.close()
         queue.engine.dispose()
         supervisor.send(Progress(queue.report))
-    supervisor.send(Ended())
+    if supervisor.died:
+        code = 1  # if it lives, and only the pipe is broken, it starts another process
+    else:
+        supervisor.send(Ended(by_signal=supervisor.was_signalled))
     exit_despite_threads(code)
     if code:
         sys.exit(code)
+
+
+def _kind_of_handler(error: Exception) -> str | None:
+    """The kind of an error of the handler's module, which could be imported in the supervisor and cannot here."""
+    return type(error).__name__ if isinstance(error, (ReferenceNotFound, BadHandler)) else None
 
 
 def _log_end(error: Exception) -> None:
@@ -215,10 +222,11 @@ def _begin(pipe: Connection, queue: Queue, plan: Plan) -> SupervisorPipe:
     # Ctrl-C reaches the whole foreground group, and a service manager's SIGTERM every process of the service.
     # The supervisor decides what that means, and sends a command through the pipe.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: queue.stop())
+    supervisor = SupervisorPipe(pipe, queue)
+    handle(signal.SIGTERM, lambda _: supervisor.stop_by_signal())
     unblock_signals()
     allow_cancel()
-    supervisor = SupervisorPipe(pipe, queue)
+    supervisor.listen()
     logging.basicConfig(level=logging.INFO, handlers=[LogToSupervisor(supervisor, plan.log_format)], force=True)
     log_details(plan.verbose)
     return supervisor

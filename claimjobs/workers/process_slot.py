@@ -61,6 +61,8 @@ class ProcessSlot:
         self.restarts = 0
         self.ended_normally = False
         """Whether the last process sent `Ended`. A process that a handler ends sends none, whatever its exit code."""
+        self.ended_unasked = False
+        """Whether it ended because of a signal of its own, before this supervisor told it to stop."""
         self.busy = False
         """Whether the process holds a batch, if it reports that."""
         self.active = -math.inf
@@ -139,8 +141,13 @@ class ProcessSlot:
 
     def kill(self) -> None:
         """End the process at once."""
+        self.heard_at = None
         if self.process is not None:
             self.process.kill()
+
+    def silence(self, now: float) -> float:
+        """Seconds since the process last reported. 0: it is starting or ending, or there is none."""
+        return 0.0 if self.heard_at is None else now - self.heard_at
 
     # --- messages --------------------------------------------------------------------------------------
 
@@ -166,7 +173,7 @@ class ProcessSlot:
         elif isinstance(message, Began):
             self.busy = True
         elif isinstance(message, Ended):
-            self.ended_normally = True
+            self.ended_normally, self.ended_unasked = True, message.by_signal and not self.ending
         elif isinstance(message, Progress):
             self.busy, self.active = False, time.monotonic()
             self._now = message.report

@@ -20,7 +20,7 @@ ALIVE_EVERY: Final = 2.0
 
 
 class Reporter(BatchObserver):
-    """Sends `Progress` after batches, and on request `Alive` meanwhile: a process whose threads are stuck sends none.
+    """Sends `Progress` after batches, and `Alive` meanwhile: a process whose threads cannot run sends none.
 
     The report of a batch is sent at once, or SOONEST seconds after the report before, together with those of the
     batches until then. A context manager: at the end of its block nothing is left to be sent.
@@ -34,7 +34,6 @@ class Reporter(BatchObserver):
         *,
         soonest: float = SOONEST,
         sends_began: bool = False,
-        sends_alive: bool = False,
     ) -> None:
         """`open_jobs` has the number of jobs that the handler works on: the supervisor reads it if this process dies.
 
@@ -44,7 +43,6 @@ class Reporter(BatchObserver):
         self._queue = queue
         self._supervisor = supervisor
         self._soonest = soonest
-        self._alive_every = ALIVE_EVERY if sends_alive else None
         self._unsent = threading.Event()
         self._next = 0.0
         self._jobs = 0
@@ -99,7 +97,7 @@ class Reporter(BatchObserver):
 
     def _run(self) -> None:
         while True:
-            if self._unsent.wait(self._alive_every):
+            if self._unsent.wait(ALIVE_EVERY):
                 threading.Event().wait(self._soonest)
                 self._send_unsent()
             else:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.errors import ClaimjobsError
+from claimjobs.errors import ClaimjobsError, FolderGone
 from claimjobs.findings import Finding
 from claimjobs.log_events import FINDING
 from claimjobs.queue.queue import Queue
@@ -18,6 +19,14 @@ UNTOLD: Final = ("lease", "replica")
 """A run begins by reclaiming the jobs of owners that have ended, and by a read of the replica, with its own message."""
 
 log = logging.getLogger("claimjobs.start_checks")
+
+
+def require_folder() -> None:
+    """Raise FolderGone if the working folder was deleted: a process that is spawned begins there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise FolderGone from None
 
 
 def log_findings(queue: Queue) -> None:

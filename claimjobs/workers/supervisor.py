@@ -15,8 +15,17 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.admin.stats import Retries
-from claimjobs.errors import ClaimjobsError
-from claimjobs.log_events import OUTPUT_FAILED, PROCESS_REFUSED, RUN_GAVE_UP, RUN_IDLE, RUN_LATE, RUN_PHASE, RUN_STARTED
+from claimjobs.errors import ClaimjobsError, FolderGone
+from claimjobs.log_events import (
+    OUTPUT_FAILED,
+    PROCESS_REFUSED,
+    PROCESS_SILENT,
+    RUN_GAVE_UP,
+    RUN_IDLE,
+    RUN_LATE,
+    RUN_PHASE,
+    RUN_STARTED,
+)
 from claimjobs.report import Report
 from claimjobs.signals import REACTION
 from claimjobs.workers.backlog_counter import BacklogCounter
@@ -26,7 +35,7 @@ from claimjobs.workers.process_slot import STRIKES, ProcessSlot, Rate, how_ended
 from claimjobs.workers.progress import Snapshot, Summary
 from claimjobs.workers.reclaim_thread import ReclaimThread
 from claimjobs.workers.run import Run
-from claimjobs.workers.start_checks import log_findings
+from claimjobs.workers.start_checks import log_findings, require_folder
 from claimjobs.workers.supervisor_pipe import LAST_GRACE, PHASES, Command, GaveUp, LogRecord, Message, Progress
 
 TICK: Final = 0.1
@@ -108,6 +117,7 @@ class Supervisor:
     def check(self) -> None:
         """Check the plan and count the jobs. Raises ClaimjobsError."""
         try:
+            require_folder()
             self._plan.check(self._run.generators)
             self._queue.use_hooks(self._plan.load_hooks())
             self._before = self._queue.stats().left
@@ -134,15 +144,37 @@ class Supervisor:
     # --- one tick --------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        self.ticked_at = time.monotonic()
+        self._note_time()
         self._start_due()
         for message in self._receive():
             self._note(message)
+        self._kill_silent()
         self._reap()
         self._notice_readiness()
         self._decide()
         self._send_requested()
         self._update_display()
+
+    def _note_time(self) -> None:
+        now, before = time.monotonic(), self.ticked_at
+        self.ticked_at = now
+        if before is not None and now - before > self._plan.liveness.lease:  # this process itself could not run
+            for child in self._consumers:
+                child.heard_at = None if child.heard_at is None else now
+
+    def _kill_silent(self) -> None:
+        """Kill consumers that cannot run their threads: a handler holds Python's lock, or the process is stopped.
+
+        Others have their jobs after a lease, and would meet the same handler, one after the other.
+        """
+        liveness = self._plan.liveness
+        for child in self._consumers:
+            silence = child.silence(time.monotonic())
+            if silence > liveness.lease + liveness.max_batch_time and child.process is not None:
+                fields = {"event": PROCESS_SILENT, "consumer": child.number, "seconds": round(silence, 1)}
+                words = "process %s has not reported for %.0f s, so its handler hangs and runs no thread: it is killed"
+                log.error(words, child.process.pid, silence, extra=fields)
+                child.kill()
 
     @property
     def consumers(self) -> list[ProcessSlot]:
@@ -169,6 +201,9 @@ class Supervisor:
         """Start a process of this slot. If the system refuses it, it is tried again later, with longer pauses."""
         try:
             child.start()
+        except FileNotFoundError:
+            self._give_up(child, GaveUp("folder", str(FolderGone()), at_once=False))
+            return False
         except OSError as error:
             child.was_ready = True  # the run's clock does not wait for it
             if child in self._consumers:  # without it the queue may be drained by now
@@ -206,7 +241,7 @@ class Supervisor:
         pid = child.process.pid if child.process is not None else None
         code = child.reap()
         owner, child.owner_id = child.owner_id, None
-        if code == 0 and child.ended_normally:
+        if code == 0 and child.ended_normally and not child.ended_unasked:
             child.finished = True
             return
         if owner is not None:
@@ -224,8 +259,9 @@ class Supervisor:
             self._give_up(child, GaveUp("exit", words))
         else:
             pause = child.replace_later()
+            how = "because of a SIGTERM of its own" if child.ended_unasked else how_ended(code)
             words = "process %s ended %s; replaced in %.1f s"
-            log.warning(words, pid, how_ended(code), pause, extra=child.end_fields(code))
+            log.warning(words, pid, how, pause, extra=child.end_fields(code))
 
     def _ends_again(self, child: ProcessSlot, code: int) -> bool:
         """Whether STRIKES processes ended themselves with one exit code, and no batch in between.

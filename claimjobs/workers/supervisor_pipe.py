@@ -68,10 +68,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Alive:
-    """What a consumer has done, sent every few seconds, also while it is idle or works on a batch.
-
-    Sent only if somebody may ask: with `--metrics-port` or `--health-port`.
-    """
+    """What a consumer has done, sent every few seconds, also while it is idle or works on a batch."""
 
     report: Report
     stalled: float
@@ -94,6 +91,9 @@ class GaveUp:
 @dataclass(frozen=True)
 class Ended:
     """The last message of a process that came to its end. A process that its handler ends sends none."""
+
+    by_signal: bool
+    """Whether the process itself got a SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -122,14 +122,24 @@ class SupervisorPipe:
         self._sending = threading.Lock()
         self._may_cancel = False
         self.died = False
-        """Whether the supervisor has died."""
+        """Whether the supervisor has died, or its pipe cannot be read."""
+        self.was_signalled = False
+        """Whether this process got a SIGTERM."""
         self._commands = {
             "stop": self._stop,
             "drain": worker.drain,
             "drain retries": self._drain_retries,
             "cancel": self._cancel,
         }
+
+    def listen(self) -> None:
+        """Receive commands from now on."""
         threading.Thread(target=self._listen, name="supervisor pipe", daemon=True).start()
+
+    def stop_by_signal(self) -> None:
+        """Finish the open batch and end: this process got a SIGTERM. If its supervisor got none, it is replaced."""
+        self.was_signalled = True
+        self._worker.stop()
 
     def send(self, message: Message) -> None:
         """Send a message. Errors are ignored: where the supervisor is gone `_listen` ends this process."""
@@ -165,14 +175,16 @@ class SupervisorPipe:
         try:
             while True:
                 self._commands[self._pipe.recv()]()
-        except (EOFError, OSError):
-            self._orphaned()
+        except EOFError:
+            self._orphaned("the supervisor has died")
+        except OSError as error:
+            self._orphaned(f"the commands of the supervisor cannot be read ({error})")
 
-    def _orphaned(self) -> None:
+    def _orphaned(self, why: str) -> None:
         self.died = True
         self._worker.stop(GRACE + LAST_GRACE)
-        words = "the supervisor has died: process %d ends, and finishes its open batch within %g s, or releases it"
-        log.warning(words, os.getpid(), GRACE, extra={"event": SUPERVISOR_DIED, "seconds": GRACE})
+        words = "%s: process %d ends, and finishes its open batch within %g s, or releases it"
+        log.warning(words, why, os.getpid(), GRACE, extra={"event": SUPERVISOR_DIED, "seconds": GRACE})
         threading.Event().wait(GRACE)
         self._cancel()
 

@@ -6,8 +6,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.errors import ServerUnreachable
-from claimjobs.options import Liveness
+from claimjobs.errors import PoolUnfit, ServerUnreachable
+from claimjobs.options import HoldKind, Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
 from tests.conformance.connections import at_the_end_of, joined, told
@@ -220,3 +220,30 @@ def test_after_stop_a_settle_is_tried_again_for_a_lease_only(backend: Backend) -
         batch.settle()
     assert not batch.settled
     backend.may_leave_owners = True
+
+
+# --- pools that do not fit ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pool", [sa.pool.StaticPool, sa.pool.SingletonThreadPool])
+def test_a_pool_that_gives_one_connection_to_two_users_is_refused(anywhere: Backend, pool: type[sa.pool.Pool]) -> None:
+    """Two batches would be one transaction, and a heartbeat part of it."""
+    engine = sa.create_engine(anywhere.url, poolclass=pool)
+    anywhere._engines.append(engine)
+    for hold in ("transaction", "lease"):
+        queue = anywhere.queue(bind=engine, hold=hold)
+        queue.enqueue(jobs(1))
+        for claim in (queue.claim, queue.check):
+            with pytest.raises(PoolUnfit, match=f"a {pool.__name__} gives one connection to two users"):
+                claim()
+
+
+@pytest.mark.parametrize("hold", ["transaction", "lease"])
+def test_a_pool_that_is_too_small_is_named(anywhere: Backend, hold: HoldKind) -> None:
+    engine = anywhere.new_engine(pool_size=1, max_overflow=0, pool_timeout=0.1)
+    queue = anywhere.queue(bind=engine, hold=hold)
+    queue.enqueue(jobs(2))
+    with queue.claim(1) as batch:
+        with pytest.raises(PoolUnfit, match=r"Pool size: 1 .* raise pool_size or max_overflow"):
+            queue.stats()
+        batch.done()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -92,6 +93,26 @@ class Told:
     def stop(self, timeout: float | None = None) -> None:
         assert timeout is None
         self.stopped += 1
+
+
+def test_in_a_thread_it_says_where_it_belongs() -> None:
+    with ThreadPoolExecutor(1) as threads:
+        entered = threads.submit(lambda: stop_on_signals(Told()).__enter__())
+        with pytest.raises(ValueError, match="enter it in the main thread, and run the loops in threads"):
+            entered.result()
+
+
+@pytest.mark.parametrize("leave", [True, False])
+def test_a_forked_process_has_the_signal_handlers_from_before(leave: bool) -> None:
+    """It must not stop a Queue that is its parent's; and whoever ends it by SIGTERM must not wait for ever."""
+    with stop_on_signals(Told()):
+        if leave:
+            with stop_on_signals(Told()):
+                pass
+        child = os.fork()
+        if not child:
+            os._exit(0 if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_all_queues_are_stopped_and_other_errors_go_on_their_way() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import multiprocessing
 import os
 import sys
 import threading
@@ -144,6 +145,20 @@ def hold_the_interpreter(batch: Batch) -> None:
     """Begin, and let no other Python code of this process run: a call of C that keeps the interpreter's lock."""
     _note("begun", *batch.jobs)
     ctypes.PyDLL(None).sleep(600)
+
+
+def hold_the_interpreter_for_bad(batch: Batch) -> None:
+    """As `hold_the_interpreter` if a job is `d = 'bad'`; otherwise do all."""
+    if any(job.d == "bad" for job in batch.jobs):
+        hold_the_interpreter(batch)
+    note_batch(batch)
+
+
+def fork_workers(job: Job) -> None:
+    """Work with forked processes, which a SIGTERM must end."""
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        assert pool.map(abs, [-1, -2]) == [1, 2]
+    _note("done", job)
 
 
 def hold_on_as_an_orphan(batch: Batch) -> None:

@@ -82,6 +82,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "BatchNotSettled": (),
     "NotInBatch": (7,),
     "CrossedFork": (),
+    "FolderGone": (),
+    "PoolUnfit": ("one connection for two users",),
     "NothingDecided": ("shop:send",),
     "ExtraMissing": ("metrics", "prometheus_client"),
     "PortUnusable": ("127.0.0.1", 80, "Permission denied"),
