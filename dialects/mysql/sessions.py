@@ -180,7 +180,12 @@ class MariaDBSessions(MySQLSessions):
     # It has MySQL's name since 11.1, and keeps its own beside that.
     read_only_transactions = "tx_read_only"
 
-    limits = ("wait_timeout", "idle_transaction_timeout", "idle_write_transaction_timeout")
+    limits = (
+        "wait_timeout",
+        "idle_transaction_timeout",
+        "idle_write_transaction_timeout",
+        "idle_readonly_transaction_timeout",  # also of one that has only locked rows
+    )
 
     def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
         status = "SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_cluster_size', 'wsrep_local_index')"

@@ -33,7 +33,7 @@ def test_hooks_are_called_for_each_failed_job_also_after_a_death(database: Backe
         code, _, err = command.end()
     assert code == exits.OK
     assert set(noted(database, "failed")) == {1, 2, 3, 4, 5}
-    assert "ERROR: on_retry failed for job 4: RuntimeError: the hook fails, too: bad payload\nTraceback" in err
+    assert "ERROR: on_retry failed for job 4: RuntimeError: the hook fails, too: bad payload\n    Traceback" in err
     assert "ERROR: job 5 is dead: it failed: owner " in err
     assert statuses(database) == ["dead", "dead", "dead", "unclaimed", "dead"]
 
@@ -92,4 +92,4 @@ def test_a_setup_that_fails_at_the_end_is_logged_and_the_run_ends_well(anywhere:
     with started(anywhere, tmp_path, *options) as command:
         code, _, err = command.end()
     assert (code, statuses(anywhere)) == (exits.OK, [])
-    assert "failed at the end of its process: ConnectionError: cannot be closed\nTraceback" in err
+    assert "failed at the end of its process: ConnectionError: cannot be closed\n    Traceback" in err
