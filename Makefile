@@ -18,7 +18,7 @@ OPERATION_ARGS ?=
 CLUSTER_ARGS ?=
 BENCH_ARGS ?=
 PEERS_ARGS ?=
-MUTANTS_ARGS ?= --sample 60 --reach .mutants
+MUTANTS_ARGS ?= --sample 120 --reach .mutants
 DB ?=
 ORDINARY_USER ?= nobody
 LIBRARY := tests/unit tests/conformance tests/cli
@@ -118,7 +118,7 @@ fuzz: $(READY) ## generated URLs, predicates, numbers, JSON, CSV and maps at eve
 model: $(READY) ## the model of the protocol, all that can happen to it: searched by spin
 	$(BIN)/python -m tests.protocol.model
 
-mutants: $(READY) ## lines of the protocol are changed, and the tests must notice: 60 of them, by lot; some 20 minutes (MUTANTS_ARGS=...)
+mutants: $(READY) ## lines of the protocol are changed, and `make test` must notice: 120 of them, by lot; an hour (MUTANTS_ARGS=...)
 	@$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
 
 servers: $(READY) ## which database servers the tests use

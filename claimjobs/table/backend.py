@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import TablesInUse, reason
+from claimjobs.database.inspector import inspected_once, inspector_of
 from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Dialect
 from claimjobs.errors import (
@@ -104,7 +105,7 @@ def inspect_table(
     """
     found = dialect_for(engine)
     given = columns or map_of(table)
-    with connected(engine) as connection:
+    with connected(engine) as connection, inspected_once(connection):
         described = resolve(connection, table, given)
         acceptance.check_no_own(described)
         acceptance.check_table(connection, found, described)
@@ -196,7 +197,7 @@ def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *,
 def _must_have_no_side_car(connection: sa.Connection, roles: ColumnRoles, missing: ColumnMissing) -> None:
     """Raises SideCarThere: the next step is not to alter a table that has a side-car."""
     claims = sa.Table(SideCar().name_for(roles.table.name), sa.MetaData(), schema=roles.table.schema)
-    is_there = sa.inspect(connection).has_table(claims.name, schema=claims.schema)
+    is_there = inspector_of(connection).has_table(claims.name, schema=claims.schema)
     if is_there and is_made_by_us(connection, claims):
         raise SideCarThere(roles.name, missing.column, claims.fullname) from missing
 
@@ -247,7 +248,7 @@ def _sees_batches(connection: sa.Connection, dialect: Dialect, schema: str) -> b
     """Whether there is a table of batches, as far as this user may know."""
     try:
         with savepoint(connection):
-            return sa.inspect(connection).has_table(BATCHES_TABLE, schema=schema)
+            return inspector_of(connection).has_table(BATCHES_TABLE, schema=schema)
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise

@@ -9,6 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
@@ -83,31 +84,29 @@ def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
 def comment_in_database(connection: sa.Connection, table: sa.Table) -> str:
     """The table's comment in the database; empty: it has none."""
     with _readable(connection, table):
-        return sa.inspect(connection).get_table_comment(table.name, schema=table.schema)["text"] or ""
+        return inspector_of(connection).get_table_comment(table.name, schema=table.schema)["text"] or ""
 
 
 def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table:
     _columns(connection, name)
     schema, _, bare = name.rpartition(".")
+    inspector: Any = inspector_of(connection)
+    table: sa.Table = sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=inspector, resolve_fks=False)
     instants = {columns.names[role]: kind for role, kind in INSTANTS.items() if role in columns.names}
-
-    def as_instant(inspector: Any, table: sa.Table, column: Any) -> None:
-        """Make columns of instants return aware datetimes, also for a type without a time zone."""
-        if not isinstance(column["type"], sa.DateTime):
-            return
-        if column["name"] in instants:
-            column["type"] = instants[column["name"]]()
-        elif column["name"] == CREATED and unit_of(inspector.get_table_comment(table.name, table.schema)["text"]):
-            column["type"] = Instant()
-
-    known = [("column_reflect", as_instant)]
-    return sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=connection, listeners=known)
+    for column in table.columns:
+        # Columns of instants return aware datetimes, also for a type without a time zone.
+        if isinstance(column.type, sa.DateTime):
+            if column.name in instants:
+                column.type = instants[column.name]()
+            elif column.name == CREATED and unit_of(table.comment):
+                column.type = Instant()
+    return table
 
 
 def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
     """The columns that a table has in the database, by their names, as SQLAlchemy reflects them."""
     with _readable(connection, table):
-        found = sa.inspect(connection).get_columns(table.name, schema=table.schema)
+        found = inspector_of(connection).get_columns(table.name, schema=table.schema)
     return {column["name"]: column for column in found}
 
 

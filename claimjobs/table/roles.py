@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.errors import (
     ColumnMissing,
@@ -250,7 +251,7 @@ def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = F
     `unique`: it must be a unique index over the key.
     """
     names = {column.name for column in roles.key}
-    table, inspector = roles.table, sa.inspect(connection)
+    table, inspector = roles.table, inspector_of(connection)
     primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
     if set(primary[: None if unique else len(names)]) == names:
         return None

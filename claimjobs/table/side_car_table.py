@@ -8,6 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
+from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import Dialect
 from claimjobs.options import SideCar
 from claimjobs.table import acceptance
@@ -62,7 +63,7 @@ def _same(type_: Any, collation: str | None) -> Any:
 def _collations(connection: sa.Connection, table: sa.Table) -> dict[str, str]:
     """The collation of each text column. Reflection returns it only if it is not the table's default."""
     columns = sa.table("columns", *map(sa.column, ("table_schema", "table_name")), schema="information_schema")
-    schema = table.schema or sa.inspect(connection).default_schema_name
+    schema = table.schema or inspector_of(connection).default_schema_name
     collations: Any = sa.select(sa.column("column_name").label("name"), sa.column("collation_name").label("collation"))
     rows = connection.execute(
         collations.select_from(columns).where(columns.c.table_schema == schema, columns.c.table_name == table.name)

@@ -17,15 +17,15 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "table/acceptance batch/settle_and_claim lease/lease_hold "
         "queue/claimer queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
         "statements/claim statements/column_encoding",
-        "unit/test_overfetch test_claim test_contention test_turn test_cursor test_cut_claims test_transaction "
-        "test_transaction_lost test_key_only test_pickup test_columns test_locks test_liveness test_declared_dead "
-        "test_reclaim test_unreadable test_fit test_tables",
+        "unit/test_overfetch test_kinds test_claim test_contention test_turn test_cursor test_cut_claims "
+        "test_transaction test_transaction_lost test_key_only test_pickup test_columns test_locks test_liveness "
+        "test_declared_dead test_reclaim test_unreadable test_fit test_tables",
     ),
     "settle": (
         "batch/settle batch/batch batch/refusals batch/still_due options statements/settle",
-        "unit/test_batch unit/test_retry test_settle test_retry test_batch test_on_done test_owners test_transaction "
-        "test_transaction_lost test_key_only test_dead test_bulk test_bulk_bad_rows test_bulk_copies test_turn "
-        "test_side_car test_side_car_transaction test_refusals test_leave",
+        "unit/test_batch unit/test_retry test_kinds test_settle test_retry test_batch test_on_done test_owners "
+        "test_transaction test_transaction_lost test_key_only test_dead test_bulk test_bulk_bad_rows test_bulk_copies "
+        "test_turn test_side_car test_side_car_transaction test_refusals test_leave",
     ),
     "holds": (
         "lease/lease_hold batch/transaction_hold database/connection database/attempts database/fair_lock",
@@ -40,8 +40,8 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     ),
     "reclaim": (
         "lease/reaper workers/reclaim_thread",
-        "test_owners test_outage test_two_databases test_liveness test_declared_dead test_reclaim cli/test_reclaim "
-        "test_dead",
+        "test_kinds test_owners test_outage test_two_databases test_liveness test_declared_dead test_reclaim "
+        "cli/test_reclaim test_dead",
     ),
     "wake": (
         "enqueue/notifier lease/sleeper lease/idle_checks queue/batch_loop queue/idle_backoff statements/idle",

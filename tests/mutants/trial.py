@@ -35,6 +35,8 @@ LEAST: Final = 15
 """Seconds that every test may take at least: the machine may be busy."""
 MOST: Final = 60
 """Seconds for the tests of one step. Those that it cuts say nothing."""
+FAST: Final = ("--suite", "test")
+"""What `make test` runs must notice a change: nobody runs more after each one."""
 WORKERS: Final = "2"
 ALL_TESTS: Final = 900
 
@@ -51,7 +53,7 @@ class Laboratory:
         """See which lines each test reaches, and write that into a folder; the first test that fails, or None."""
         folder.mkdir(parents=True, exist_ok=True)
         words = ("-p", "tests.mutants.reach", "-n", WORKERS, "--dist", "worksteal", "--timeout", str(MOST))
-        chosen = ("-k", f"not mariadb and {LEFT_ALONE}")
+        chosen = (*FAST, "-k", f"not mariadb and {LEFT_ALONE}")
         return self._first_failure([*words, *chosen, *tests], ALL_TESTS, **{FOLDER: str(folder)})
 
     def noticed_by(self, mutant: Mutant, reaching: Timed, tests: Sequence[str], *, far: bool = False) -> str | None:
@@ -75,7 +77,7 @@ class Laboratory:
         return self._first_failure(["-n", WORKERS, *tests], ALL_TESTS) if tests else None
 
     def _noticed_by_files(self, tests: Sequence[str]) -> str | None:
-        return self._first_failure(["-n", WORKERS, "-k", f"not mariadb and {LEFT_ALONE}", *tests], MOST)
+        return self._first_failure(["-n", WORKERS, *FAST, "-k", f"not mariadb and {LEFT_ALONE}", *tests], MOST)
 
     def _noticed(self, reaching: Timed, far: bool) -> str | None:
         there = [one for one in reaching if "[mysql" not in one[0]]
@@ -145,5 +147,5 @@ def laboratory() -> Iterator[Laboratory]:
     """A copy of the tree and its servers, for a `with` block."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cj-mutants-", ignore_cleanup_errors=True))
-        started = {backend: stack.enter_context(servers.start(backend)).url for backend in BACKENDS}
+        started = {backend: stack.enter_context(servers.start(backend, durable=False)).url for backend in BACKENDS}
         yield Laboratory(Path(folder), {f"CLAIMJOBS_TEST_{name.upper()}_URL": url for name, url in started.items()})
