@@ -22,10 +22,11 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_declared_dead test_reclaim test_unreadable test_fit test_tables",
     ),
     "settle": (
-        "batch/settle batch/batch batch/refusals batch/still_due options statements/settle",
+        "batch/settle batch/batch batch/refusals batch/stuck_jobs batch/still_due options statements/settle",
         "unit/test_batch unit/test_retry test_kinds test_settle test_retry test_batch test_on_done test_owners "
         "test_transaction test_transaction_lost test_key_only test_dead test_bulk test_bulk_bad_rows test_bulk_copies "
-        "test_turn test_side_car test_side_car_transaction test_refusals test_leave",
+        "test_turn test_side_car test_side_car_transaction test_refusals test_refusal_codes "
+        "test_refused_texts test_refused_retries test_strange_errors test_leave",
     ),
     "holds": (
         "lease/lease_hold batch/transaction_hold database/connection database/attempts database/fair_lock",
