@@ -90,8 +90,6 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
     selection = Selection(roles.due(now), roles.default_order, batches=ours)
     target = settle.SettleGuard(roles, dialect, roles.guard)
     return {
-        "begin": batches.begin(ours, batches.PER_BATCH),
-        "others": batches.owners_by_row(ours, owner_table()),
         **_locks(roles, dialect, selection),
         **{f"{name} after": statement for name, statement in _searches(roles, dialect, selection).items()},
         "record": batches.record(ours, owner_table()),
@@ -142,7 +140,7 @@ def _clean_up(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
 
 def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
     ours = owner_table()
-    row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease")}
+    row: dict[str, Any] = {name: sa.bindparam(name) for name in ("host", "pid", "claims", "lease", "kind", "sees")}
     names = ("settings", "isolation", "dates", "zone")
     settings = dict(zip(names, map(sa.text, dialect.sessions.settings(Liveness().lock_timeout)), strict=False))
     return {
@@ -153,7 +151,6 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),
         "paused": pause.read(queues_table(), roles.name),
-        "others": batches.owners_by_batch(batches_table(), roles.name),
         "beat": owners.beat(ours),
         **({} if dialect.sessions.forget_plans is None else {"plans": dialect.sessions.forget_plans}),
         **_asleep(ours, roles, dialect),

@@ -133,11 +133,6 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "An owner registers: is the queue paused",
         "It is sent with each heartbeat, too, and when a sleeping owner wakes.",
     ),
-    "others": (
-        "An owner registers: do others record their claims in another way",
-        "Owners with claims per batch have a row in `claimjobs_batches`. One of the two kinds would not see the claims "
-        "of the other. It is sent after the commit, so that of two owners that register at once one sees the other.",
-    ),
     "beat": (
         "An owner writes a heartbeat",
         "It is sent every fifth of the lease. It reaches no row when the owner was declared dead; the owner "
@@ -245,14 +240,6 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     "purge": (
         "Purge: delete them",
         "It asks again for status and age, and deletes one page in one transaction.",
-    ),
-    "batch begin": (
-        "Claims per batch: an owner registers",
-        "Besides its row among the owners it inserts a batch with the number 0, which has no jobs.",
-    ),
-    "batch others": (
-        "Claims per batch: do other owners record their claims in the rows",
-        "These are the owners of the table that have no such batch.",
     ),
     "batch take": (
         "Claims per batch: find candidates and lock those that are free",

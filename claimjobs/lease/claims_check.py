@@ -1,45 +1,52 @@
-"""ClaimsCheck: all consumers of a table must record their claims in one way, or they would not see each other's."""
+"""ClaimsCheck: all consumers of a table must see each other's claims."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from claimjobs.database.savepoint import savepoint
-from claimjobs.errors import ClaimsDiffer
-from claimjobs.statements import batches as statements
+from claimjobs.errors import ClaimsDiffer, MapsDiffer
+from claimjobs.lease.registry import OwnerState, read_owners
 from claimjobs.table.backend import Backend
-from claimjobs.table.definitions import BATCHES_TABLE
+from claimjobs.table.claim_records import NOTHING, ClaimRecords
+from claimjobs.table.definitions import OWNER_TABLE
 
 
 class ClaimsCheck:
-    """Looks for owners of the queue whose claims this program would not see."""
+    """Looks for owners of the queue whose claims this program would not see, or that would not see its own."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
+        self._ours = ClaimRecords.of(backend)
 
     def run(self, connection: sa.Connection) -> None:
         """Raises ClaimsDiffer."""
-        backend, batches = self._backend, self._backend.roles.batches
-        if batches is None and backend.source.batches is not None:
-            return  # an open transaction, whose claims look at a side-car and at open batches
-        if batches is None:
-            ours, others = "rows" if backend.by_lease else "transaction", owners_by_batch(connection, backend)
-        else:
-            ours, others = "batches", connection.scalar(statements.owners_by_row(batches, backend.owners))
-        if others:
-            raise ClaimsDiffer(backend.source.name, ours, others, side_car=backend.user_table is not None)
+        others = [seen for seen in self._owners(connection) if not self._ours.agree_with(seen.records)]
+        if not others:
+            return
+        name, beside = self._backend.source.name, self._backend.user_table is not None
+        theirs = others[0].records
+        if _is_per_batch(theirs) == _is_per_batch(self._ours):
+            raise MapsDiffer(name, self._ours.sees[0], theirs.sees[0], len(others))
+        ours = "transaction" if self._ours.kind == NOTHING else str(self._ours.kind)
+        raise ClaimsDiffer(name, ours, len(others), side_car=beside)
+
+    def _owners(self, connection: sa.Connection) -> Sequence[OwnerState]:
+        """All owners of the queue. A transaction as a hold needs no table of owners, and no right to read it."""
+        backend = self._backend
+        if backend.by_lease:
+            return read_owners(connection, backend)
+        try:
+            with savepoint(connection):
+                is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=backend.schema)
+                return read_owners(connection, backend) if is_there else ()
+        except sa.exc.DBAPIError as error:
+            if not backend.dialect.errors.refuses_account(error):
+                raise
+            return ()
 
 
-def owners_by_batch(connection: sa.Connection, backend: Backend) -> int:
-    """How many owners record their claims per batch. 0 without the table of batches, which an earlier version did not
-    make; and for a user who may not read it, whose rights were granted by an earlier version.
-    """
-    try:
-        with savepoint(connection):
-            if not sa.inspect(connection).has_table(BATCHES_TABLE, schema=backend.schema):
-                return 0
-            return int(connection.scalar(statements.owners_by_batch(backend.batches, backend.roles.claims)) or 0)
-    except sa.exc.DBAPIError as error:
-        if not backend.dialect.errors.refuses_account(error):
-            raise
-        return 0
+def _is_per_batch(records: ClaimRecords) -> bool:
+    return records.sees[0].startswith('{"batches"')

@@ -17,6 +17,7 @@ from claimjobs.options import Liveness
 from claimjobs.statements import batches, idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
+from claimjobs.table.claim_records import ClaimRecords
 from claimjobs.table.primaries import check_primaries
 
 END_OF_SESSION: Final = 2.0
@@ -51,7 +52,7 @@ class Owner:
         self._table = table = backend.owners
         self._process = here = statements.this_process()
         process = {"host": here["claimjobs_host"], "pid": here["claimjobs_pid"]}
-        self._row = {**process, "claims": backend.roles.claims, "lease": liveness.lease}
+        self._row = {**process, "claims": backend.roles.claims, "lease": liveness.lease, **ClaimRecords.of(backend).row}
         self._beat = statements.beat(table)
         self._mark_asleep = idle.mark_asleep(table)
         self.id = 0
@@ -63,7 +64,6 @@ class Owner:
         """The sessions in which it tried to take its lock."""
         self._has_left = False
         self._batches = backend.source.batches
-        self._begins_with = batches.UNRECORDED if backend.roles.batches is None else batches.PER_BATCH
         connector.owner = self
         try:
             connector.transaction(lambda connection: None)
@@ -128,8 +128,6 @@ class Owner:
     def _insert(self, connection: sa.Connection) -> None:
         inserted = connection.execute(statements.register(self._table), self._row)
         self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
-        if self._batches is not None:
-            connection.execute(batches.begin(self._batches, self._begins_with), {"claimjobs_me": self.id})
 
     def _lock_session(self, connection: sa.Connection) -> None:
         """Take the session lock, and write by which session, and the start of its server; NULL where only the lease

@@ -36,6 +36,7 @@ from claimjobs.statements import owners as statements
 from claimjobs.statements.settle import SettleGuard, release
 from claimjobs.statements.side_car import SideCarJoin, left_behind
 from claimjobs.table.backend import Backend
+from claimjobs.table.claim_records import ClaimRecords
 
 AT_ONCE: Final = 1_000
 """Jobs without an owner that one transaction releases."""
@@ -65,6 +66,7 @@ class Reaper:
             self._left_behind = left_behind(pair, roles.batches)
             self._held = self._left_behind.with_only_columns(*pair.source.key)
         self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
+        self._records = ClaimRecords.of(replace(backend, by_lease=True, records_claims=True))
         self._watch = Watch()
         self._watched_through = connector.lost
         self._reported: set[int] = set()
@@ -89,11 +91,15 @@ class Reaper:
     def _dead(self, connection: sa.Connection) -> list[OwnerState]:
         # After a crash or a failover all sessions have ended: then a free lock is no sign of death for some seconds.
         calm = self._connector.is_calm
-        owners = read_owners(connection, self._backend)
+        owners = [seen for seen in read_owners(connection, self._backend) if self._sees_all(seen.records)]
         silences = self._silences(owners)
         for seen in left_by_failover(owners, connection, self._backend, silences):
             connection.execute(self._expect, {"claimjobs_me": seen.id, "claimjobs_beat": seen.beat})
         return dead_among(owners, connection, self._backend, locks_tell=calm, silences=silences)
+
+    def _sees_all(self, records: ClaimRecords) -> bool:
+        """Whether all that a dead owner with such records has left is seen here. Others reclaim what is not."""
+        return {*records.left} <= {*self._records.sees} and (records.kind is not None or self._backend.records_claims)
 
     def _silences(self, owners: Sequence[OwnerState]) -> dict[int, float]:
         if self._watched_through != self._connector.lost:
@@ -181,8 +187,7 @@ class Reaper:
         Tried again for END_OF_SESSION seconds while its own session has its row or its jobs locked.
         """
         jobs, deadline = 0, time.monotonic() + END_OF_SESSION
-        claims_of, name = statements.claims_of(self._backend.owners), self._backend.roles.claims
-        while self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1) == name:
+        while self._has_row(owner) and self._is_ours(owner):
             jobs += self._reclaim(owner, None, charges=False)
             if time.monotonic() > deadline:
                 break
@@ -213,11 +218,19 @@ class Reaper:
         if outcomes.jobs and not stuck:
             self._unreported.append(outcomes)
 
+    def _has_row(self, owner: int) -> bool:
+        claims_of = statements.claims_of(self._backend.owners)
+        return bool(self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1))
+
     def _is_ours(self, owner: int) -> bool:
         claims_of = statements.claims_of(self._backend.owners)
-        claims = self._connector.scalar(claims_of, {"claimjobs_me": owner}, patience=1)
-        if claims in (None, self._backend.roles.claims):
+        rows = self._connector.rows(claims_of, {"claimjobs_me": owner}, patience=1)
+        if not rows:
             return True
+        row = rows[0]
+        claims = row.claims
+        if claims == self._backend.roles.claims:
+            return self._sees_all(ClaimRecords.in_row(row.kind, row.sees))
         fields = {"event": OWNER_ELSEWHERE, "queue": claims, "owner": owner}
         log.warning("owner %d is not reclaimed: it claims jobs from %s", owner, claims, extra=fields)
         return False

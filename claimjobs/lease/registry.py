@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
+from claimjobs.table.claim_records import ClaimRecords
 
 SAME_RUN: Final = 2.0
 """Seconds by which two readings of a server's start may differ, where the server counts in whole seconds."""
@@ -56,7 +57,14 @@ class OwnerState:
     """The session that holds its lock, if any."""
     session: int | None
     """The session in which it took its lock, as it wrote itself. No other session is ended."""
+    kind: str | None
+    sees: str | None
     now: datetime
+
+    @property
+    def records(self) -> ClaimRecords:
+        """How its claims are recorded, and which claims it sees."""
+        return ClaimRecords.in_row(self.kind, self.sees)
 
     @property
     def silence(self) -> float:

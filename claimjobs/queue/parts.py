@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -148,10 +149,9 @@ class QueueParts:
             return LeaseHold(self.engine, backend, settler, failures=self.failures, **common)
         with connected(self.engine) as connection:
             ClaimsCheck(backend).run(connection)
-        reclaims = Settler(backend.roles, backend.dialect, chosen.now, None, user_table=backend.user_table)
-        beats = chosen.candidates is not None
+        beats, idle = chosen.candidates is not None, replace(backend.of_reaper, records_claims=False)
         self._idle_owner = IdleOwner(
-            self.engine, backend, reclaims, failures=self.failures, needs_beats=beats, **common
+            self.engine, idle, self._reclaims(idle), failures=self.failures, needs_beats=beats, **common
         )
         self._finalizers.append(weakref.finalize(self, self._idle_owner.close))
         return TransactionHold(self.engine, backend, settler, **common)
@@ -175,14 +175,17 @@ class QueueParts:
                 self._enqueuer = Enqueuer(self.engine, backend, notifier, liveness.patience, report=self._report)
             return self._enqueuer
 
+    def _reclaims(self, backend: Backend) -> Settler:
+        """Writes the outcomes of jobs of dead owners."""
+        return Settler(backend.roles, backend.dialect, self._settings.now, None, user_table=backend.user_table)
+
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:
         """Reclaims jobs, through a connection of its own."""
-        backend = self.must_claim()
+        backend, retry = self.must_claim().of_reaper, self._settings.retry
         with self.connector() as connector:
-            settler, retry = self._settler(None), self._settings.retry
             connector.transaction(ClaimsCheck(backend).run, patience=1)
-            reaper = Reaper(connector, backend, settler, retry, failures=self.failures)
+            reaper = Reaper(connector, backend, self._reclaims(backend), retry, failures=self.failures)
             try:
                 yield reaper
             finally:

@@ -10,15 +10,10 @@ import sqlalchemy as sa
 from claimjobs.dialects.types import database_now
 from claimjobs.statements.owners import alive
 from claimjobs.table.batches import OpenBatches
-from claimjobs.table.definitions import SMALLEST_KEY
 
 _ME: Final = sa.bindparam("claimjobs_me", type_=sa.Integer)
 NUMBER: Final = sa.bindparam("claimjobs_number", type_=sa.BigInteger)
 """The number of a batch among those of its owner."""
-PER_BATCH: Final = 0
-"""The number of a batch that shows that its owner records its claims per batch."""
-UNRECORDED: Final = -1
-"""The number of a batch that shows that its owner records no claims, and sees those in rows and in batches."""
 JOBS: Final = sa.bindparam("claimjobs_meant", type_=sa.Integer)
 """How many jobs a batch has."""
 NEW_ME: Final = sa.bindparam("claimjobs_new_me", type_=sa.Integer)
@@ -175,22 +170,3 @@ def by_owner(batches: OpenBatches) -> sa.Select[Any]:
 def how_many_jobs(batches: OpenBatches) -> sa.Select[Any]:
     """How many jobs are in open batches; NULL: there is none."""
     return sa.select(sa.func.sum(batches.table.c.jobs)).where(batches.ours)
-
-
-def begin(batches: OpenBatches, number: int) -> sa.Insert:
-    """Insert a batch of `me` that has no jobs, with the number PER_BATCH or UNRECORDED."""
-    given = {"number": number, "claims": batches.claims, "jobs": 0, "keys": [], "since": database_now()}
-    given["last_key"] = SMALLEST_KEY  # so that no search reads it
-    return sa.insert(batches.table).values(owner_id=_ME, **given)
-
-
-def owners_by_row(batches: OpenBatches, owners: sa.Table) -> sa.Select[Any]:
-    """How many owners of the queue record their claims in the rows of the jobs."""
-    by_batch = sa.exists().where(batches.of(owners.c.id))
-    return sa.select(sa.func.count()).select_from(owners).where(owners.c.claims == batches.claims, ~by_batch)
-
-
-def owners_by_batch(table: sa.Table, claims: str) -> sa.Select[Any]:
-    """How many owners of a queue record their claims in this table of batches."""
-    owners = sa.func.count(table.c.owner_id.distinct())
-    return sa.select(owners).select_from(table).where(table.c.claims == claims, table.c.number != UNRECORDED)

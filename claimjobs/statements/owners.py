@@ -104,8 +104,8 @@ def seize(owners: sa.Table) -> sa.Select[Any]:
 
 
 def claims_of(owners: sa.Table) -> sa.Select[Any]:
-    """The table from which the owner `me` claims."""
-    return sa.select(owners.c.claims).where(me(owners))
+    """The table from which the owner `me` claims, and how it records that."""
+    return sa.select(owners.c.claims, owners.c.kind, owners.c.sees).where(me(owners))
 
 
 def silent(owners: sa.Table, dialect: Dialect, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:

@@ -61,6 +61,8 @@ class Backend:
     """The user's table, if `roles` are those of its side-car."""
     lock_source: bool = True
     """With a side-car: whether a claim locks the rows of the user's table."""
+    records_claims: bool = True
+    """Whether an owner with this backend claims. One that is only registered to be woken does not."""
     refusal: AccessDenied | None = None
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 
@@ -68,6 +70,16 @@ class Backend:
     def source(self) -> ColumnRoles:
         """The user's table: `where` and the order are about it, and jobs are enqueued into it."""
         return self.user_table or self.roles
+
+    @property
+    def of_reaper(self) -> Backend:
+        """The backend for who reclaims jobs of owners by lease, beside which a claim of this one is safe: beside a
+        side-car these have claims per batch, also where this claim is an open transaction.
+        """
+        batches = self.source.batches
+        if batches is None or self.roles.batches is not None:
+            return self
+        return replace(self, roles=_per_batch(self.roles, self.dialect, batches.table))
 
     @cached_property
     def queues(self) -> sa.Table:

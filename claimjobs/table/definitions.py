@@ -156,6 +156,8 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         sa.Column("died", Instant, comment="when it was declared dead; it never comes back under this id"),
         sa.Column("asleep", Instant, comment="since when it waits to be called; NULL: it looks for work by itself"),
         sa.Column("session", sa.BigInteger, comment="the session with its session lock; NULL: it never had one"),
+        sa.Column("kind", sa.String(16), comment="how its claims are recorded: rows or batches; nothing: by locks"),
+        sa.Column("sees", sa.Text, comment="the columns by which it sees claims"),
         comment=COMMENT,
         **table_options(auto_increment=first),
     )

@@ -17,6 +17,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "TableMissing": ("emails",),
     "ClaimsMissing": ("emails_claims", "emails"),
     "ColumnMissing": ("emails", "run_at", "retrying"),
+    "MapsDiffer": ("jobs", '{"batches": ["id"]}', '{"batches": ["nr"]}', 1),
     "OwnersMissing": ("app.claimjobs_owners", "app.jobs"),
     "QueuesMissing": ("claimjobs_queues",),
     "BatchesMissing": ("claimjobs_batches",),

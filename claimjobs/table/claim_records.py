@@ -1,0 +1,86 @@
+"""How an owner records its claims, and which records it sees: written into its row, for all who share the table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from claimjobs.table.backend import Backend
+from claimjobs.table.columns import CLAIMED, UNCLAIMED
+from claimjobs.table.roles import ColumnRoles
+
+NOTHING: Final = "nothing"
+"""The kind of an owner whose claims are row locks only, so that no record is left when it dies."""
+
+
+@dataclass(frozen=True)
+class ClaimRecords:
+    """The kind of an owner's records (`rows`, `batches` or `nothing`), and a description of each kind that it sees.
+
+    Two programs see each other's records only if their descriptions are the same text: it names the columns of the
+    key, and for claims in rows those of the state, with their values.
+    """
+
+    kind: str | None
+    """None: a consumer of an earlier version, which does not say it."""
+    sees: tuple[str, ...]
+
+    @classmethod
+    def of(cls, backend: Backend) -> ClaimRecords:
+        """Those of a program with this backend."""
+        seen, batches = backend.roles, backend.source.batches
+        if not (backend.by_lease and backend.records_claims):
+            both = (_by_row(seen),) if batches is None else (_by_batch(seen), _by_row(seen))
+            return cls(NOTHING, both)
+        return cls("rows", (_by_row(seen),)) if seen.batches is None else cls("batches", (_by_batch(seen),))
+
+    @classmethod
+    def in_row(cls, kind: str | None, sees: str | None) -> ClaimRecords:
+        """Those that the row of an owner says."""
+        return cls(kind, tuple(json.loads(sees)) if sees else ())
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The values for the row of an owner."""
+        return {"kind": self.kind, "sees": json.dumps(self.sees)}
+
+    @property
+    def left(self) -> Sequence[str]:
+        """The descriptions of what is left when such an owner dies."""
+        return () if self.kind == NOTHING else self.sees
+
+    def agree_with(self, other: ClaimRecords) -> bool:
+        """Whether each of two owners sees the claims of the other one."""
+        if self.kind is None or other.kind is None:
+            return True
+        return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
+
+
+def _by_batch(roles: ColumnRoles) -> str:
+    return _text({"batches": _key(roles)})
+
+
+def _by_row(roles: ColumnRoles) -> str:
+    state = roles.state
+    column = None if state.column is None else state.column.name
+    owner = None if state.owner is None else state.owner.name
+    values = {name: _plain(state.values.get(name)) for name in (UNCLAIMED, CLAIMED)}
+    return _text({"rows": _key(roles), "owner": owner, "status": column, **values})
+
+
+def _key(roles: ColumnRoles) -> list[str]:
+    return [column.name for column in roles.key]
+
+
+def _plain(value: Any) -> Any:
+    """A value as text: a program may have a boolean or a member of an Enum where another one has a number or a name."""
+    if value is None:
+        return None
+    return str(value.name if isinstance(value, Enum) else int(value) if isinstance(value, bool) else value)
+
+
+def _text(description: dict[str, Any]) -> str:
+    return json.dumps(description)

@@ -1,0 +1,96 @@
+"""An owner's row says how its claims are recorded: nobody reaps, or works beside, what it cannot read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Columns, job_table
+from claimjobs.errors import ClaimsDiffer, MapsDiffer
+from claimjobs.table.definitions import BATCHES_TABLE
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.orders import claims, keys, orders
+from tests.conformance.owners import declare_dead, hold_of, idle_owner_of, owner_row, still
+
+TWO_KEYS = job_table(
+    "jobs", sa.MetaData(), sa.Column("nr", sa.BigInteger, nullable=False), sa.UniqueConstraint("nr", name="jobs_nr")
+)
+
+
+def test_who_claims_by_transactions_reclaims_open_batches_of_a_side_car(backend: Backend) -> None:
+    first, other = orders(backend, 4, way="batches"), orders(backend, way="transaction")
+    still(first)
+    assert keys(first.claim(3)) == [1, 2, 3]
+    if backend.dialect.wakes:
+        assert other._parts.sleeper is not None
+        idle = idle_owner_of(other)
+        assert idle is not None
+        idle.heartbeat.stop()
+        declare_dead(backend, first.owner_id)
+        [dead] = [seen for seen in idle._reaper.dead() if seen.id == first.owner_id]
+        assert idle._reaper.reclaim(dead) == 3
+    else:
+        declare_dead(backend, first.owner_id)
+        assert other.reclaim() == 3
+    assert set(claims(backend).values()) == {"unclaimed"}
+    assert owner_row(backend, first.owner_id) is None
+    other.close()
+
+
+def test_who_cannot_read_an_owners_claims_leaves_it_to_others(backend: Backend) -> None:
+    """Neither its row nor its jobs are touched, by whatever way they are reclaimed."""
+    queue = still(backend.queue())
+    queue.enqueue(jobs(2))
+    batch, me = queue.claim(2), queue.owner_id
+    other = hold_of(still(backend.queue()))._reaper
+    odd = sa.text("UPDATE claimjobs_owners SET sees = :sees WHERE id = :me")
+    with backend.engine.begin() as connection:
+        sees = connection.scalar(sa.text("SELECT sees FROM claimjobs_owners WHERE id = :me"), {"me": me})
+        connection.execute(odd, {"me": me, "sees": '["{\\"rows\\": [\\"other\\"]}"]'})
+    declare_dead(backend, me)
+    assert other.dead() == []
+    assert other.reclaim_by_id(me) == other.release_by_id(me) == other.reclaim_unknown() == 0
+    assert owner_row(backend, me) is not None
+    with backend.engine.begin() as connection:
+        connection.execute(odd, {"me": me, "sees": sees})
+    assert other.reclaim_dead() == 2
+    batch.settle()
+
+
+@pytest.mark.parametrize("options", [{"claims": "batches"}, {"claims": "rows"}], ids=str)
+def test_consumers_with_two_keys_of_one_table_refuse_each_other(backend: Backend, options: dict[str, Any]) -> None:
+    backend.make(TWO_KEYS)
+    one, other = backend.bare_queue("jobs", **options), backend.bare_queue("jobs", columns=Columns(key="nr"), **options)
+    one.enqueue({"nr": 1_000 + n} for n in range(5))
+    with one.claim(2) as batch:
+        for use in (other.claim, other.reclaim, other.stats):
+            with pytest.raises(MapsDiffer, match=r'jobs\' has 1 owner with another map .*"id".* here .*"nr"'):
+                use()
+        assert [seen.id for seen in one.stats().owners] == [one.owner_id]
+        batch.done()
+    one.close()
+    assert len(other.claim(5)) == 3
+
+
+def test_owners_are_not_taken_for_others_when_all_batches_are_deleted(backend: Backend) -> None:
+    first = backend.queue(claims="batches")
+    assert first.owner_id
+    backend.run(f"DELETE FROM {BATCHES_TABLE}")
+    second = backend.queue(claims="batches")
+    assert second.owner_id > first.owner_id
+    with pytest.raises(ClaimsDiffer):
+        backend.queue(claims="rows").claim()
+
+
+def test_a_claim_by_transaction_with_another_map_is_refused_beside_claims_in_rows(backend: Backend) -> None:
+    """It would take rows that are claimed for free ones, and the owners' jobs for none."""
+    by_row = backend.queue()
+    assert by_row.owner_id
+    other = backend.bare_queue(
+        "jobs", columns=Columns(status=None, owner_id=None), hold="transaction", on_done="delete"
+    )
+    with pytest.raises(MapsDiffer):
+        other.claim(1)
