@@ -317,7 +317,7 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
     ),
     "batch close all": (
         "Claims per batch: an owner leaves",
-        "It deletes the batches of the owner, also the one with the number 0, before its row among the owners.",
+        "It deletes the batches of the owner before its row among the owners.",
     ),
 }
 """By the names of `docs.sql_statements.statements`: a heading, and a sentence that stands before the statement."""
