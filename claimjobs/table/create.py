@@ -119,6 +119,7 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
     with connected(engine) as connection, connection.begin(), dialect.online_ddl.limited(connection):
         tables = _in_one_schema(connection, tables, dialect=dialect)
         there = [table for table in tables if exists(connection, table)]
+        _must_have_schema(connection, tables)
         check_names(dialect, [table for table in tables if recreate or table not in there])
         dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
         for table in dropped:
@@ -140,6 +141,14 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
                 run(connection, statement)
             check_table(connection, dialect, table)  # a server may choose another engine than the description
     return MakeResult(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
+
+
+def _must_have_schema(connection: sa.Connection, tables: list[sa.Table]) -> None:
+    if any(table.schema is None for table in tables) and sa.inspect(connection).default_schema_name is None:
+        raise UnfitTable(
+            f"table {tables[0].fullname!r} cannot be made, because this connection has no default schema (its "
+            "search_path is empty, or names none that is there): set it, or name the table with its schema"
+        )
 
 
 def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], *, dialect: Dialect) -> list[sa.Table]:

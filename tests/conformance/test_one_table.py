@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import make, tables_for
-from claimjobs.errors import OwnersMissing
+from claimjobs.errors import OwnersMissing, UnfitTable
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
@@ -111,3 +111,13 @@ def test_what_all_share_is_made_beside_new_jobs_though_another_schema_has_some(
     assert OWNER_TABLE in {name.rpartition(".")[2] for name in make(abroad, tables_for("mails")).created}
     queue = still(backend.bare_queue("mails", bind=abroad))
     assert [seen.id for seen in queue.stats().owners] == [queue.owner_id]
+
+
+def test_without_a_default_schema_the_setting_is_blamed_and_not_the_name(backend: Backend) -> None:
+    backend.requires("schemas")
+    url = sa.make_url(backend.url).update_query_dict({"options": "-csearch_path="})
+    engine = backend.new_engine_to(url.render_as_string(hide_password=False))
+    with pytest.raises(UnfitTable, match=r"'jobs' cannot be made, because .*search_path is empty.* set it, or name"):
+        make(engine, tables_for("jobs"))
+    assert "public.jobs" in make(engine, tables_for("public.jobs")).created
+    backend.bare_queue("public.jobs", bind=engine).check()
