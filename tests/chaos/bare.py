@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from claimjobs import Batch, Queue, Retry
@@ -33,11 +34,19 @@ def main(url: str, settings: dict[str, Any]) -> None:
     where["order_by"] = () if settings["any_order"] else None
     with Queue(url, liveness=liveness, retry=retry, **where) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
-        for batch in queue.batches(settings["size"]):
-            _handle(batch)
+        with ThreadPoolExecutor(settings["threads"]) as others:
+            loops = [others.submit(_consume, queue, settings["size"]) for _ in range(settings["threads"] - 1)]
+            _consume(queue, settings["size"])
+            for loop in loops:
+                loop.result()
     print(f"{TRANSIENTS}{json.dumps(queue.report.transients)}", flush=True)
     print(f"{CLAIMS}{queue.report.claims}", flush=True)
     queue.engine.dispose()
+
+
+def _consume(queue: Queue, size: int) -> None:
+    for batch in queue.batches(size):
+        _handle(batch)
 
 
 def _handle(batch: Batch) -> None:

@@ -21,7 +21,7 @@ from claimjobs.options import ClaimsKind
 ROOT: Final = Path(__file__).parents[2]
 HANDLER: Final = "tests.chaos.work:handle"
 BARE: Final = (
-    *("size", "lease", "max_batch_time", "attempts"),
+    *("size", "lease", "max_batch_time", "attempts", "threads"),
     *("claims", "session_lock", "candidates", "any_order"),
 )
 """The settings of a consumer without a supervisor."""
@@ -64,6 +64,10 @@ class Settings:
     """See `Liveness`."""
     any_order: bool = False
     """Whether consumers without a supervisor claim with `order_by=()`."""
+    prefetch: int = 0
+    """How many batches consumers with a supervisor claim ahead."""
+    threads: int = 1
+    """How many threads of a consumer without a supervisor share its Queue."""
     stop_timeout: float | None = None
     """Seconds from a SIGTERM until a supervisor releases what its consumers hold."""
 
@@ -179,6 +183,7 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--lease": settings.lease,
         "--max-batch-time": settings.max_batch_time,
         "--attempts": settings.attempts,
+        "--prefetch": settings.prefetch,
         "--claims": settings.claims,
         "--url": url,
     }

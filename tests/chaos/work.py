@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -19,8 +20,10 @@ from tests.chaos.engines import engine_to
 PLAIN = "plain"
 RAISES = "raises"
 KILLS = "kills"
+HOLDS = "holds"
 HANGS = "hangs"
-"""Kinds of jobs, in column `d`: poison that raises, or kills its process; one that hangs when it first runs."""
+"""Kinds of jobs, in column `d`: poison that raises, kills its process, or lets no thread of it run; and one that hangs
+when it first runs."""
 
 AUDIT_URL = "CHAOS_AUDIT_URL"
 SECONDS = "CHAOS_WORK_SECONDS"
@@ -38,6 +41,8 @@ def handle(batch: Batch) -> None:
     kinds = {str(job.d) for job in batch.jobs}
     if KILLS in kinds:
         os.kill(os.getpid(), signal.SIGKILL)
+    if HOLDS in kinds:
+        ctypes.PyDLL(None).sleep(600)  # a call of C that keeps Python's lock
     if RAISES in kinds:
         raise Poison
     for job in batch.jobs:

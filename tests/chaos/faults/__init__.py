@@ -7,7 +7,7 @@ from typing import Final
 from tests.chaos.faults import disk, network, operator, processes, server, work
 from tests.chaos.faults.fault import Fault, NotHere
 from tests.chaos.fleet import Formation
-from tests.chaos.work import KILLS, RAISES
+from tests.chaos.work import HOLDS, KILLS, RAISES
 
 ALL_SORTS: Final = Formation(supervised=2, bare=1, witnesses=1)
 BEHIND: Final = ALL_SORTS.but(lease=2.0, road="proxy")
@@ -20,6 +20,13 @@ FAULTS: Final = (
     Fault("SIGSTOP longer than the lease, SIGCONT", processes.freeze, ALL_SORTS.but(lease=2.0), times=4, limit=5),
     Fault("kill -9 of the server, and restart", server.restart, ALL_SORTS, times=3, limit=5),
     Fault("the same, away longer than the lease", server.restart_late, ALL_SORTS.but(lease=2.0), times=2, limit=5),
+    Fault(
+        "the same, away longer than a batch may take",
+        server.restart_after_max_batch_time,
+        ALL_SORTS.but(max_batch_time=1.0),
+        times=2,
+        limit=5,
+    ),
     Fault("all sessions ended by an administrator", server.end_sessions, ALL_SORTS, times=5, limit=5),
     Fault("TCP: connections reset", network.cut, BEHIND, times=5, limit=5, place=network.behind_a_proxy),
     Fault("TCP: nothing passes for seconds", network.stall, BEHIND, times=4, limit=5, place=network.behind_a_proxy),
@@ -60,10 +67,35 @@ FAULTS: Final = (
         poison=frozenset({KILLS}),
         hands=work.hands(10),
     ),
+    Fault(
+        "poison: a job that kills its process, with prefetch",
+        work.plant_killing,
+        Formation(supervised=3, witnesses=0).but(attempts=3, prefetch=1),
+        times=2,
+        limit=30,
+        poison=frozenset({KILLS}),
+        hands=work.hands(20),
+    ),
+    Fault(
+        "poison: a job that holds the interpreter",
+        work.plant_holding,
+        Formation(supervised=3, witnesses=0).but(lease=2.0, max_batch_time=1.0, attempts=2),
+        times=1,
+        limit=60,
+        poison=frozenset({HOLDS}),
+        hands=work.hands(10),
+    ),
     Fault("operator: stopped at a deadline", operator.stop_at_deadline, ALL_SORTS.but(stop_timeout=0.01), 8, limit=5),
     Fault("operator: deployed anew", operator.deploy, ALL_SORTS, times=3, limit=5),
     Fault("operator: paused and resumed", operator.pause_and_resume, ALL_SORTS, times=4, limit=5),
     Fault("a handler that hangs", work.hang, ALL_SORTS.but(lease=2.0, max_batch_time=1.0), times=3, limit=5),
+    Fault(
+        "a handler that hangs beside other threads of its Queue",
+        work.hang,
+        Formation(bare=1).but(lease=2.0, max_batch_time=1.0, threads=3),
+        times=3,
+        limit=5,
+    ),
 )
 
 __all__ = ["FAULTS", "Fault", "NotHere"]

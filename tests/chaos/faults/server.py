@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import sqlalchemy as sa
 
 from claimjobs.claim.candidate_range import Overfetch
-from tests.chaos.arena import Arena
+from tests.chaos.arena import Arena, Strike
 from tests.chaos.fleet import until
 from tests.chaos.work import PLAIN
 
@@ -33,6 +33,15 @@ def restart_late(arena: Arena) -> None:
     arena.pause(arena.formation.settings.lease, arena.formation.settings.lease + 2)
     arena.server.restart()
     arena.hit_everyone()
+
+
+def restart_after_max_batch_time(arena: Arena) -> None:
+    """kill -9 of the server, away for longer than a batch may take, and shorter than the lease: nothing runs again."""
+    arena.server.kill()
+    longest = arena.formation.settings.max_batch_time
+    arena.pause(longest + 0.5, longest + 1.5)
+    arena.server.restart()
+    arena.strikes.append(Strike(time.time(), frozenset(arena.consumers()), 0, True))
 
 
 def end_sessions(arena: Arena) -> None:

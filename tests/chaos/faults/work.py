@@ -28,10 +28,18 @@ def plant_killing(arena: Arena) -> None:
     until(lambda: arena.ask(status, job=job) == [("dead",)], "a job that kills its process is dead")
 
 
+def plant_holding(arena: Arena) -> None:
+    """A job that lets no thread of its process run; wait until it is out of attempts."""
+    job = _plant_poison(arena, work.HOLDS)
+    status = "SELECT status FROM jobs WHERE id = :job"
+    until(lambda: arena.ask(status, job=job) == [("dead",)], "a job that lets no thread run is dead")
+
+
 def _plant_poison(arena: Arena, kind: str) -> int:
     settings = arena.formation.settings
-    innocent = (settings.size - 1) * (hands(settings.size) - 1)
-    guilty = hands(settings.size) - 1 + settings.attempts - 1
+    company = settings.size * (1 + settings.prefetch)
+    innocent = (company - 1) * (hands(company) - 1)
+    guilty = hands(company) - 1 + settings.attempts - 1
     arena.endanger(innocent + guilty)
     return arena.plant(kind)
 
