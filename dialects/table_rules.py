@@ -44,6 +44,10 @@ class TableRules:
         """Whether a value that was read from a column of this reflected type finds its row."""
         return isinstance(type_, self.exact_types) and not isinstance(type_, self.inexact_types)
 
+    def comment(self, inspector: sa.Inspector, table: sa.Table) -> str | None:
+        """The table's comment in the database."""
+        return inspector.get_table_comment(table.name, schema=table.schema)["text"]
+
     def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """The statement that shows a primary key which the server hides from this session; None if there is none."""
         return None

@@ -84,7 +84,7 @@ def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
 def comment_in_database(connection: sa.Connection, table: sa.Table) -> str:
     """The table's comment in the database; empty: it has none."""
     with _readable(connection, table):
-        return inspector_of(connection).get_table_comment(table.name, schema=table.schema)["text"] or ""
+        return dialect_of(connection).table_rules.comment(inspector_of(connection), table) or ""
 
 
 def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table:

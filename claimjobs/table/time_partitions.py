@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
 from claimjobs.database.inspector import inspector_of
-from claimjobs.dialects import Dialect
+from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.online_ddl import LOCK_TIMEOUT
 from claimjobs.dialects.partitions import UNITS, Partitions, Period, Unit, coming, period_named
 from claimjobs.dialects.types import Instant, database_now
@@ -38,7 +38,7 @@ def unit_of(comment: str | None) -> Unit | None:
 
 def unit_in_database(connection: sa.Connection, table: sa.Table) -> Unit | None:
     """The time of a partition of this table in the database; None: it has no partitions by time of ours."""
-    return unit_of(inspector_of(connection).get_table_comment(table.name, schema=table.schema)["text"])
+    return unit_of(dialect_of(connection).table_rules.comment(inspector_of(connection), table))
 
 
 def check_unit(connection: sa.Connection, table: sa.Table) -> None:

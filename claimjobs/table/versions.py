@@ -107,7 +107,7 @@ def _creation(connection: sa.Connection, table: sa.Table) -> OutdatedTable:
 
 def _upgrade(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> OutdatedTable:
     inspector = sa.inspect(connection)
-    comment = inspector.get_table_comment(table.name, schema=table.schema)["text"]
+    comment = dialect.table_rules.comment(inspector, table)
     version = version_of(comment) or 1
     if version > SCHEMA:
         raise TablesNewer(table.fullname, version, SCHEMA)

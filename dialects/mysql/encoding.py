@@ -25,7 +25,8 @@ class MySQLEncoding(ValueEncoding):
         return isinstance(column.type, sa.Integer | sa.DateTime | Instant)
 
     def joined(self, columns: Sequence[sa.ColumnElement[Any]]) -> sa.ColumnElement[str]:
-        nothing: sa.ColumnElement[str] = sa.literal_column("''")
+        # An empty text that MariaDB's EMPTY_STRING_IS_NULL does not read as NULL.
+        nothing: sa.ColumnElement[str] = sa.literal_column("space(0)")
         comma: sa.ColumnElement[str] = sa.literal_column("','")
         values = [sa.func.ifnull(one, nothing) if getattr(one, "nullable", True) else one for one in columns]
         return sa.func.concat_ws(comma, *values, type_=sa.Text)

@@ -34,6 +34,10 @@ _ARGUMENTS: Final = sa.text(
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND column_type LIKE '%(%' "
     "ORDER BY ordinal_position"
 )
+_COMMENT: Final = sa.text(
+    "SELECT table_comment FROM information_schema.tables "
+    "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name"
+)
 _COLLATIONS: Final = sa.text(
     "SELECT column_name AS name, collation_name AS collation FROM information_schema.columns "
     "WHERE table_schema = coalesce(:schema, database()) AND table_name = :name AND collation_name IS NOT NULL"
@@ -65,6 +69,13 @@ class MySQLTableRules(TableRules):
         if strange := [character for character in name if character > "\uffff"]:
             return f"no name can have the character {strange[0]!r}"
         return super().unnameable(name)
+
+    def comment(self, inspector: sa.Inspector, table: sa.Table) -> str | None:
+        # SHOW CREATE TABLE, which SQLAlchemy reads, leaves it out in the modes NO_TABLE_OPTIONS, ANSI, ORACLE and more.
+        # Without rows the inspector says which table is missing.
+        connection: Any = inspector.bind
+        found: str | None = connection.scalar(_COMMENT, {"schema": table.schema, "name": table.name})
+        return super().comment(inspector, table) if found is None else found
 
     def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
         # If it is told so, the server adds such a key to a table that is made without one. There can be no second one.
