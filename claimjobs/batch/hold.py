@@ -155,7 +155,7 @@ class Hold(ABC):
         return None
 
     @abstractmethod
-    def hand_out(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         """Note the Batch of a claim: if it is dropped without a settle, its jobs are released, after half a lease or
         with the next claim. `ahead`: no handler works on it before the first `progress`.
         """

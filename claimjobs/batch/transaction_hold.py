@@ -421,7 +421,7 @@ class TransactionHold(Hold):
     def release_following(self, claimed: ClaimResult) -> None:
         """Do nothing: a settle claims no other batch."""
 
-    def hand_out(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         transaction = self.open_transaction(claimed)
         if transaction is not None:
             transaction.batch = weakref.ref(batch)

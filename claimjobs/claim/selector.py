@@ -72,7 +72,8 @@ class Selector:
                 yield
         except BadPredicate as bad:
             self._check_columns()
-            if self.where is None and where is None and not self.order_by and bad.__cause__ is not None:
+            is_asked_for = self.where is not None or where is not None or not _is_empty(self.order_by)
+            if not is_asked_for and bad.__cause__ is not None:
                 raise bad.__cause__ from None
             raise
 
@@ -92,3 +93,7 @@ class Selector:
         except sa.exc.DBAPIError:
             return False
         return True
+
+
+def _is_empty(order_by: OrderBy) -> bool:
+    return order_by is None or (isinstance(order_by, (list, tuple)) and not order_by)

@@ -49,7 +49,7 @@ class Attempts:
         self._patience = patience
         self._unless = unless
         self._autocommit = autocommit
-        self._doubts_left = DOUBTFUL if divisible else math.inf
+        self._unclear_errors_left = DOUBTFUL if divisible else math.inf
         self._succeeded = False
         self._failed_since: float | None = None
         self.failures = 0
@@ -98,8 +98,8 @@ class Attempts:
         now = time.monotonic()
         if self._failed_since is None:
             self._failed_since = now
-        self._doubts_left -= self._connector.may_be_of_a_row(error)
-        is_over = now >= self._connector.deadline(self._failed_since, self._patience) or self._doubts_left <= 0
+        self._unclear_errors_left -= self._connector.may_be_of_a_row(error)
+        is_over = now >= self._connector.deadline(self._failed_since, self._patience) or self._unclear_errors_left <= 0
         if is_over or (self._unless is not None and self._unless.stopping):
             self._connector.raise_in_words(error)
             return False

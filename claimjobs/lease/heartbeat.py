@@ -142,8 +142,8 @@ class Heartbeat:
         """Give the jobs of each batch to others that makes no progress for too long."""
         for hanging in self._hold.held.hanging(self._liveness.max_batch_time):
             seconds = time.monotonic() - hanging.progressed_at
-            if not hanging.hang_told:
-                hanging.hang_told = True
+            if not hanging.hang_reported:
+                hanging.hang_reported = True
                 jobs = len(hanging.claimed.jobs)
                 fields = {"event": HANDLER_HANGS, "owner": self._owner.id, "seconds": round(seconds, 1), "jobs": jobs}
                 words = "no progress on a batch of %d jobs for %.0f s: the handler hangs, others get its jobs"

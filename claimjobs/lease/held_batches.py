@@ -14,7 +14,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.log_events import BATCH_FORGOTTEN
 
-NOBODY_WORKS: Final = math.inf
+NO_HANDLER_RUNS: Final = math.inf
 """In place of the time of the last progress: no handler works on the batch."""
 
 log = logging.getLogger("claimjobs.lease")
@@ -23,7 +23,7 @@ log = logging.getLogger("claimjobs.lease")
 class HeldBatch:
     """A claim that is not settled yet."""
 
-    __slots__ = ("batch", "claimed", "hang_told", "progressed_at", "since", "was_dropped")
+    __slots__ = ("batch", "claimed", "hang_reported", "progressed_at", "since", "was_dropped")
 
     def __init__(self, claimed: ClaimResult) -> None:
         self.claimed = claimed
@@ -33,9 +33,9 @@ class HeldBatch:
         """The Batch that a loop got. None: there is none yet, or none any more."""
         self.was_dropped = False
         """Whether the loop has dropped the Batch without a settle."""
-        self.progressed_at = NOBODY_WORKS
+        self.progressed_at = NO_HANDLER_RUNS
         """When the handler made progress last."""
-        self.hang_told = False
+        self.hang_reported = False
         """Whether it was reported that its handler hangs."""
 
     def is_forgotten(self, seconds: float) -> bool:
@@ -51,7 +51,7 @@ class HeldBatches:
     def __init__(self) -> None:
         self._held: dict[int, HeldBatch] = {}
         """By the `id()` of the claim, which this keeps alive."""
-        self._taking = threading.Lock()
+        self._mutex = threading.Lock()
         """Locked while a claim for which no loop has asked goes to one, or is forgotten."""
 
     def __bool__(self) -> bool:
@@ -92,7 +92,7 @@ class HeldBatches:
 
     def take_following(self, claimed: ClaimResult) -> bool:
         """Whether this claim of a settle is still held. Its time until it is forgotten begins anew."""
-        with self._taking:
+        with self._mutex:
             held = self.of(claimed)
             if held is not None:
                 held.since = time.monotonic()
@@ -102,7 +102,7 @@ class HeldBatches:
         """Remove the claims on which nobody has worked for so long: no loop asked for them, or the Batch was dropped
         without a settle. Returns whether there was one.
         """
-        with self._taking:
+        with self._mutex:
             held_now = tuple(self._held.values())
             found = [held for held in held_now if held.is_forgotten(seconds) and self.remove(held.claimed)]
         for held in found:

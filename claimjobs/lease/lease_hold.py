@@ -35,7 +35,7 @@ from claimjobs.errors import (
     WriteSwallowed,
 )
 from claimjobs.lease.heartbeat import Heartbeat
-from claimjobs.lease.held_batches import NOBODY_WORKS, HeldBatch, HeldBatches
+from claimjobs.lease.held_batches import NO_HANDLER_RUNS, HeldBatch, HeldBatches
 from claimjobs.lease.owner import Owner, OwnerConnector
 from claimjobs.lease.reaper import Reaper
 from claimjobs.log_events import RELEASE_FAILED
@@ -310,7 +310,7 @@ class LeaseHold(Hold):
         """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
-        with self._no_handler_works(claimed), self._alone():
+        with self._no_handler_runs(claimed), self._alone():
             outcomes.batch = claimed.batch
             if outcomes.losses is None:
                 outcomes.losses = self._connector.lost
@@ -327,11 +327,11 @@ class LeaseHold(Hold):
         self._note_held()
 
     @contextlib.contextmanager
-    def _no_handler_works(self, claimed: ClaimResult) -> Iterator[None]:
+    def _no_handler_runs(self, claimed: ClaimResult) -> Iterator[None]:
         """A `with` block around a settle, which is no hang if it waits for the database, or for another thread."""
         held = self.held.of(claimed)
         if held is not None:
-            held.progressed_at = NOBODY_WORKS
+            held.progressed_at = NO_HANDLER_RUNS
         try:
             yield
         finally:
@@ -381,17 +381,17 @@ class LeaseHold(Hold):
 
     # --- the whole hold --------------------------------------------------------------------------------
 
-    def hand_out(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         held = self.held.of(claimed)
         if held is not None:
             held.batch = weakref.ref(batch)
-            held.progressed_at = NOBODY_WORKS if ahead else time.monotonic()
+            held.progressed_at = NO_HANDLER_RUNS if ahead else time.monotonic()
 
     def progress(self, claimed: ClaimResult) -> None:
         held = self.held.of(claimed)
         if held is not None:
             held.progressed_at = time.monotonic()
-            held.hang_told = False
+            held.hang_reported = False
 
     def _note_held(self) -> None:
         with self._guard:
@@ -424,7 +424,7 @@ class LeaseHold(Hold):
         """
         claimed = hanging.claimed
         with self._unless_busy() as may_write:
-            if may_write and hanging.hang_told and self.held.of(claimed) is hanging:
+            if may_write and hanging.hang_reported and self.held.of(claimed) is hanging:
                 self._reaper.give_up(claimed, why)
                 self.held.remove(claimed)
                 self.restart_from_head()

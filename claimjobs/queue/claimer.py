@@ -95,7 +95,7 @@ class Claimer:
         batch.contended = bool(claimed.found) and not claimed.jobs
         if claimed.jobs:
             batch.kept_alive = parts
-            hold.hand_out(claimed, batch, ahead=ahead)
+            hold.give(claimed, batch, ahead=ahead)
         return batch
 
     def measure_batches(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -50,8 +51,16 @@ class Whole(Grouping[Any]):
 @compiles(Whole)
 def _whole(whole: Whole, compiler: Any, **options: Any) -> str:
     text: str = compiler.process(whole.element, **options)
-    _check(text, whole.lexis, whole.what)
+    _check(_without_names_of_values(text), whole.lexis, whole.what)
     return text
+
+
+def _without_names_of_values(compiled: str) -> str:
+    """SQLAlchemy names a value after its column, whose name may have a quote in it. That name is no SQL."""
+    return _VALUE.sub("?", compiled)
+
+
+_VALUE: Final = re.compile(r"(?<!%)%\([^)]*\)s|__\[POSTCOMPILE_[^\]]*\]")
 
 
 SUBQUERY: Final = frozenset({"select", "table"})
@@ -64,7 +73,9 @@ def read_other_rows(predicates: Sequence[Predicate], dialect: sa.Dialect, lexis:
     The compiled text is read: a construct of the user's may write SQL that no element shows. What a function reads that
     is stored in the database is not known.
     """
-    return any(lexis.words(str(one.compile(dialect=dialect))) & SUBQUERY for one in predicates)
+    return any(
+        lexis.words(_without_names_of_values(str(one.compile(dialect=dialect)))) & SUBQUERY for one in predicates
+    )
 
 
 def _written(given: str, lexis: Lexis) -> sa.ColumnElement[Any]:

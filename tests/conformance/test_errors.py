@@ -209,7 +209,7 @@ def without_skip_locked(_connection: Any, _cursor: Any, sql: str, parameters: An
 
 
 def test_a_server_that_says_the_version_of_another_product(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = backend.bare_queue()
+    queue = backend.bare_queue(bind=backend.new_engine())  # one that has not met its server yet
     unknown = AssertionError("Could not determine version from string 'CockroachDB CCL v26.2.0'")  # SQLAlchemy's words
     monkeypatch.setattr(queue.engine.dialect, "initialize", Mock(side_effect=unknown))
     message = failure(queue.check, ServerUnknown)

@@ -61,7 +61,7 @@ class Settled(Hold):
     def progress(self, claimed: ClaimResult) -> None:
         """Nobody is told."""
 
-    hand_out: Any = progress
+    give: Any = progress
 
     def close(self) -> None:
         """There is nothing to close."""
