@@ -133,6 +133,7 @@ WORK = {"producer": produce, "consumer": consume, "operator": operate}
 
 
 @pytest.mark.parametrize("kind", WORK)
+@pytest.mark.thorough("the whole work is done again without each of the rights")
 def test_the_rights_are_enough_and_no_right_could_be_left_out(database: Backend, kind: str) -> None:
     database.make()
     database.may_leave_owners = True
@@ -179,6 +180,7 @@ def consume_per_batch(given: Accounts) -> None:
         with queue.claim(1) as batch:
             batch.fail(batch[0], "not now")
     assert backend.rows(OWNER_TABLE) == backend.rows(BATCHES_TABLE) == []
+    assert [row["last_error"] for row in backend.rows()] == ["not now"]
 
 
 def operate_per_batch(given: Accounts) -> None:
@@ -189,6 +191,7 @@ def operate_per_batch(given: Accounts) -> None:
     for words in (("pause",), ("pause", "--reason", "again"), ("status",), ("resume",)):
         _run(given, *words, *claims)
     reclaim_in_parts(backend, lambda: int(_run(given, "reclaim", *claims)))
+    assert any(row["last_error"] for row in backend.rows()), "a job that was alone in a dead hand is charged"
     backend.run("UPDATE jobs SET status = 'dead'")
     first, second = (str(row["id"]) for row in backend.rows())
     assert _run(given, "dead", "retry", first, *claims) == "1"
@@ -197,6 +200,7 @@ def operate_per_batch(given: Accounts) -> None:
 
 
 @pytest.mark.parametrize(("kind", "work"), [("consumer", consume_per_batch), ("operator", operate_per_batch)])
+@pytest.mark.thorough("the whole work is done again without each of the rights")
 def test_the_rights_for_claims_per_batch(database: Backend, kind: str, work: Callable[[Accounts], None]) -> None:
     database.make()
     database.may_leave_owners = True
@@ -246,6 +250,7 @@ def _run(given: Accounts, *words: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "work"), [("consumer", work_beside), ("operator", look_beside)])
+@pytest.mark.thorough("the whole work is done again without each of the rights")
 def test_the_rights_for_a_side_car(database: Backend, kind: str, work: Callable[[Accounts], None]) -> None:
     database.may_leave_owners = True
     database.run("CREATE TABLE orders (id integer PRIMARY KEY, what varchar(20))")
@@ -256,6 +261,7 @@ def test_the_rights_for_a_side_car(database: Backend, kind: str, work: Callable[
         assert given.spare(kind, work) == []
 
 
+@pytest.mark.thorough("the whole work is done again without each of the rights")
 def test_the_rights_for_jobs_that_a_transaction_holds(database: Backend, tmp_path: Path) -> None:
     """In a table without a status or a sequence; a key of its own is given by the producer."""
     database.run("CREATE TABLE notes (code varchar(20) PRIMARY KEY, what varchar(20))")
@@ -287,6 +293,7 @@ def test_the_rights_for_jobs_that_a_transaction_holds(database: Backend, tmp_pat
         assert [*given.spare("producer", work), *given.spare("consumer", work)] == []
 
 
+@pytest.mark.thorough("the whole work is done again without each of the rights")
 def test_the_rights_for_a_ledger(database: Backend) -> None:
     Ledger.make(database.engine)
 
