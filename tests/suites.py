@@ -3,7 +3,9 @@
 everything  Each test on every server, with all its parameters. The default, for whoever names a file.
 test        `make test`: each test function once on Postgres and once on MySQL, with its first parameters; the unit
             tests, which need no server, with all of theirs. A marker adds to that or takes from it, and says why:
-              @pytest.mark.each_value("name", "why")   each value of a parameter; servers and all else take turns
+              @pytest.mark.each_value("name", "why")   each value of a parameter, or with step=3 each third one; servers
+                                                       and all else take turns
+              @pytest.mark.one_server("why")       on Postgres or on MySQL; functions take turns
               pytest.param(..., marks=pytest.mark.pair("why"))   this parameter, too, on each of the two
               @pytest.mark.mariadb("why")          on MariaDB, too
               @pytest.mark.thorough("why")         not at all
@@ -17,6 +19,7 @@ A test marked `requires("a capability")` is collected for the databases only tha
 
 from __future__ import annotations
 
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
@@ -31,13 +34,14 @@ FAST: Final = ("postgres", "mysql")
 NO_SERVER: Final = "none"
 MARKERS: Final = (
     "thorough(why): it is left out of `make test`",
-    "each_value(name, why): `make test` runs it with each value of this parameter, on one server each",
+    "each_value(name, why, step=1): `make test` runs it with each value of this parameter, on one server each",
+    "one_server(why): `make test` runs it on Postgres or on MySQL",
     "pair(why): `make test` runs it with this parameter, too",
     "mariadb(why): `make test` runs it on MariaDB, too",
     "core: `make check` runs it on Postgres",
     "requires(capability): only databases that have it run this",
 )
-REASONS: Final = {"thorough": 1, "each_value": 2, "pair": 1, "mariadb": 1}
+REASONS: Final = {"thorough": 1, "each_value": 2, "one_server": 1, "pair": 1, "mariadb": 1}
 """Markers that say why, and how many words they are given."""
 WITHOUT_SERVER: Final = "unit"
 """The folder of tests that need none."""
@@ -120,7 +124,9 @@ def _fast(items: list[pytest.Item]) -> list[pytest.Item]:
     if _is_unit(there[0]):
         return there
     if each := there[0].get_closest_marker("each_value"):
-        return _in_turn(there, each.args[0])
+        return _in_turn(there, each.args[0])[:: each.kwargs.get("step", 1)]
+    if there[0].get_closest_marker("one_server"):
+        there = _of_one_server(there)
     first = _first(there)
     return [item for item in there if _parameters(item) == first or item.get_closest_marker("pair")]
 
@@ -130,6 +136,13 @@ def _in_turn(items: list[pytest.Item], name: str) -> list[pytest.Item]:
     for item in items:
         by_value[_parameters(item)[name]].append(item)
     return [same[turn % len(same)] for turn, same in enumerate(by_value.values())]
+
+
+def _of_one_server(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Those of one server of the function, which its name chooses: about half of the functions run on each."""
+    servers = sorted({server_of(item) or "" for item in items})
+    chosen = servers[zlib.crc32(items[0].nodeid.partition("[")[0].encode()) % len(servers)]
+    return [item for item in items if (server_of(item) or "") == chosen]
 
 
 def server_of(item: pytest.Item) -> str | None:

@@ -142,6 +142,7 @@ def names_of(count: int) -> list[str]:
 
 
 @ON_POSTGRES
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_an_owner_that_comes_back_late_settles_nothing_that_was_reclaimed(
     synchronous: Pair, queue_to: Callable[..., Queue]
 ) -> None:
@@ -159,6 +160,7 @@ def test_an_owner_that_comes_back_late_settles_nothing_that_was_reclaimed(
 
 
 @ON_POSTGRES
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_nobody_is_dead_because_no_server_took_a_heartbeat(synchronous: Pair, queue_to: Callable[..., Queue]) -> None:
     """The first owner to come back gives the others the time of a lease, however long the failover took."""
     late, first = still(queue_to(SHORT)), queue_to(SHORT)
@@ -180,6 +182,7 @@ def test_nobody_is_dead_because_no_server_took_a_heartbeat(synchronous: Pair, qu
 
 
 @pytest.mark.parametrize("pair", ["mysql"], indirect=True)
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_who_only_reads_leaves_a_demoted_primary_too(pair: Pair, queue_to: Callable[..., Queue]) -> None:
     """Its sessions are kept, and would answer for ever as it was then."""
     reader, producer = queue_to(), queue_to()
@@ -193,6 +196,7 @@ def test_who_only_reads_leaves_a_demoted_primary_too(pair: Pair, queue_to: Calla
 
 
 @pytest.mark.parametrize("pair", ["postgres", "mysql"], indirect=True)
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_what_an_asynchronous_failover_loses(pair: Pair, queue_to: Callable[..., Queue]) -> None:
     """What was committed in the last moments never happened: new jobs are gone, settled ones are done once more."""
     queue = still(queue_to())
@@ -231,6 +235,7 @@ def test_an_owner_whose_id_belongs_to_another_takes_a_new_one(anywhere: Backend)
 
 
 @ON_POSTGRES
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_the_command_goes_on(synchronous: Pair) -> None:
     url = {"CLAIMJOBS_URL": synchronous.url}
     assert claimjobs("status", env=url).code == 0
@@ -256,6 +261,7 @@ def test_the_command_goes_on(synchronous: Pair) -> None:
 
 
 @ON_POSTGRES
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_no_member_that_takes_writes_is_told_as_that(pair: Pair) -> None:
     pair.demote()
     ended = claimjobs("status", "--url", pair.url)

@@ -127,6 +127,7 @@ def test_what_the_replica_lists_too_late_is_not_claimed_and_what_it_lacks_is(
     assert not queue.claim(5).jobs
 
 
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_jobs_of_an_open_batch_that_the_replica_does_not_show_hide_no_others(
     pair: Pair, queue_at: Callable[..., Queue]
 ) -> None:
@@ -145,6 +146,7 @@ def test_jobs_of_an_open_batch_that_the_replica_does_not_show_hide_no_others(
     assert sorted([*held, *names(other.claim(30)), *names(queue.claim(30))]) == everything
 
 
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_after_two_claims_in_vain_the_replica_is_left_for_a_moment(pair: Pair, queue_at: Callable[..., Queue]) -> None:
     """After one it is not: a claim from the head of the order finds what was just done, as long as it lags.
 
@@ -197,6 +199,7 @@ def test_a_replica_that_is_too_far_behind_is_left_and_used_again(
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_an_error_of_the_primary_is_not_taken_for_one_of_the_replica(
     pair: Pair, queue_at: Callable[..., Queue], way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,6 +220,7 @@ def test_an_error_of_the_primary_is_not_taken_for_one_of_the_replica(
     assert queue.report.transients["connection lost"] == 1
 
 
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_an_idle_owner_that_could_not_register_at_the_start_does_so_between_claims(
     pair: Pair, queue_at: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,6 +240,7 @@ def test_an_idle_owner_that_could_not_register_at_the_start_does_so_between_clai
     wait_for(lambda: claimed_and_released(queue) and queue.report.replica_claims, "the replica is used")
 
 
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_a_replica_may_be_the_only_host_among_the_options(pair: Pair, queue_at: Callable[..., Queue]) -> None:
     """Of several hosts one that takes writes is chosen. Of one there is no choice."""
     url = sa.make_url(pair.replica.url)
@@ -248,6 +253,7 @@ def test_a_replica_may_be_the_only_host_among_the_options(pair: Pair, queue_at: 
     assert queue.report.replica_reads == 1
 
 
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_a_replica_that_answers_too_late_is_left_and_explained_so(
     pair: Pair, queue_at: Callable[..., Queue], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -282,6 +288,7 @@ def soon_behind(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixtur
 
 @pytest.mark.usefixtures("soon_behind")
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_a_replica_that_stopped_before_a_consumer_began_is_left(
     pair: Pair, queue_at: Callable[..., Queue], way: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -316,6 +323,7 @@ def another(pair: Pair) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("soon_behind")
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_another_database_with_live_owners_is_left(
     another: str, queue_at: Callable[..., Queue], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -400,6 +408,7 @@ def test_explain_says_that_a_claim_searches_there_and_locks_on_the_primary(
 
 
 @pytest.mark.usefixtures("soon_behind")
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_explain_warns_of_a_replica_that_is_too_far_behind(pair: Pair, queue_at: Callable[..., Queue]) -> None:
     queue, direct = queue_at(), queue_at(candidates=None, liveness=Liveness(lease=6.0))
     queue.enqueue(jobs(10))
@@ -419,6 +428,7 @@ def test_explain_warns_of_a_replica_that_is_too_far_behind(pair: Pair, queue_at:
 
 
 @pytest.mark.usefixtures("soon_behind")
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_explain_warns_of_another_database(another: str, queue_at: Callable[..., Queue]) -> None:
     queue, direct = queue_at(candidates=another), queue_at(candidates=None)
     queue.enqueue(jobs(10))
@@ -429,6 +439,7 @@ def test_explain_warns_of_another_database(another: str, queue_at: Callable[...,
     assert of(explained, "replica") == Finding("replica", "warning", module.TAKES_WRITES)
 
 
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_explain_finds_a_replica_that_cannot_be_read_and_all_about_the_primary(
     pair: Pair, database: Backend, queue_at: Callable[..., Queue]
 ) -> None:
@@ -456,6 +467,7 @@ def test_explain_finds_a_replica_that_cannot_be_read_and_all_about_the_primary(
 # --- the command ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_a_run_that_begins_without_the_replica_is_refused_and_one_that_loses_it_goes_on(
     pair: Pair, queue_at: Callable[..., Queue], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,6 +14,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:Did not recognize type", "ignore
 
 
 @each(schemas.ALL)
-@pytest.mark.each_value("case", "each table, name or input is a case of its own")
+@pytest.mark.each_value("case", "each table is a case of its own", step=2)
 def test_a_table(places: Places, family: Family, way: Way, case: Case) -> None:
     run(places, family, way, case)

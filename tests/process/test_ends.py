@@ -15,6 +15,8 @@ from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
 from tests.process.dear import dear
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 HANGING = ("tests.process.hanging:note", "--consumers", "2")
 
 

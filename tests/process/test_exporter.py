@@ -22,6 +22,8 @@ from tests.conformance.test_rights import account
 from tests.process.dear import dear
 from tests.process.scrape import samples
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 EXPORTER = (sys.executable, "-m", "claimjobs", "exporter", "--port", "0", "--every", "0.1")
 
 

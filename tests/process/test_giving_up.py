@@ -17,6 +17,8 @@ from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, noted, started, summary
 from tests.process.dear import dear
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 BARE = ("--table", "tasks", "--column", "status=", "--on-done", "delete", "--json")
 
 

@@ -13,6 +13,8 @@ from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
 from tests.process.dear import dear
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 ONE = ("--consumers", "1", "--json")
 
 

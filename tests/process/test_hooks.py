@@ -15,6 +15,8 @@ from tests.process.command import HANDLERS, noted, rows, started, statuses
 from tests.process.dear import dear
 from tests.process.work import AUDIT
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 HOOKS = ("--on-retry", f"{HANDLERS}:note_failed", "--on-dead", f"{HANDLERS}:note_failed")
 
 

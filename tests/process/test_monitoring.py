@@ -9,6 +9,8 @@ import socket
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from claimjobs.cli import exits
 from claimjobs.metrics.backlog_reader import BacklogReader
 from claimjobs.workers.health import LivePage, ReadyPage
@@ -20,6 +22,8 @@ from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started
 from tests.process.dear import dear
 from tests.process.scrape import Samples, address, page, samples
+
+pytestmark = pytest.mark.one_server("the processes are the same on each")
 
 ENDLESS = ("--consumers", "2", "--batch-size", "10", "--metrics-port", "0")
 

@@ -25,6 +25,8 @@ from tests.process.command import HANDLERS, ROOT, rows, started
 from tests.process.dear import dear
 from tests.process.scrape import address, page
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 RULES = ROOT / "ops" / "alerts.yml"
 DASHBOARD = ROOT / "ops" / "grafana.json"
 TEXTS = {"alerts": RULES.read_text(encoding="utf-8"), "dashboard": DASHBOARD.read_text(encoding="utf-8")}

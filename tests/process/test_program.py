@@ -18,6 +18,8 @@ from tests.backends import Backend
 from tests.process.command import ROOT, rows, statuses
 from tests.process.dear import dear
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 THE_END = "stopping True\nrestored True\n"
 
 

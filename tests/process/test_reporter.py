@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
+
 from claimjobs import Queue
 from claimjobs.workers.process_slot import SPAWN, Count
 from claimjobs.workers.reporter import Reporter
@@ -11,6 +13,8 @@ from claimjobs.workers.supervisor_pipe import Message, Progress, SupervisorPipe
 from tests.backends import Backend
 from tests.process.command import rows
 from tests.process.dear import dear
+
+pytestmark = pytest.mark.one_server("the processes are the same on each")
 
 
 class Kept(SupervisorPipe):

@@ -17,6 +17,8 @@ from tests.backends import Backend
 from tests.process.command import HANDLERS, adds_up, noted, rows, started, statuses, summary
 from tests.process.dear import dear
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 
 def test_the_demonstration_drains_and_adds_up(database: Backend, tmp_path: Path) -> None:
     database.queue().enqueue(rows(50))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from claimjobs.workers.process_slot import FIRST_WAIT
 from tests.backends import Backend
 from tests.process.command import HANDLERS, noted, rows, started, statuses, summary
 from tests.process.dear import dear
+
+pytestmark = pytest.mark.one_server("the processes are the same on each")
 
 
 @dear

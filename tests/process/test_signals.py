@@ -14,6 +14,8 @@ from tests.backends import Backend
 from tests.process.command import HANDLERS, Command, noted, rows, started, statuses, summary
 from tests.process.dear import dear
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 GATED = (f"{HANDLERS}:wait_for_file", "--consumers", "2", "--batch-size", "10", "--json")
 
 

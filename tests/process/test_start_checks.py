@@ -17,6 +17,8 @@ from tests.conformance.jobs import jobs
 from tests.process.command import HANDLERS, rows, summary
 from tests.process.dear import dear
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 
 @dear
 def test_a_run_without_an_index_warns_once_with_the_statement_that_helps(database: Backend) -> None:

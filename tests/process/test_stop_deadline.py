@@ -14,6 +14,8 @@ from tests.process.command import HANDLERS, Command, noted, rows, started, statu
 from tests.process.dear import dear
 from tests.process.test_program import THE_END, program, said
 
+pytestmark = pytest.mark.one_server("the processes are the same on each")
+
 UNREACTIVE = ["hold_on", "hold_the_interpreter"]
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
@@ -15,6 +16,8 @@ from tests.cli.command import claimjobs
 from tests.process.command import HANDLERS, adds_up, noted, started, summary
 from tests.process.dear import dear
 from tests.process.work import EFFECTS
+
+pytestmark = pytest.mark.one_server("the processes are the same on each")
 
 JOBS = 1_500
 KILLS = 8

@@ -8,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from claimjobs.cli import exits
 from tests.backends import Backend
 from tests.process.command import HANDLERS, ROOT, adds_up, noted, rows, started, statuses, summary
 from tests.process.dear import dear
+
+pytestmark = pytest.mark.one_server("the processes are the same on each")
 
 
 def test_a_consumer_that_gets_a_sigterm_alone_finishes_its_batch_and_is_replaced(

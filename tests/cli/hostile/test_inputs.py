@@ -37,7 +37,7 @@ def filled(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Backend
 
 
 @pytest.mark.parametrize("case", EVERYWHERE, ids=str)
-@pytest.mark.each_value("case", "each table, name or input is a case of its own")
+@pytest.mark.each_value("case", "each input is a case of its own", step=4)
 def test_an_input_that_a_database_has_to_do_with(filled: Backend, case: Case) -> None:
     ended = claimjobs(*case.words, stdin=case.stdin, env={"CLAIMJOBS_URL": filled.url})
     check(case, ended)
@@ -45,7 +45,7 @@ def test_an_input_that_a_database_has_to_do_with(filled: Backend, case: Case) ->
 
 
 @pytest.mark.parametrize("case", ANYWHERE, ids=str)
-@pytest.mark.each_value("case", "it costs next to nothing")
+@pytest.mark.each_value("case", "each input is a case of its own", step=4)
 def test_an_input_that_none_has_to_do_with(case: Case) -> None:
     check(case, claimjobs(*case.words, stdin=case.stdin, env={"CLAIMJOBS_URL": f"mysql://a:{SECRET}@127.0.0.1:1/b"}))
 
