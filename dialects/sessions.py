@@ -216,6 +216,15 @@ class Sessions:
         """
         raise NotImplementedError
 
+    def give_ids_above(self, owners: sa.Table, last: int) -> sa.Select[Any] | None:
+        """The statement after which the table of owners gives ids above this one. One transaction after the other runs
+        it, and only the first one changes anything.
+
+        None: it does so after an INSERT of a row with this id.
+        """
+        del owners, last
+        return None
+
     def end_session(self, session: int) -> sa.Executable:
         """End another session of the same user: its transaction is rolled back, and its locks are released."""
         raise NotImplementedError

@@ -102,6 +102,7 @@ def _per_batch(by_row: ColumnRoles, dialect: Dialect, now: Any) -> dict[str, Any
         "numbered": batches.numbered(ours),
         "shorten": batches.shorten(ours),
         **({"still mine": settle.still_mine(target)} if dialect.returns_what_it_writes else {}),
+        "used": owners.is_used(owner_table(), dialect, roles, ours),
         "held": owners.held(roles),
         "close all": batches.close_all(ours),
     }
@@ -147,6 +148,7 @@ def _life(roles: ColumnRoles, dialect: Dialect) -> dict[str, Any]:
         **settings,
         "silence": sa.text(dialect.sessions.silence_setting(Liveness().lease)),
         "register": owners.register(ours).values(row),
+        "used": owners.is_used(ours, dialect, roles, None),
         "hold": sa.select(dialect.sessions.try_session_lock(ours, ME)),
         "shown": sa.select(dialect.sessions.lock_holder(ours, ME)),
         "locked": owners.locked(ours),

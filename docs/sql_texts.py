@@ -116,6 +116,11 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "An owner registers",
         "A consumer inserts its row when it first claims. The id is never used again.",
     ),
+    "used": (
+        "An owner registers: does anybody have its id",
+        "After a TRUNCATE of the table of owners, or a restore, the database may give an id that jobs or a session "
+        "still have. Then the owner takes one above all that are in use.",
+    ),
     "hold": (
         "An owner takes its session lock",
         "The server frees this lock when the process has died; so others learn of it at once. Its name contains the "
@@ -265,6 +270,10 @@ TEXTS: Final[dict[str, tuple[str, str]]] = {
         "Claims per batch: record the batch",
         "It begins after the rows were locked, and so it sees the batch of everybody who had locked them before. It "
         "writes nothing if one of the jobs is in an open batch now, or if the owner was declared dead.",
+    ),
+    "batch used": (
+        "Claims per batch: an owner registers: does anybody have its id",
+        "Instead of the claimed jobs the open batches are searched.",
     ),
     "batch open now": (
         "Claims per batch: which of the jobs are in an open batch now",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.database.connection import Connector
-from claimjobs.errors import ClaimjobsError, ClaimsDiffer
+from claimjobs.database.error_translation import reason
+from claimjobs.database.savepoint import savepoint
+from claimjobs.errors import ClaimjobsError, ClaimsDiffer, UnfitTable
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.log_events import OWNER_RENEWED
 from claimjobs.options import Liveness
@@ -18,6 +20,7 @@ from claimjobs.statements import batches, idle
 from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_records import ClaimRecords
+from claimjobs.table.definitions import FIRST_OWNER, id_above
 from claimjobs.table.primaries import check_primaries
 
 END_OF_SESSION: Final = 2.0
@@ -53,7 +56,9 @@ class Owner:
         self._process = here = statements.this_process()
         process = {"host": here["claimjobs_host"], "pid": here["claimjobs_pid"]}
         self._row = {**process, "claims": backend.roles.claims, "lease": liveness.lease, **ClaimRecords.of(backend).row}
+        self._batches = backend.source.batches
         self._beat = statements.beat(table)
+        self._is_used = statements.is_used(table, self._dialect, backend.roles, self._batches)
         self._mark_asleep = idle.mark_asleep(table)
         self.id = 0
         self.asleep = False
@@ -63,7 +68,6 @@ class Owner:
         self._sessions: set[int] = set()
         """The sessions in which it tried to take its lock."""
         self._has_left = False
-        self._batches = backend.source.batches
         connector.owner = self
         try:
             connector.transaction(lambda connection: None)
@@ -126,8 +130,47 @@ class Owner:
         return alive
 
     def _insert(self, connection: sa.Connection) -> None:
-        inserted = connection.execute(statements.register(self._table), self._row)
-        self.id = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
+        """Register under an id that nobody has. The next ones are in use after a TRUNCATE, or a restore of the rows
+        without the counter: then above all of them. If another consumer has just done that, the next one is good.
+        """
+        while not (self._inserts(connection, {}) or self._inserts(connection, self._id_above_all(connection))):
+            pass
+
+    def _inserts(self, connection: sa.Connection, given: dict[str, int]) -> bool:
+        """Insert the row of this owner, unless its id is in use."""
+        try:
+            with savepoint(connection):
+                inserted = connection.execute(statements.register(self._table), {**self._row, **given})
+        except sa.exc.DBAPIError as error:
+            if self._dialect.errors.code(error) in self._dialect.errors.duplicate:
+                return False
+            raise
+        new = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
+        if new < FIRST_OWNER or connection.scalar(self._is_used, {"claimjobs_me": new}):
+            connection.execute(statements.leave(self._table), {"claimjobs_me": new})
+            return False
+        self.id = new
+        return True
+
+    def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
+        new = id_above(connection, statements.largest(self._table, self._backend.roles, self._batches))
+        move = self._dialect.sessions.give_ids_above(self._table, new)
+        if move is not None:
+            self._move_counter(connection, move)
+        return {"id": new}
+
+    def _move_counter(self, connection: sa.Connection, move: sa.Select[Any]) -> None:
+        try:
+            connection.execute(move)
+        except sa.exc.DBAPIError as error:
+            if not self._dialect.errors.refuses_account(error):
+                raise
+            statement = str(move.compile(connection, compile_kwargs={"literal_binds": True}))
+            raise UnfitTable(
+                f"the next ids of table {self._table.fullname!r} are in use, as after a restore without its sequence, "
+                f"and this user may not move that ({reason(error)}): run `{' '.join(statement.split())}` as the "
+                "owner of the table"
+            ) from error
 
     def _lock_session(self, connection: sa.Connection) -> None:
         """Take the session lock, and write by which session, and the start of its server; NULL where only the lease

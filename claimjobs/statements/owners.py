@@ -12,14 +12,35 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.statements.find import LIMIT, counted
+from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
 from claimjobs.table.roles import ColumnRoles
 
 
 def register(owners: sa.Table) -> sa.Insert:
-    """Insert an owner (`host`, `pid`, `claims`, `lease`). The database gives it an id that no owner had before."""
+    """Insert an owner (`host`, `pid`, `claims`, `lease`). The database gives it the next id, if it has none."""
     return sa.insert(owners)
+
+
+def is_used(owners: sa.Table, dialect: Dialect, roles: ColumnRoles, batches: OpenBatches | None) -> sa.Select[Any]:
+    """Whether somebody used the id `me` before, whose row is gone: jobs, open batches or a session still have it."""
+    used: list[sa.ColumnElement[bool]] = [dialect.sessions.lock_holder(owners, _ME).is_not(None)]
+    if batches is not None:
+        used.append(sa.exists().where(batches.table.c.owner_id == _ME))
+    if roles.batches is None:
+        used.append(sa.exists().where(roles.mine))
+    return sa.select(sa.or_(*used))
+
+
+def largest(owners: sa.Table, roles: ColumnRoles, batches: OpenBatches | None) -> list[sa.Select[Any]]:
+    """The largest ids of owners, of open batches and of claimed jobs."""
+    found: list[sa.Select[Any]] = [sa.select(sa.func.max(owners.c.id))]
+    if batches is not None:
+        found.append(sa.select(sa.func.max(batches.table.c.owner_id)))
+    if roles.batches is None and roles.owner_id is not None:
+        found.append(sa.select(sa.func.max(roles.owner_id)).where(roles.state.is_(CLAIMED)))
+    return found
 
 
 def beat(owners: sa.Table) -> sa.Update:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import datetime
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -23,18 +23,16 @@ from claimjobs.table.claim_index import covers
 from claimjobs.table.ddl import table_comment
 from claimjobs.table.definitions import (
     CREATED,
-    FIRST_OWNER,
     OWNER_TABLE,
     SHARED_TABLES,
     article_table,
+    id_above,
     owner_table,
     shared_tables,
 )
 from claimjobs.table.names import bad_name, check_names
 from claimjobs.table.reflection import columns_in_database, is_made_by_us
 from claimjobs.table.time_partitions import check_unit, first_partitions, make_coming, run, unit_in_database
-
-_ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -173,18 +171,14 @@ def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], *, dialect
 def _above_earlier_ids(connection: sa.Connection, table: sa.Table, kept: list[sa.Table]) -> sa.Table:
     """The table of owners with a first id that no earlier table of owners has used, which may have been dropped.
 
-    The first id counts the seconds since `_ZERO`: enough for an owner a second, until the year 2092. It is also above
-    every owner id in the existing tables.
+    It is also above every owner id in the existing tables.
     """
     if table.name != OWNER_TABLE:
         return table
-    now: datetime = connection.execute(sa.select(database_now())).scalar_one()
     # The table in the database may lack the column: it may be another program's table with the same name.
     with_owner = [jobs for jobs in kept if "owner_id" in jobs.c and "owner_id" in columns_in_database(connection, jobs)]
-    columns = [jobs.c.owner_id for jobs in with_owner]
-    seen = [connection.execute(sa.select(sa.func.max(column))).scalar() or 0 for column in columns]
-    by_clock = FIRST_OWNER + int((now - _ZERO).total_seconds())
-    return owner_table(sa.MetaData(schema=table.schema), first=max([by_clock, *(one + 1 for one in seen)]))
+    first = id_above(connection, [sa.select(sa.func.max(jobs.c.owner_id)) for jobs in with_owner])
+    return owner_table(sa.MetaData(schema=table.schema), first=first)
 
 
 def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -55,7 +56,8 @@ FIRST_OWNER: Final = 10_000_000
 """Owner ids are above any process id (Linux: at most 2**22) and any small number of a worker. So another program that
 claims rows of the same table with such a number is never taken for an owner of ours."""
 LAST_OWNER: Final = 2**31 - 1
-"""The largest id that the type of the column holds. The first id of a table of owners counts seconds: see `create`."""
+"""The largest id that the type of the column holds. The first id of a table of owners counts seconds."""
+_ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
 
 
 def job_table(
@@ -161,6 +163,16 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         comment=COMMENT,
         **table_options(auto_increment=first),
     )
+
+
+def id_above(connection: sa.Connection, ids: Iterable[sa.Select[Any]]) -> int:
+    """An id that no owner has had, and that is above the result of each of these queries.
+
+    It counts the seconds since `_ZERO`: enough for an owner a second, until the year 2092.
+    """
+    now, *used = connection.execute(sa.select(database_now(), *(each.scalar_subquery() for each in ids))).one()
+    by_clock = FIRST_OWNER + int((now - _ZERO).total_seconds())
+    return max([by_clock, *(int(one) + 1 for one in used if one is not None)])
 
 
 def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:

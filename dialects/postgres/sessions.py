@@ -145,6 +145,14 @@ class PostgresSessions(Sessions):
             .scalar_subquery()
         )
 
+    def give_ids_above(self, owners: sa.Table, last: int) -> sa.Select[Any] | None:
+        # A sequence knows nothing of the rows: a TRUNCATE or a restore may set it back. No owner's id is 0. What FROM
+        # has comes first, so nobody else is between the two calls.
+        alone = sa.func.pg_advisory_xact_lock(_number(owners), 0).alias("alone")
+        sequence = sa.func.pg_get_serial_sequence(_name(owners), sa.literal("id"))
+        behind = sa.func.nextval(sequence) < last
+        return sa.select(sa.func.setval(sequence, last)).select_from(alone).where(behind)
+
     def end_session(self, session: int) -> sa.Executable:
         return sa.select(sa.func.pg_terminate_backend(session))
 
@@ -155,7 +163,11 @@ class PostgresSessions(Sessions):
 
 def _regclass(table: sa.Table) -> sa.ColumnElement[Any]:
     """The number of a table, which no other table of the database has; NULL if there is no such table."""
-    return sa.func.to_regclass(sa.literal(PREPARER.format_table(table)))
+    return sa.func.to_regclass(_name(table))
+
+
+def _name(table: sa.Table) -> sa.ColumnElement[str]:
+    return sa.literal(PREPARER.format_table(table), sa.Text)
 
 
 def _number(table: sa.Table) -> sa.ColumnElement[int]:

@@ -1,0 +1,108 @@
+"""Owner ids are given once, also after a TRUNCATE of their table or a restore that set its counter back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs.errors import UnfitTable
+from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
+from tests.backends import Backend
+from tests.conformance.jobs import jobs
+from tests.conformance.owners import still
+from tests.conformance.test_batch_claims import THEIRS, open_batches, open_their_batch
+from tests.conformance.test_reclaim import hold
+from tests.conformance.test_rights import account
+
+USED = int(THEIRS["owner_id"])  # type: ignore[call-overload]  # a number
+
+
+def give_next(backend: Backend, owner_id: int) -> None:
+    """Set the counter of ids back, as a restore without it would. Some databases do so only where no row is above."""
+    how = "ALTER COLUMN id RESTART WITH" if backend.family == "postgres" else "AUTO_INCREMENT ="
+    backend.run(f"ALTER TABLE {OWNER_TABLE} {how} {owner_id}")
+
+
+def empty_owners(backend: Backend) -> None:
+    backend.run(f"TRUNCATE TABLE {OWNER_TABLE}{' RESTART IDENTITY' if backend.family == 'postgres' else ''}")
+
+
+@contextmanager
+def both_look_for_an_id(engine: sa.Engine) -> Iterator[None]:
+    """Two consumers look for the largest id in use, before one of them goes on."""
+    both = threading.Barrier(2, timeout=120)
+
+    def look(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if "max(claimjobs_owners.id)" in statement:
+            both.wait()
+
+    sa.event.listen(engine, "after_cursor_execute", look)
+    try:
+        yield
+    finally:
+        sa.event.remove(engine, "after_cursor_execute", look)
+
+
+@pytest.mark.parametrize("claims", ["batches", "rows"])
+def test_an_id_that_open_batches_or_claimed_jobs_have_is_given_to_nobody(backend: Backend, claims: Any) -> None:
+    queue, other = (backend.queue(claims=claims, bind=backend.new_engine()) for _ in range(2))
+    queue.enqueue(jobs(2))
+    if claims == "rows":
+        hold(backend, "0000", USED)
+    else:
+        with backend.engine.begin() as connection:
+            open_their_batch(connection, [1])
+    give_next(backend, USED)
+    assert USED < still(queue).owner_id < other.owner_id  # the counter is above, too
+
+
+def test_an_id_that_a_living_owner_has_is_given_to_nobody_after_a_truncate(backend: Backend) -> None:
+    """Neither holds a job. Their row is gone, and their session has its lock."""
+    first, second, queue = still(backend.queue()), still(backend.queue()), still(backend.queue())
+    ids = {first.owner_id, second.owner_id, queue.owner_id}
+    empty_owners(backend)
+    third = backend.queue()
+    assert third.owner_id > max(ids)
+    assert third.owner_id >= FIRST_OWNER
+
+
+def test_a_counter_behind_the_rows_moves_above_them(backend: Backend) -> None:
+    queue, other, third = (still(backend.queue()) for _ in range(3))
+    give_next(backend, queue.owner_id)
+    assert len({queue.owner_id, other.owner_id, third.owner_id, backend.queue().owner_id}) == 4
+
+
+def test_two_consumers_that_register_at_once_behind_used_ids_get_two(backend: Backend) -> None:
+    queues = [backend.queue() for _ in range(2)]
+    queues[0].enqueue(jobs(2))
+    hold(backend, "0000", USED)
+    hold(backend, "0001", USED + 1)
+    give_next(backend, USED)
+    with both_look_for_an_id(backend.engine), ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(lambda queue: queue.owner_id, queues)
+    assert first != second
+    assert min(first, second) > USED + 1
+
+
+def test_who_may_not_move_a_sequence_is_told_the_statement(backend: Backend) -> None:
+    backend.queue(claims="batches").enqueue(jobs(1))
+    with backend.engine.begin() as connection:
+        open_their_batch(connection, [1])
+    give_next(backend, USED)
+    every = "INSERT, SELECT, UPDATE, DELETE"
+    tables = dict.fromkeys(("jobs", OWNER_TABLE, "claimjobs_queues", "claimjobs_batches"), every)
+    with account(backend, **tables) as engine:
+        queue = backend.bare_queue(bind=engine, claims="batches")
+        if backend.family == "postgres":
+            with pytest.raises(UnfitTable, match=r"are in use, .*: run `SELECT setval") as told:
+                _ = queue.owner_id
+            backend.run(str(told.value).split("`")[1])
+        assert queue.owner_id > USED
+        assert open_batches(backend)
+        queue.close()
