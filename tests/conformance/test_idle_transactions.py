@@ -82,7 +82,9 @@ def test_a_table_without_a_column_for_owners_has_idle_ones(backend: Backend) -> 
     options: Any = {"hold": "transaction", "on_done": "delete", "liveness": QUICK}
     with Consumer(backend, backend.bare_queue(table, **options)) as consumer:
         consumer.falls_asleep()
-        row = {"host": "h", "pid": 1, "claims": "parts", "lease": 2.0, "beat": LONG_AGO, "asleep": LONG_AGO}
+        [living] = backend.rows(OWNERS)
+        same = {name: living[name] for name in ("claims", "kind", "sees")}
+        row = {"host": "h", "pid": 1, "lease": 2.0, "beat": LONG_AGO, "asleep": LONG_AGO, **same}
         with backend.engine.begin() as connection:
             connection.execute(sa.insert(OWNERS), row)
         backend.wait_for(lambda: len(owners(backend)) == 1, "the dead one is removed")

@@ -18,9 +18,9 @@ STORED = "is stored by MyISAM.*: ALTER TABLE {} ENGINE=InnoDB"
 def test_owners_without_row_locks_are_refused(database: Backend) -> None:
     database.make()
     database.run("ALTER TABLE claimjobs_owners ENGINE=MyISAM")
-    with pytest.raises(NotClaimable, match=STORED.format("claimjobs_owners")):
+    with pytest.raises(NotClaimable, match=STORED.format(".*claimjobs_owners")):
         database.bare_queue().check()
-    with pytest.raises(NotClaimable, match=STORED.format("claimjobs_owners")):
+    with pytest.raises(NotClaimable, match=STORED.format(".*claimjobs_owners")):
         database.make()
 
 

@@ -36,12 +36,12 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     ),
     "owners": (
         "lease/owner lease/registry options lease/heartbeat statements/owners",
-        "unit/test_watch test_owners test_outage test_two_databases test_liveness test_declared_dead test_reclaim "
+        "unit/test_watch test_owners test_outage test_two_tenants test_liveness test_declared_dead test_reclaim "
         "test_cut_claims test_sleep test_wake",
     ),
     "reclaim": (
         "lease/reaper workers/reclaim_thread",
-        "test_kinds test_owners test_outage test_two_databases test_liveness test_declared_dead test_reclaim "
+        "test_kinds test_owners test_outage test_two_tenants test_liveness test_declared_dead test_reclaim "
         "cli/test_reclaim test_dead",
     ),
     "wake": (
@@ -55,7 +55,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "dialects/mysql/key_locks dialects/mysql/waking dialects/mysql/encoding dialects/mysql/table_rules "
         "dialects/postgres/dialect dialects/postgres/errors dialects/postgres/sessions dialects/postgres/key_locks "
         "dialects/postgres/waking dialects/postgres/encoding dialects/postgres/table_rules",
-        "unit/test_connect unit/test_decoder test_claim test_settle test_two_databases test_calls test_columns "
+        "unit/test_connect unit/test_decoder test_claim test_settle test_two_tenants test_calls test_columns "
         "test_locks test_transaction test_transaction_lost test_key_only test_connections test_lost_answers "
         "test_unavailable test_large_batches test_timeouts test_wire test_unreadable test_assign test_errors "
         "test_unique",

@@ -156,6 +156,9 @@ class Protocol(RuleBasedStateMachine):
         self.clock.now += timedelta(seconds=later)
         consumer = self.consumers[who]
         wanted = self.model.claimable(self.clock.now, size)
+        mine = [job for held in self.open if held.consumer is consumer for job in held.batch.jobs]
+        if mine and (any(job.suspect for job in mine) or any(self.model.jobs[name].suspect for name in wanted)):
+            return multiple()  # suspects are held alone: see `test_an_owner_holds_suspects_alone`
         # What others put before its cursor it finds in time (tests/conformance/test_cursor.py), as the model has none.
         consumer.queue._parts.restart_from_head()
         batch = consumer.queue.claim(size)
