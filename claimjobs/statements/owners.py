@@ -28,7 +28,7 @@ def is_used(owners: sa.Table, dialect: Dialect, roles: ColumnRoles, batches: Ope
     used: list[sa.ColumnElement[bool]] = [dialect.sessions.lock_holder(owners, _ME).is_not(None)]
     if batches is not None:
         used.append(sa.exists().where(batches.table.c.owner_id == _ME))
-    if roles.batches is None:
+    if roles.batches is None and roles.owner_id is not None:
         used.append(sa.exists().where(roles.mine))
     return sa.select(sa.or_(*used))
 

@@ -127,7 +127,6 @@ def test_what_the_replica_lists_too_late_is_not_claimed_and_what_it_lacks_is(
     assert not queue.claim(5).jobs
 
 
-@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_jobs_of_an_open_batch_that_the_replica_does_not_show_hide_no_others(
     pair: Pair, queue_at: Callable[..., Queue]
 ) -> None:
@@ -240,7 +239,6 @@ def test_an_idle_owner_that_could_not_register_at_the_start_does_so_between_clai
     wait_for(lambda: claimed_and_released(queue) and queue.report.replica_claims, "the replica is used")
 
 
-@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_a_replica_may_be_the_only_host_among_the_options(pair: Pair, queue_at: Callable[..., Queue]) -> None:
     """Of several hosts one that takes writes is chosen. Of one there is no choice."""
     url = sa.make_url(pair.replica.url)
@@ -323,7 +321,6 @@ def another(pair: Pair) -> Iterator[str]:
 
 
 @pytest.mark.usefixtures("soon_behind")
-@pytest.mark.thorough("it starts a primary and a replica; `make test` has the main ones")
 def test_another_database_with_live_owners_is_left(
     another: str, queue_at: Callable[..., Queue], caplog: pytest.LogCaptureFixture
 ) -> None:
