@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from claimjobs.instants import next_whole
     from claimjobs.job import Job
     from claimjobs.options import Liveness, Retry, SideCar
-    from claimjobs.queue.config import Shape
+    from claimjobs.queue.map_file import read_map
     from claimjobs.queue.queue import Queue
     from claimjobs.signals import stop_on_signals
     from claimjobs.table.alembic import include_object
@@ -38,13 +38,13 @@ __all__ = [
     "Liveness",
     "Queue",
     "Retry",
-    "Shape",
     "SideCar",
     "database_url",
     "include_object",
     "job_table",
     "make",
     "next_whole",
+    "read_map",
     "side_car_tables",
     "stop_on_signals",
     "tables_for",
@@ -61,13 +61,13 @@ _MODULES = {
     "Liveness": "options",
     "Queue": "queue.queue",
     "Retry": "options",
-    "Shape": "queue.config",
     "SideCar": "options",
     "database_url": "embedded.server",
     "include_object": "table.alembic",
     "job_table": "table.definitions",
     "make": "table.create",
     "next_whole": "instants",
+    "read_map": "queue.map_file",
     "side_car_tables": "table.side_car_table",
     "stop_on_signals": "signals",
     "tables_for": "table.create",

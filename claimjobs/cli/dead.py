@@ -15,11 +15,11 @@ from claimjobs.cli.console import ask, asks, data, number, on_terminal, say
 from claimjobs.cli.keys import Keys
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import AnyCommand, options_before, queue_for, url_option
-from claimjobs.cli.shapes import shape_options
+from claimjobs.cli.queue_options import queue_options
 from claimjobs.database.connect import shown
 from claimjobs.job import Job
 from claimjobs.key_text import key_in_message, plain, visible
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
 
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
@@ -45,8 +45,8 @@ def dead() -> None:
 @limit_option
 @json_option
 @url_option
-@shape_options
-def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, shape: Shape) -> None:
+@queue_options
+def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, described: Described) -> None:
     """List the dead jobs in the order of their keys: key, failed attempts and last error, separated by tabs.
 
     Each job is one line: what cannot be printed is written as \\n or \\x1b, and a key with such a character in quotes.
@@ -58,7 +58,7 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
       claimjobs dead list --limit 10 --json
       claimjobs dead list --where "last_error like 'Timeout%'" | cut -f 1
     """
-    with queue_for(url, shape) as queue:
+    with queue_for(url, described) as queue:
         shown = _json if as_json else _line_of(queue)
         found = 0
         for job in queue.dead.list(where, limit=limit):
@@ -72,9 +72,9 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @json_option
 @url_option
-@shape_options
+@queue_options
 @click.pass_context
-def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str | None, shape: Shape) -> None:
+def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str | None, described: Described) -> None:
     """Show every column of dead jobs. Write an ID of several columns as a line of CSV: eu,17.
 
     An ID that is not the key of a dead job is reported (exit code 5).
@@ -84,7 +84,7 @@ def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str |
       claimjobs dead show 1
       claimjobs dead show --json 1 2
     """
-    with queue_for(url, shape) as queue:
+    with queue_for(url, described) as queue:
         keys = Keys(queue.roles.key)
         wanted = dict.fromkeys(keys.read(ids))
         found = queue.dead.show(wanted)
@@ -166,9 +166,9 @@ def choice_options(command: AnyCommand) -> AnyCommand:
 @choice_options
 @json_option
 @url_option
-@shape_options
+@queue_options
 @click.pass_context
-def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
+def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, described: Described, **chosen: Any) -> None:
     """Make dead jobs due now, with all their attempts, and print how many.
 
     Their last error stays until the next one. They are committed in chunks of 1,000: chunks that were committed before
@@ -182,7 +182,7 @@ def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, shape:
     """
     choice = Choice(**chosen)
     choice.check()
-    with queue_for(url, shape) as queue:
+    with queue_for(url, described) as queue:
         given = choice.of(queue)
         there = queue.dead.show(given["keys"] or ())
         _report(queue.dead.retry(**given), "retried" if as_json else None)
@@ -194,9 +194,11 @@ def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, shape:
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
 @url_option
-@shape_options
+@queue_options
 @click.pass_context
-def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, shape: Shape, **chosen: Any) -> None:
+def drop(
+    context: click.Context, /, yes: bool, as_json: bool, url: str | None, described: Described, **chosen: Any
+) -> None:
     """Delete dead jobs, after a question, and print how many.
 
     They are committed in chunks of 1,000. Without a terminal --yes is needed. An ID that is not the key of a dead job
@@ -212,13 +214,13 @@ def drop(context: click.Context, /, yes: bool, as_json: bool, url: str | None, s
     """
     choice = Choice(**chosen)
     choice.check()
-    with queue_for(url, shape) as queue:
+    with queue_for(url, described) as queue:
         given = choice.of(queue)
         there = queue.dead.show(given["keys"] or ())
         if not yes:
             _confirm(queue, **given)
         dropped = queue.dead.drop(**given)
-        if shape.side_car and dropped:
+        if described.get("side_car") and dropped:
             say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
         _report(dropped, "dropped" if as_json else None)
         _report_missing(context, queue, given["keys"] or (), there)

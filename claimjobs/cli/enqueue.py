@@ -20,12 +20,12 @@ from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.progress import ProgressWatch, watch
+from claimjobs.cli.queue_options import queue_options
 from claimjobs.cli.rejects import Rejects
 from claimjobs.cli.rows import BadHeader, FileRow, ReadRows, Source, csv_rows, json_lines
-from claimjobs.cli.shapes import shape_options
 from claimjobs.enqueue.insert import raise_bad
 from claimjobs.errors import BadRow
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
 
 READERS: dict[str, ReadRows] = {"jsonl": json_lines, "csv": csv_rows}
@@ -49,7 +49,7 @@ WATCH_EVERY = 1_000
     help="Leave out rows whose values of these columns are in the table already; it must have a unique index on them.",
 )
 @url_option
-@shape_options
+@queue_options
 @click.pass_context
 def enqueue(
     context: click.Context,
@@ -60,7 +60,7 @@ def enqueue(
     from_line: int,
     unique: tuple[str, ...],
     url: str | None,
-    shape: Shape,
+    described: Described,
 ) -> None:
     """Enqueue each row of FILE (- is standard input) as a job, and print how many.
 
@@ -86,7 +86,7 @@ def enqueue(
     began = time.monotonic()
     with (
         Rejects(rejects) if rejects else nullcontext() as bad,
-        queue_for(url, shape) as queue,
+        queue_for(url, described) as queue,
         watch(_size(file)) as eye,
     ):
         work = Enqueuing(queue, Source(file), reader, bad, eye, unique)

@@ -14,11 +14,11 @@ from claimjobs.cli import exits
 from claimjobs.cli.console import data, show
 from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import candidates_url_option, engine_for, url_option
-from claimjobs.cli.shapes import claim_options
+from claimjobs.cli.queue_options import claim_options
 from claimjobs.errors import ConnectionFailed
 from claimjobs.explain.replica import unusable
 from claimjobs.findings import Explanation, Verdict
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described, queue_of
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
@@ -39,7 +39,12 @@ CODES: Final[dict[Verdict, int]] = {
 @claim_options
 @click.pass_context
 def explain(
-    context: click.Context, as_json: bool, analyze: bool, url: str | None, candidates_url: str | None, shape: Shape
+    context: click.Context,
+    as_json: bool,
+    analyze: bool,
+    url: str | None,
+    candidates_url: str | None,
+    described: Described,
 ) -> None:
     """Say what a claim and a settle of this queue do on this database, and what its settings mean for them.
 
@@ -67,19 +72,19 @@ def explain(
       claimjobs explain --analyze --json
     """
     with engine_for(url) as engine:
-        found = _explanation(engine, shape, candidates_url, analyze=analyze)
+        found = _explanation(engine, described, candidates_url, analyze=analyze)
     data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_lines(found))
     context.exit(CODES[found.verdict])
 
 
-def _explanation(engine: sa.Engine, shape: Shape, candidates: str | None, *, analyze: bool) -> Explanation:
+def _explanation(engine: sa.Engine, described: Described, candidates: str | None, *, analyze: bool) -> Explanation:
     """What is found. If the URL of the replica cannot be used, that is a finding, too."""
     try:
-        queue = shape.queue(engine, candidates=candidates)
+        queue = queue_of(engine, described, candidates=candidates)
     except ConnectionFailed as error:  # of the replica: nothing is connected yet, and the primary has its engine
         if candidates is None:
             raise
-        found = _explanation(engine, shape, None, analyze=analyze)
+        found = _explanation(engine, described, None, analyze=analyze)
         return replace(found, findings=(*found.findings, unusable(error)))
     with queue:
         return queue.explain(analyze=analyze)

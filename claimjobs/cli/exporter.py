@@ -9,11 +9,11 @@ from claimjobs.cli.console import log_on_stderr, say
 from claimjobs.cli.listening import bind_option, port_option
 from claimjobs.cli.numbers import Number, WholeNumber
 from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.shapes import shape_options
+from claimjobs.cli.queue_options import queue_options
 from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader
 from claimjobs.metrics.http_server import HttpServer
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
 
@@ -38,8 +38,8 @@ from claimjobs.signals import graceful
     help="Count the jobs of each state up to this number.",
 )
 @url_option
-@shape_options
-def exporter(port: int, bind: str, every: float, limit: int, url: str | None, shape: Shape) -> None:
+@queue_options
+def exporter(port: int, bind: str, every: float, limit: int, url: str | None, described: Described) -> None:
     """Serve metrics of a table on /metrics, without consumers, until Ctrl-C or SIGTERM.
 
     It needs the extra `metrics`, and an account that may SELECT from its table and those of owners and queues. It reads
@@ -52,13 +52,13 @@ def exporter(port: int, bind: str, every: float, limit: int, url: str | None, sh
     \b
     Examples:
       claimjobs exporter --port 9187
-      claimjobs exporter --port 9187 --table orders --column status=state
+      claimjobs exporter --port 9187 --map orders.toml
     """
     require_prometheus_client()
     from claimjobs.metrics.collector import TableCollector  # noqa: PLC0415 - an extra
     from claimjobs.metrics.metrics_page import MetricsPage  # noqa: PLC0415
 
-    with queue_for(url, shape) as queue, log_on_stderr():
+    with queue_for(url, described) as queue, log_on_stderr():
         queue.backlog(limit)
         name = queue.table.fullname
         page = MetricsPage(TableCollector(BacklogReader(queue, name, every=every, limit=limit), name))

@@ -46,7 +46,7 @@ class Limits:
             return
         limit = f"(--max-age {age(self.max_age.total_seconds())})"
         if stats.oldest is None and stats.due:
-            yield f"no run_at says how long jobs have been due: name it with --column run_at=NAME {limit}"
+            yield f"no run_at says how long jobs have been due: name it in [columns] of the --map file {limit}"
         elif stats.oldest is not None and stats.oldest > self.max_age.total_seconds():
             yield f"the oldest job has been due for {age(stats.oldest)} {limit}"
 

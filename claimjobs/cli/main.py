@@ -15,6 +15,7 @@ from claimjobs.cli.console import say, say_error, urls_of
 from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import options_before, with_variables
 from claimjobs.database.masking import masked
+from claimjobs.errors.dropped import INSTEAD
 from claimjobs.key_text import visible
 
 COMMANDS = {
@@ -83,13 +84,21 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            vars(error)["message"] = visible(masked(error.message, urls_of(ctx)))
-            raise
+            told = _told_instead(error)
+            vars(told)["message"] = visible(masked(told.message, urls_of(ctx)))
+            raise told from None
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
             say_error(completed(message(error)), error, verbose=ctx.params["verbose"])
             ctx.exit(exit_code(error))
+
+
+def _told_instead(error: click.ClickException) -> click.ClickException:
+    """The error; for an option that was dropped one that says what to use instead."""
+    if not isinstance(error, click.NoSuchOption) or error.option_name not in INSTEAD:
+        return error
+    return click.UsageError(f"there is no {error.option_name} any more: {INSTEAD[error.option_name]}", error.ctx)
 
 
 def message(error: BaseException) -> str:

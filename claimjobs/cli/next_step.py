@@ -11,7 +11,7 @@ import click
 
 GIVEN: Final = "claimjobs.given"
 """The key in `meta` of the options that describe the queue, by their names."""
-DESCRIBING: Final = ("table", "map", "column", "state", "hold", "claims", "side_car")
+DESCRIBING: Final = ("table", "map", "hold", "claims", "side_car")
 """The options that each command has which works on one queue."""
 OF_ALL_TABLES: Final = ("upgrade-tables", "--")
 """How the words begin that name no queue."""

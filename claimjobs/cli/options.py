@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from claimjobs.options import Retry
-    from claimjobs.queue.config import Shape
+    from claimjobs.queue.map_file import Described
     from claimjobs.queue.queue import Queue
 
 AnyCommand = Callable[..., Any]
@@ -24,8 +24,8 @@ AnyCommand = Callable[..., Any]
 BEFORE = "claimjobs.before"
 """The key in `meta` of the options that stood before a command's name."""
 
-TABLE, MAP = "shape_table", "shape_map"
-"""The parameter names of the shape options that may stand there."""
+TABLE, MAP = "queue_table", "queue_map"
+"""The parameter names of the options in `queue_options` that may stand there."""
 
 
 class Anywhere(click.Option):
@@ -141,8 +141,10 @@ def engine_for(url: str | None) -> Iterator[sa.Engine]:
 
 @contextmanager
 def queue_for(
-    url: str | None, shape: Shape, retry: Retry | None = None, *, candidates: str | None = None
+    url: str | None, described: Described, retry: Retry | None = None, *, candidates: str | None = None
 ) -> Iterator[Queue]:
     """The Queue of this command. `candidates`: the URL of a replica."""
-    with engine_for(url) as engine, shape.queue(engine, retry=retry, candidates=candidates) as queue:
+    from claimjobs.queue.map_file import queue_of  # noqa: PLC0415 - SQLAlchemy is slow to import
+
+    with engine_for(url) as engine, queue_of(engine, described, retry=retry, candidates=candidates) as queue:
         yield queue

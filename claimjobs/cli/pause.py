@@ -9,8 +9,8 @@ import click
 from claimjobs.cli.console import show
 from claimjobs.cli.next_step import command
 from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.shapes import shape_options
-from claimjobs.queue.config import Shape
+from claimjobs.cli.queue_options import queue_options
+from claimjobs.queue.map_file import Described
 
 MOST: Final = 1_000
 """The most characters of a reason."""
@@ -19,8 +19,8 @@ MOST: Final = 1_000
 @click.command()
 @click.option("--reason", metavar="TEXT", help="Why: `claimjobs status` shows it.")
 @url_option
-@shape_options
-def pause(reason: str | None, url: str | None, shape: Shape) -> None:
+@queue_options
+def pause(reason: str | None, url: str | None, described: Described) -> None:
     """Let no consumer claim from this table, on any machine, until `claimjobs resume`.
 
     It is stored in the database, and outlasts restarts. Consumers notice it within a fifth of their lease (2 s). They
@@ -36,15 +36,15 @@ def pause(reason: str | None, url: str | None, shape: Shape) -> None:
     reason = None if reason is None else " ".join(reason.split())  # one line of `status`
     if reason is not None and len(reason) > MOST:
         raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
-    with queue_for(url, shape) as queue:
+    with queue_for(url, described) as queue:
         queue.pause(reason)
         show(f"{queue.table.fullname} is paused: {command('resume')} ends that")
 
 
 @click.command()
 @url_option
-@shape_options
-def resume(url: str | None, shape: Shape) -> None:
+@queue_options
+def resume(url: str | None, described: Described) -> None:
     """End a pause. Waiting consumers go on at once.
 
     \b
@@ -52,6 +52,6 @@ def resume(url: str | None, shape: Shape) -> None:
       claimjobs resume
       claimjobs resume --table emails
     """
-    with queue_for(url, shape) as queue:
+    with queue_for(url, described) as queue:
         was_paused = queue.resume()
         show(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")

@@ -13,8 +13,8 @@ from claimjobs.admin.purge import Kept
 from claimjobs.cli.console import data, log_on_stderr
 from claimjobs.cli.durations import Duration
 from claimjobs.cli.options import engine_for, queue_for, url_option
-from claimjobs.cli.shapes import shape_options
-from claimjobs.queue.config import Shape
+from claimjobs.cli.queue_options import queue_options
+from claimjobs.queue.map_file import Described
 
 
 @click.command()
@@ -31,7 +31,7 @@ from claimjobs.queue.config import Shape
 @click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
 @url_option
-@shape_options
+@queue_options
 def purge(
     older_than: timedelta,
     status: Kept,
@@ -40,7 +40,7 @@ def purge(
     dry_run: bool,
     as_json: bool,
     url: str | None,
-    shape: Shape,
+    described: Described,
 ) -> None:
     """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
 
@@ -67,7 +67,7 @@ def purge(
       claimjobs purge --older-than 90d --ledger emails
     """
     if ledger is None:
-        with log_on_stderr(logging.INFO), queue_for(url, shape) as queue:
+        with log_on_stderr(logging.INFO), queue_for(url, described) as queue:
             count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
     elif where is not None or status != "done":
         raise click.UsageError("--where and --status are for jobs: the ledger has neither")

@@ -11,9 +11,9 @@ from claimjobs.cli.console import age, data, log_on_stderr, number, say
 from claimjobs.cli.next_step import command
 from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.shapes import shape_options
+from claimjobs.cli.queue_options import queue_options
 from claimjobs.options import Retry
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
 from claimjobs.table.definitions import FIRST_OWNER
 
@@ -31,9 +31,9 @@ from claimjobs.table.definitions import FIRST_OWNER
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is described above.")
 @url_option
-@shape_options
+@queue_options
 def reclaim(
-    owner: int | None, force: bool, ownerless: bool, attempts: int, as_json: bool, url: str | None, shape: Shape
+    owner: int | None, force: bool, ownerless: bool, attempts: int, as_json: bool, url: str | None, described: Described
 ) -> None:
     """Reclaim the jobs of dead owners, and print how many. The owners are printed on standard error.
 
@@ -59,7 +59,7 @@ def reclaim(
         raise click.UsageError("--ownerless is about jobs without an owner: leave out --owner")
     if force and owner is None:
         raise click.UsageError("--force goes with --owner ID")
-    with queue_for(url, shape, retry=Retry(attempts=attempts)) as queue, log_on_stderr():
+    with queue_for(url, described, retry=Retry(attempts=attempts)) as queue, log_on_stderr():
         jobs = _reclaimed(queue, owner, force=force, ownerless=ownerless)
     data(json.dumps({"handed_back": jobs}) if as_json else jobs)
 

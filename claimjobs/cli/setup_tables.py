@@ -7,18 +7,19 @@ import sqlalchemy as sa
 
 from claimjobs.cli.console import ask, asks, log_on_stderr, number, say, show, show_sql
 from claimjobs.cli.options import engine_for, url_option
-from claimjobs.cli.shapes import shape_options
+from claimjobs.cli.queue_options import queue_options
 from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, trigger_statement
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.dialects.partitions import UNITS, Unit
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import OwnTable, UnfitTable
-from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
+from claimjobs.queue.map_file import Described, queue_of
 from claimjobs.queue.references import is_reference
+from claimjobs.queue.settings import Settings
 from claimjobs.table import create as setup
 from claimjobs.table.ddl import ddl
-from claimjobs.table.definitions import ledger_table
+from claimjobs.table.definitions import DEFAULT_TABLE, ledger_table
 from claimjobs.table.grants import PURPOSES, ledger_grants
 from claimjobs.table.side_car_table import side_car_tables
 
@@ -56,7 +57,7 @@ DDL_WITHOUT_URL = "postgresql://"
     help="Make the table of jobs with a partition for each of these times, for jobs that are kept when they are done.",
 )
 @url_option
-@shape_options
+@queue_options
 def setup_tables(
     add: tuple[str, ...],
     recreate: bool,
@@ -68,7 +69,7 @@ def setup_tables(
     trigger: Wanted,
     unit: Unit | None,
     url: str | None,
-    shape: Shape,
+    described: Described,
 ) -> None:
     """Make the missing tables of a queue, and print which tables existed.
 
@@ -125,13 +126,15 @@ def setup_tables(
         check_wanted(engine_of(chosen_url(url) or DDL_WITHOUT_URL), trigger)
     if grants_ or accounts:
         _refuse_other_options(grants_, recreate or sql or bool(wanted))
-        _print_grants(url, shape, _named(accounts), ledger=ledger)
+        _print_grants(url, described, _named(accounts), ledger=ledger)
         return
-    _refuse_mixtures(recreate, wanted, ledger, trigger=trigger, side_car=shape.side_car)
+    _refuse_mixtures(recreate, wanted, ledger, trigger=trigger, side_car=bool(described.get("side_car")))
     if unit is not None:
-        _refuse_partitions(shape, ledger or bool(wanted))
-    if sql and not wanted and not shape.side_car:
-        _print_ddl(engine_of(chosen_url(url) or DDL_WITHOUT_URL), shape, trigger, recreate, ledger=ledger, unit=unit)
+        _refuse_partitions(described, ledger or bool(wanted))
+    if sql and not wanted and not described.get("side_car"):
+        _print_ddl(
+            engine_of(chosen_url(url) or DDL_WITHOUT_URL), described, trigger, recreate, ledger=ledger, unit=unit
+        )
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
@@ -140,21 +143,23 @@ def setup_tables(
             _tell(setup.make(engine, [ledger_table()]))
             return
         if wanted:
-            _add(engine, setup.tables_for(shape.load())[0], additions(engine, shape, wanted), yes, sql)
+            settings = queue_of(engine, described).settings
+            _add(engine, setup.tables_for(settings.table)[0], additions(engine, settings, wanted), yes, sql)
         if not sql:
-            _set_up(engine, shape, recreate, yes, trigger, unit=unit)
-        elif shape.side_car:
-            _print_ddl(engine, shape, trigger, recreate, ledger=ledger, unit=unit)
+            _set_up(engine, queue_of(engine, described).settings, recreate, yes, trigger, unit=unit)
+        elif described.get("side_car"):
+            _print_ddl(engine, described, trigger, recreate, ledger=ledger, unit=unit)
 
 
 def _print_ddl(
-    engine: sa.Engine, shape: Shape, trigger: Wanted, recreate: bool, *, ledger: bool, unit: Unit | None
+    engine: sa.Engine, described: Described, trigger: Wanted, recreate: bool, *, ledger: bool, unit: Unit | None
 ) -> None:
+    settings = queue_of(engine, described).settings
     if trigger != "drop":
-        tables = [ledger_table()] if ledger else _tables(engine, shape, unit=unit)
+        tables = [ledger_table()] if ledger else _tables(engine, settings, unit=unit)
         show_sql(ddl(engine, tables, recreate=recreate))
     if trigger is not None and not ledger:
-        show_sql(f"{trigger_statement(engine, shape, trigger)};")
+        show_sql(f"{trigger_statement(engine, settings, trigger)};")
 
 
 def _requested(add: tuple[str, ...]) -> list[str]:
@@ -176,14 +181,15 @@ def _refuse_mixtures(recreate: bool, wanted: list[str], ledger: bool, *, trigger
         raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
 
 
-def _refuse_partitions(shape: Shape, others: bool) -> None:
-    if others or shape.side_car:
+def _refuse_partitions(described: Described, others: bool) -> None:
+    if others or described.get("side_car"):
         raise click.UsageError("--partition-by-time makes a table of jobs: leave out --add, --ledger and --side-car")
-    if is_reference(shape.table):
+    table = described.get("table", DEFAULT_TABLE)
+    if is_reference(table):
         step = "write partition_by_time= there, in job_table(...)"
-        raise click.UsageError(f"--partition-by-time is for a NAME, and {shape.table} is described in Python: {step}")
-    if shape.columns is not None:
-        raise click.UsageError("--partition-by-time is for a table that is made here: leave out --map and --column")
+        raise click.UsageError(f"--partition-by-time is for a NAME, and {table} is described in Python: {step}")
+    if "columns" in described:
+        raise click.UsageError("--partition-by-time is for a table that is made here: leave out --map")
 
 
 def _refuse_other_options(grants_: bool, others: bool) -> None:
@@ -205,9 +211,9 @@ def _named(accounts: tuple[str, ...]) -> dict[str, str]:
     return names
 
 
-def _print_grants(url: str | None, shape: Shape, names: dict[str, str], *, ledger: bool) -> None:
+def _print_grants(url: str | None, described: Described, names: dict[str, str], *, ledger: bool) -> None:
     with engine_for(url) as engine:
-        lines = ledger_grants(engine, names) if ledger else rights(engine, shape, names)
+        lines = ledger_grants(engine, names) if ledger else rights(engine, queue_of(engine, described).settings, names)
         show_sql("\n".join(lines))
 
 
@@ -225,47 +231,49 @@ def _add(engine: sa.Engine, table: sa.Table, statements: list[str], yes: bool, s
     setup.alter(engine, table, statements)
 
 
-def _set_up(engine: sa.Engine, shape: Shape, recreate: bool, yes: bool, trigger: Wanted, *, unit: Unit | None) -> None:
+def _set_up(
+    engine: sa.Engine, settings: Settings, recreate: bool, yes: bool, trigger: Wanted, *, unit: Unit | None
+) -> None:
     if trigger == "drop":
-        set_up_trigger(engine, shape, trigger)
+        set_up_trigger(engine, settings, trigger)
         return
     if recreate:
-        _confirm(engine, setup.drop_plan(engine, shape.load(), partition_by_time=unit), yes)
-    _must_be_there(engine, shape)
+        _confirm(engine, setup.drop_plan(engine, settings.table, partition_by_time=unit), yes)
+    _must_be_there(engine, settings)
     try:
-        say(what_becomes_of_done_jobs(engine, shape, unit, recreate=recreate))
+        say(what_becomes_of_done_jobs(engine, settings, unit, recreate=recreate))
     except OwnTable:
         raise
     except UnfitTable:  # `checked_roles` says all that the table lacks
         pass
     with log_on_stderr():
-        made = setup.make(engine, _tables(engine, shape, mapped=True, unit=unit), recreate=recreate)
+        made = setup.make(engine, _tables(engine, settings, mapped=True, unit=unit), recreate=recreate)
     _tell(made)
-    set_up_trigger(engine, shape, trigger)
-    for line in advice(engine, shape, checked_roles(engine, shape)):
+    set_up_trigger(engine, settings, trigger)
+    for line in advice(engine, settings, checked_roles(engine, settings)):
         say(line)
 
 
-def _tables(engine: sa.Engine, shape: Shape, *, mapped: bool = False, unit: Unit | None = None) -> list[sa.Table]:
+def _tables(engine: sa.Engine, settings: Settings, *, mapped: bool = False, unit: Unit | None = None) -> list[sa.Table]:
     """Make the missing tables. A table with a map, of which only the name is known, cannot be made."""
-    if shape.side_car:
-        return side_car_tables(engine, shape.load(), columns=shape.columns)
-    jobs, *others = setup.tables_for(shape.load(), partition_by_time=unit)
-    ours = [jobs] if mapped or not _is_mapped_name(shape) else []
+    if settings.side_car:
+        return side_car_tables(engine, settings.table, columns=settings.columns)
+    jobs, *others = setup.tables_for(settings.table, partition_by_time=unit)
+    ours = [jobs] if mapped or not _is_mapped_name(settings) else []
     return [*ours, *others]
 
 
-def _is_mapped_name(shape: Shape) -> bool:
-    return shape.columns is not None and isinstance(shape.load(), str)
+def _is_mapped_name(settings: Settings) -> bool:
+    return settings.columns is not None and isinstance(settings.table, str)
 
 
-def _must_be_there(engine: sa.Engine, shape: Shape) -> None:
-    if not _is_mapped_name(shape):
+def _must_be_there(engine: sa.Engine, settings: Settings) -> None:
+    if not _is_mapped_name(settings):
         return
     with engine.connect() as connection:
-        if not setup.exists(connection, setup.tables_for(shape.table)[0]):
+        if not setup.exists(connection, setup.tables_for(settings.table)[0]):
             raise UnfitTable(
-                f"table {shape.table!r} is not in this database, and a table with a map is not made here: "
+                f"table {settings.table!r} is not in this database, and a table with a map is not made here: "
                 "make it yourself, or check the name and the URL"
             )
 

@@ -18,11 +18,11 @@ from claimjobs.cli.listening import bind_option, port_option
 from claimjobs.cli.log_format import log_format_option, log_to_stderr
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
 from claimjobs.cli.options import candidates_url_option, database, url_option
+from claimjobs.cli.queue_options import claim_options
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_lines
-from claimjobs.cli.shapes import claim_options
 from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
 from claimjobs.workers.endpoints import Endpoints
 from claimjobs.workers.handlers import Per
@@ -189,7 +189,7 @@ def start_processing(
     file: Path | None,
     url: str | None,
     candidates_url: str | None,
-    shape: Shape,
+    described: Described,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
 
@@ -220,7 +220,7 @@ def start_processing(
       claimjobs start-processing --duration 20
       claimjobs start-processing --jobs 50000 --drain
       claimjobs start-processing shop.mail:send --table emails --consumers 4 --where "address like '%.org'"
-      claimjobs start-processing shop.books:enter --table orders --column status=state --hold transaction
+      claimjobs start-processing shop.books:enter --map orders.toml --hold transaction
     """
     if generators is None:
         generators = 0 if handler else GENERATORS
@@ -250,7 +250,7 @@ def start_processing(
     with database(url) as reached:
         plan = Plan(
             reached,
-            shape,
+            described,
             candidates=candidates_url,
             handler=handler,
             per=per,

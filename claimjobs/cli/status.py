@@ -16,9 +16,9 @@ from claimjobs.cli.console import age, data, number, on_terminal, show, terminal
 from claimjobs.cli.limits import Limits, limit_options
 from claimjobs.cli.next_step import command
 from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.shapes import shape_options
+from claimjobs.cli.queue_options import queue_options
 from claimjobs.key_text import visible
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
 from claimjobs.table.wake_trigger import has_wake_trigger
 
@@ -35,7 +35,7 @@ LOCKS = {"held": "lock held", "free": "lock free", "none": "lease only"}
 @click.option("--check", is_flag=True, help="Print one line, and exit with code 7 if a limit is exceeded.")
 @limit_options
 @url_option
-@shape_options
+@queue_options
 @click.pass_context
 def status(
     context: click.Context,
@@ -46,7 +46,7 @@ def status(
     max_waiting: int | None,
     min_owners: int | None,
     url: str | None,
-    shape: Shape,
+    described: Described,
 ) -> None:
     """Count the jobs by status, show how long the oldest has been due, and list the owners.
 
@@ -84,14 +84,14 @@ def status(
       claimjobs status --table emails
     """
     limits = Limits(max_age, max_dead, max_waiting, min_owners)
-    _must_fit(limits, check, shape)
-    with queue_for(url, shape) as queue:
+    _must_fit(limits, check, described)
+    with queue_for(url, described) as queue:
         name, stats = queue.table.fullname, queue.stats()
-        notes = [*_whole(shape), *_trigger(queue)]
+        notes = [*_whole(described), *_trigger(queue)]
     exceeded = list(limits.exceeded(stats))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
-        data(json.dumps({**_object(name, stats), "where_not_counted": shape.where, **checked}, default=str))
+        data(json.dumps({**_object(name, stats), "where_not_counted": described.get("where"), **checked}, default=str))
     elif check:
         show(f"{name}: {'; '.join([*exceeded, *_paused(stats)] if exceeded else ['ok'])}")
     elif on_terminal():
@@ -101,19 +101,19 @@ def status(
     context.exit(exits.UNHEALTHY if exceeded else exits.OK)
 
 
-def _must_fit(limits: Limits, check: bool, shape: Shape) -> None:
+def _must_fit(limits: Limits, check: bool, described: Described) -> None:
     """Refuse limits that nothing would check."""
     if check != limits.given:
         raise click.UsageError("--check needs a limit, and a limit needs --check: --check --max-age 5m --max-dead 0")
-    if limits.min_owners is not None and shape.hold == "transaction":
+    if limits.min_owners is not None and described.get("hold") == "transaction":
         raise click.UsageError("--min-owners: with --hold transaction there are no owners")
 
 
-def _whole(shape: Shape) -> list[str]:
+def _whole(described: Described) -> list[str]:
     """A note, if more rows are counted than the queue's jobs."""
-    if shape.where is None:
+    if "where" not in described:
         return []
-    return [f"all rows of the table are counted, also those that are not in the queue (where {shape.where})"]
+    return [f"all rows of the table are counted, also those that are not in the queue (where {described['where']})"]
 
 
 def _trigger(queue: Queue) -> list[str]:

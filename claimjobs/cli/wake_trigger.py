@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from claimjobs.cli.console import show
 from claimjobs.database.connect import connected
 from claimjobs.errors import TableMissing
-from claimjobs.queue.config import Shape
+from claimjobs.queue.settings import Settings
 from claimjobs.table.create import alter, exists, tables_for
 from claimjobs.table.side_car_table import side_car_tables
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement, trigger_of
@@ -23,24 +23,24 @@ def check_wanted(engine: sa.Engine, wanted: Wanted) -> None:
         trigger_of(engine)
 
 
-def trigger_statement(engine: sa.Engine, shape: Shape, wanted: Wanted) -> str:
+def trigger_statement(engine: sa.Engine, settings: Settings, wanted: Wanted) -> str:
     """The statement that makes or drops the trigger."""
-    jobs = tables_for(shape.load())[0]
+    jobs = tables_for(settings.table)[0]
     if wanted == "drop":
         return drop_statement(engine, jobs)
-    claims = side_car_tables(engine, shape.load(), columns=shape.columns)[0] if shape.side_car else jobs
+    claims = side_car_tables(engine, settings.table, columns=settings.columns)[0] if settings.side_car else jobs
     return make_statement(engine, jobs, claims)
 
 
-def set_up_trigger(engine: sa.Engine, shape: Shape, wanted: Wanted) -> None:
+def set_up_trigger(engine: sa.Engine, settings: Settings, wanted: Wanted) -> None:
     """Make or drop the trigger, and print whether the table has it. Raises TableMissing."""
-    jobs = tables_for(shape.load())[0]
+    jobs = tables_for(settings.table)[0]
     with connected(engine) as connection:
         if not exists(connection, jobs):
             raise TableMissing(jobs.fullname)
     before = has_wake_trigger(engine, jobs)
     if wanted is not None:
-        alter(engine, jobs, [trigger_statement(engine, shape, wanted)])
+        alter(engine, jobs, [trigger_statement(engine, settings, wanted)])
     if wanted == "drop":
         show(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
     elif before or wanted == "make":

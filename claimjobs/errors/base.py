@@ -48,11 +48,11 @@ def first_keys(keys: Sequence[Any]) -> str:
     return ", ".join(key_in_message(key) for key in keys[:3]) + (", ..." if len(keys) > 3 else "")
 
 
-def column_option(role: str, name: str = "NAME") -> str:
-    """The text that tells a user how to name the column of a role: in Python, on the command line, in a map file."""
-    return f"Columns({role}=...), [columns] of the map file, or --column {role}={name}"
+def column_option(role: str) -> str:
+    """The text that tells a user how to name the column of a role: in Python, and in a map file."""
+    return f"Columns({role}=...), or [columns] of the --map file"
 
 
 def state_option(state: str) -> str:
-    """The text that tells a user how to name the value of a state: in Python, on the command line, in a map file."""
-    return f"Columns(states={{{state!r}: ...}}), [states] of the map file, or --state {state}=VALUE"
+    """The text that tells a user how to name the value of a state: in Python, and in a map file."""
+    return f"Columns(states={{{state!r}: ...}}), or [states] of the --map file"

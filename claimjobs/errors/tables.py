@@ -184,7 +184,7 @@ class DoneUndecided(UnfitTable):
         super().__init__(
             f"claimjobs did not make table {table!r}, and on_done does not say what happens to its done jobs: choose "
             "on_done='delete' (--on-done delete), which deletes their rows, 'keep', which needs a value for done, "
-            "as in Columns(status='state', states={'unclaimed': ..., 'done': ...}) or --state done=VALUE, "
+            "as in Columns(status='state', states={'unclaimed': ..., 'done': ...}) or [states] of the --map file, "
             "or 'leave', where the handler itself makes the queue's `where` false"
         )
 

@@ -11,8 +11,7 @@ from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import dialect_named_by
 from claimjobs.dialects.partitions import Unit
 from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, SideCarThere, UnfitTable
-from claimjobs.options import SideCar
-from claimjobs.queue.config import Shape
+from claimjobs.queue.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.claim_index import claim_index, holds, indexes_of, missing_index, renewed
@@ -44,12 +43,12 @@ ADDABLE: Final = ("owner_id", *WITHOUT, INDEX)
 """What can be added to an existing table: columns by their roles, and the index that claims read."""
 
 
-def checked_roles(engine: sa.Engine, shape: Shape) -> ColumnRoles:
+def checked_roles(engine: sa.Engine, settings: Settings) -> ColumnRoles:
     """The roles of the columns, checked as by `checked_backend`."""
-    return checked_backend(engine, shape).roles
+    return checked_backend(engine, settings).roles
 
 
-def checked_backend(engine: sa.Engine, shape: Shape) -> Backend:
+def checked_backend(engine: sa.Engine, settings: Settings) -> Backend:
     """The tables of a queue, after a check that they have all that a queue needs.
 
     Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE to run.
@@ -57,92 +56,92 @@ def checked_backend(engine: sa.Engine, shape: Shape) -> Backend:
     try:
         return inspect_table(
             engine,
-            shape.load(),
-            columns=shape.columns,
-            by_lease=shape.hold == "lease",
-            per_batch=shape.per_batch,
-            side_car=SideCar() if shape.side_car else None,
+            settings.table,
+            columns=settings.columns,
+            by_lease=settings.by_lease,
+            per_batch=settings.per_batch,
+            side_car=settings.side_car,
         )
     except SideCarThere:
         raise
     except (ColumnMissing, OwnersOutdated) as first:
-        missing = list(_missing(engine, shape))
+        missing = list(_missing(engine, settings))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first
 
 
-def _missing(engine: sa.Engine, shape: Shape) -> Iterator[str]:
+def _missing(engine: sa.Engine, settings: Settings) -> Iterator[str]:
     """The required columns that the table of jobs lacks, each with the statement that adds it."""
-    jobs = tables_for(shape.load())[0]
+    jobs = tables_for(settings.table)[0]
     with connected(engine) as connection:
-        for column in _required(shape, jobs):
+        for column in _required(settings, jobs):
             if column.name not in columns_in_database(connection, jobs):
                 lack = f"table {jobs.fullname!r} has no column {column.name!r}, which a queue needs"
                 yield f"{lack}: {add_column(engine, jobs, column)}"
 
 
-def _required(shape: Shape, jobs: sa.Table) -> list[sa.Column[Any]]:
+def _required(settings: Settings, jobs: sa.Table) -> list[sa.Column[Any]]:
     """The required columns: those of a description in Python, or of a map; without both, two columns."""
-    if shape.side_car:
+    if settings.side_car:
         return []
-    if not isinstance(shape.load(), str):
+    if not isinstance(settings.table, str):
         return list(jobs.columns)
-    needed = REQUIRED if shape.columns is None else ("owner_id",)
-    named = [role for role, name in shape.columns.names.items() if name != role] if shape.columns else []
-    is_written = shape.hold == "lease" and not shape.per_batch
+    needed = REQUIRED if settings.columns is None else ("owner_id",)
+    named = [role for role, name in settings.columns.names.items() if name != role] if settings.columns else []
+    is_written = settings.by_lease and not settings.per_batch
     roles = dict.fromkeys((*(needed if is_written else ()), *named))
-    return [column_for(role, jobs, shape.columns or Columns()) for role in roles if role in ADDABLE]
+    return [column_for(role, jobs, settings.columns or Columns()) for role in roles if role in ADDABLE]
 
 
-def what_becomes_of_done_jobs(engine: sa.Engine, shape: Shape, unit: Unit | None, *, recreate: bool) -> str:
+def what_becomes_of_done_jobs(engine: sa.Engine, settings: Settings, unit: Unit | None, *, recreate: bool) -> str:
     """What happens to done jobs, as a sentence. The table of jobs may be missing, and the owners table, too.
 
     `unit`: the time of a partition, if a missing table is to have some. `recreate`: a table that is there will be made
     anew.
     """
-    jobs = tables_for(shape.load(), partition_by_time=unit)[0]
+    jobs = tables_for(settings.table, partition_by_time=unit)[0]
     with connected(engine) as connection:
         is_there = exists(connection, jobs) and not recreate
-        given = (shape.map or Columns()).beside_claims if shape.side_car else shape.map
+        given = (settings.map or Columns()).beside_claims if settings.side_car else settings.map
         described = resolve(connection, jobs.fullname) if is_there else jobs
         check_no_own(described)
         roles = roles_of(described, given)
-        if shape.side_car:
+        if settings.side_car:
             default: Finish | None = "keep"
         else:
             default = default_finish(connection, roles) if is_there else finish_of_ours(unit_of(jobs.comment))
-    if (on_done := shape.on_done or default) is None:
+    if (on_done := settings.on_done or default) is None:
         return str(DoneUndecided(roles.name))
-    return sentence(roles, on_done, beside=shape.side_car)
+    return sentence(roles, on_done, beside=settings.side_car is not None)
 
 
-def rights(engine: sa.Engine, shape: Shape, names: Mapping[str, str]) -> list[str]:
+def rights(engine: sa.Engine, settings: Settings, names: Mapping[str, str]) -> list[str]:
     """The GRANT statements for the accounts of the queue, line by line (see `table.grants`). Raises as
     `checked_backend`."""
-    backend = checked_backend(engine, shape)
+    backend = checked_backend(engine, settings)
     with connected(engine) as connection:
-        default = "keep" if shape.side_car else default_finish(connection, backend.roles)
-    return list(grants(engine, backend, names, deletes=(shape.on_done or default) == "delete"))
+        default = "keep" if settings.side_car else default_finish(connection, backend.roles)
+    return list(grants(engine, backend, names, deletes=(settings.on_done or default) == "delete"))
 
 
 # --- optional columns and the index --------------------------------------------------------------------------
 
 
-def advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[str]:
+def advice(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> list[str]:
     """What the table lacks for optional features, each with the statement that adds it.
 
     Empty for a table that must not be altered.
     """
-    if shape.side_car:
+    if settings.side_car:
         return []
-    given = shape.map or Columns()
+    given = settings.map or Columns()
     absent = [role for role in WITHOUT if getattr(roles, role) is None and getattr(given, role) is not None]
     lines = [
         f"without the column {given.names[role]} {WITHOUT[role]}: "
         f"{add_column(engine, roles.table, column_for(role, roles.table, given))}"
         for role in absent
-        if not (role == "owner_date" and shape.hold == "transaction")
+        if not (role == "owner_date" and not settings.by_lease)
     ]
-    return [*_state_advice(engine, roles), *lines, *_index_advice(engine, shape, roles)]
+    return [*_state_advice(engine, roles), *lines, *_index_advice(engine, settings, roles)]
 
 
 def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
@@ -156,12 +155,12 @@ def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
     return [f"without the value {DEAD!r} in the column {status.name} {fails}: {add_value(engine, status, DEAD)}"]
 
 
-def _index_advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[str]:
+def _index_advice(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> list[str]:
     """Advice for the index that claims read, if the table has none with all columns of phase 1.
 
     If any order will do, that is the index of the default order, in which consumers have regions.
     """
-    order = order_of(shape.order_by or None, roles, dialect_named_by(engine).lexis)
+    order = order_of(None if settings.any_order else settings.order_by, roles, dialect_named_by(engine).lexis)
     with connected(engine) as connection:
         lack = missing_index(connection, roles, order)
     return [] if lack is None else [f"{lack.effect}: {lack.ddl}"]
@@ -170,29 +169,31 @@ def _index_advice(engine: sa.Engine, shape: Shape, roles: ColumnRoles) -> list[s
 # --- adding --------------------------------------------------------------------------------------------------
 
 
-def additions(engine: sa.Engine, shape: Shape, wanted: Iterable[str]) -> list[str]:
+def additions(engine: sa.Engine, settings: Settings, wanted: Iterable[str]) -> list[str]:
     """The statements that add what the table lacks of `ADDABLE`. Raises TableMissing, OwnTable or NotClaimable."""
-    given, dialect = shape.map or Columns(), dialect_for(engine)
+    given, dialect = settings.map or Columns(), dialect_for(engine)
     with connected(engine) as connection:
-        there = resolve(connection, tables_for(shape.load())[0].fullname)
+        there = resolve(connection, tables_for(settings.table)[0].fullname)
         check_no_own(there)
         check_table(connection, dialect, there)
         columns = [column_for(role, there, given) for role in dict.fromkeys(wanted) if role != INDEX]
         new = [column for column in columns if column.name not in there.c]
         statements = [add_column(engine, there, column) for column in new]
-        index = _wanted_index(engine, shape, there, new) if INDEX in wanted else None
+        index = _wanted_index(engine, settings, there, new) if INDEX in wanted else None
         found = indexes_of(connection, there)
     if index is not None and not holds(found, index.columns.keys()):
         statements.append(renewed(index, found, engine))
     return statements
 
 
-def _wanted_index(engine: sa.Engine, shape: Shape, there: sa.Table, new: list[sa.Column[Any]]) -> sa.Index | None:
+def _wanted_index(engine: sa.Engine, settings: Settings, there: sa.Table, new: list[sa.Column[Any]]) -> sa.Index | None:
     """The index on the table with its new columns."""
     for column in new:
         there.append_column(column)
-    roles = roles_of(there, shape.map or Columns())
-    return claim_index(roles, order_of(shape.order_by or None, roles, dialect_named_by(engine).lexis))
+    roles = roles_of(there, settings.map or Columns())
+    return claim_index(
+        roles, order_of(None if settings.any_order else settings.order_by, roles, dialect_named_by(engine).lexis)
+    )
 
 
 def column_for(role: str, table: sa.Table, given: Columns) -> sa.Column[Any]:

@@ -315,7 +315,7 @@ class QueueParts:
         """The order within regions, if any order will do and the table has an index for regions. Without row locks a
         claim begins at a random candidate, so it does not show which regions are empty.
         """
-        any_order = isinstance(self._settings.order_by, (list, tuple)) and not self._settings.order_by
+        any_order = self._settings.any_order
         if not any_order or not self.backend.lock_source:
             return ()
         with connected(self.engine) as connection:

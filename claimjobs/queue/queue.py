@@ -300,6 +300,11 @@ class Queue:
         return self._parts.hold.owner_id
 
     @property
+    def settings(self) -> Settings:
+        """The parameters of this Queue, checked."""
+        return self._chosen
+
+    @property
     def hold(self) -> HoldKind:
         """What holds a claim while the handler works."""
         return self._chosen.hold

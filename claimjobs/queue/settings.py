@@ -30,6 +30,7 @@ from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.on_done import FINISHES, LEAVE, Finish
 from claimjobs.table.predicates import OrderBy, Where
+from claimjobs.table.reflection import map_of
 
 NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar(lock_source=True)"
 
@@ -77,6 +78,8 @@ class Settings:
                 "on_done='leave' needs a `where` that stays the same, which the handler makes false: give it"
             )
         if self.side_car is not None:
+            if not isinstance(self.side_car, SideCar):
+                raise ValueError(f"side_car={self.side_car!r}: give True, False or SideCar(...)")
             self._check_side_car(self.side_car)
         if self.candidates is not None and (self.side_car is not None or self.lock == "advisory"):
             raise ValueError("candidates are not read from a replica with a side-car or lock='advisory': leave one out")
@@ -84,6 +87,16 @@ class Settings:
             raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
         if self.per_batch and self.lock == "advisory":
             raise ValueError("claims='batches' is not for lock='advisory': leave one of them out")
+
+    @property
+    def map(self) -> Columns | None:
+        """The map that was given, or that of the Table or mapped class."""
+        return self.columns or map_of(self.table)
+
+    @property
+    def any_order(self) -> bool:
+        """Whether jobs are claimed in no order."""
+        return isinstance(self.order_by, (list, tuple)) and not self.order_by
 
     @property
     def per_batch(self) -> bool:

@@ -53,7 +53,8 @@ class Columns:
     """
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a state that does not exist, or a column that plays two roles."""
+        """Raise ValueError for what is no name, no state or no value of one, and for a column that plays two roles."""
+        self._check_kinds()
         for name in (names := list(self.names.values())):
             if names.count(name) > 1:
                 raise ValueError(f"column {name!r} plays two roles: name another one, or None, for one of them")
@@ -62,6 +63,18 @@ class Columns:
         unknown = [state for state in self.states or () if state not in STATES]
         if unknown:
             raise ValueError(f"{unknown[0]!r} is no state: they are {', '.join(STATES)}")
+
+    def _check_kinds(self) -> None:
+        for role in (field.name for field in fields(self) if field.name not in ("key", "states")):
+            name = getattr(self, role)
+            if not (name is None or _is_name(name)):
+                raise ValueError(f"{role} = {name!r}: give the name of one column in quotes, or none")
+        names = [self.key] if isinstance(self.key, str) else self.key
+        if names is not None and not (isinstance(names, Sequence) and names and all(map(_is_name, names))):
+            raise ValueError(f"key = {self.key!r}: give the name of a column in quotes, or a list of several")
+        for state, value in (self.states or {}).items():
+            if not _is_value(value):
+                raise ValueError(f"{state} = {value!r}: give a number, true, false or a text in quotes")
 
     @classmethod
     def of_claims(cls, key: Sequence[str]) -> Columns:
@@ -94,3 +107,11 @@ class Columns:
     def key_names(self) -> tuple[str, ...]:
         """The columns of the key; none: the primary key."""
         return () if self.key is None else (self.key,) if isinstance(self.key, str) else tuple(self.key)
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and name != ""
+
+
+def _is_value(value: Any) -> bool:
+    return not isinstance(value, list | dict)

@@ -24,10 +24,11 @@ from claimjobs.errors import BadHandler, BadTable, ClaimjobsError, NothingDone, 
 from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
 from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import Described, queue_of
 from claimjobs.queue.queue import Queue
 from claimjobs.queue.references import load
 from claimjobs.signals import Cancelled, allow_cancel, exit_despite_threads, handle, unblock_signals
+from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.reflection import is_demonstrations
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.demo import article_rows, produce
@@ -61,7 +62,8 @@ class Plan:
     """What the processes are to do: plain values that are sent to a new process."""
 
     url: str = field(repr=False)  # holds a password
-    shape: Shape = field(default_factory=Shape)
+    described: Described = field(default_factory=dict)
+    """The parameters of the Queue that are plain data."""
     candidates: str | None = field(default=None, repr=False)
     """The URL of a replica from which candidates are read."""
     handler: str | None = None
@@ -84,10 +86,15 @@ class Plan:
     log_format: LogFormat = "text"
     """How a process writes its log on standard error when its supervisor has died."""
 
+    @property
+    def table(self) -> str:
+        """The table's name, or its place in Python."""
+        return str(self.described.get("table", DEFAULT_TABLE))
+
     def queue(self) -> Queue:
         """A new Queue for this process."""
         options = {"liveness": self.liveness, "retry": self.retry, "candidates": self.candidates}
-        return self.shape.queue(self.url, **options)
+        return queue_of(self.url, self.described, **options)
 
     def check(self, generators: int) -> None:
         """Check the table and the handler before a process is started. Raises ClaimjobsError."""
@@ -100,10 +107,10 @@ class Plan:
             payload = set(queue.payload)
             is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
         if generators and not payload >= ARTICLE_PAYLOAD:
-            raise BadTable(f"generators fill columns d and e, which table {self.shape.table!r} has not: --generators 0")
+            raise BadTable(f"generators fill columns d and e, which table {self.table!r} has not: --generators 0")
         if self.handler is None and not is_demonstration:
             raise BadTable(
-                f"table {self.shape.table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "
+                f"table {self.table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "
                 "name the MODULE:FUNCTION that handles its jobs, or let `claimjobs setup-tables --table NAME` make "
                 "another table"
             )
@@ -112,7 +119,9 @@ class Plan:
         """The user's function, or the article's demonstration."""
         if self.handler is None:
             return Demonstration()
-        return handler_of(load(self.handler), self.handler, self.per, in_transaction=self.shape.hold == "transaction")
+        return handler_of(
+            load(self.handler), self.handler, self.per, in_transaction=self.described.get("hold") == "transaction"
+        )
 
     def load_hooks(self) -> Hooks:
         """The user's functions that are called after a settle. Raises ReferenceNotFound or BadHandler."""

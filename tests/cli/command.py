@@ -41,6 +41,13 @@ def claimjobs(*words: str | Path, stdin: bytes = b"", env: Mapping[str, str | No
     return Ended(result.exit_code, result.stdout, result.stderr)
 
 
+def mapped(folder: Path, text: str) -> tuple[str, str]:
+    """`--map` with a file of this text."""
+    file = folder / "map.toml"
+    file.write_text(text)
+    return ("--map", str(file))
+
+
 def shared(what: str) -> str:
     """The lines of `setup-tables` about the tables that all queues of a database share."""
     return "".join(f"claimjobs_{name}: {what}\n" for name in ("owners", "queues", "batches"))

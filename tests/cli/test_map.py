@@ -1,23 +1,22 @@
-"""A table of the user's own without a line of code: the map as options, and as a file of TOML."""
+"""A table of the user's own without a line of code: the map as a file of TOML."""
 
 from __future__ import annotations
 
 import json
 import pickle
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from claimjobs import Columns, Shape
-from claimjobs.cli import exits, shapes
+from claimjobs import Columns, Queue, read_map
+from claimjobs.cli import exits
+from claimjobs.cli.queue_options import described_by
 from claimjobs.errors import BadMap
 from claimjobs.options import HOLDS
-from claimjobs.queue.config_file import HOLDS as HOLDS_OF_A_FILE
+from claimjobs.queue.map_file import described_in
 from claimjobs.workers.process_main import Plan
 from tests.backends import Backend
-from tests.cli.command import Ended, claimjobs, shared
+from tests.cli.command import Ended, claimjobs, mapped, shared
 from tests.process.command import HANDLERS, noted
 from tests.process.work import AUDIT
 
@@ -42,12 +41,6 @@ claimed = 1
 done = 2
 dead = 9
 """
-OPTIONS = (
-    *("--table", "tickets", "--column", "key=shop,nr", "--column", "status=state", "--column", "owner_id=worker"),
-    *("--column", "attempts=tries", "--column", "run_at=not_before", "--column", "last_error=trouble"),
-    *("--column", "priority=", "--state", "unclaimed=0", "--state", "claimed=1", "--state", "done=2"),
-    *("--state", "dead=9"),
-)
 
 
 @pytest.fixture
@@ -58,7 +51,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def tickets(database: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
+def tickets(database: Backend, file: Path, monkeypatch: pytest.MonkeyPatch) -> Backend:
     """A table with nothing of ours: other names, a key of two columns, numbers for states."""
     when = "TIMESTAMPTZ" if database.family == "postgres" else "DATETIME(6)"
     database.run(
@@ -67,7 +60,7 @@ def tickets(database: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
     )
     for number, weight in enumerate((10, 30, 20, 99)):
         database.run(f"INSERT INTO tickets (shop, nr, weight) VALUES ('eu', {number}, {weight})")
-    assert claimjobs("setup-tables", *OPTIONS, "--url", database.url).code == exits.OK
+    assert claimjobs("setup-tables", "--map", file, "--url", database.url).code == exits.OK
     monkeypatch.setenv("CLAIMJOBS_TEST_AUDIT", database.url)
     return database
 
@@ -79,10 +72,8 @@ def states(backend: Backend) -> list[int]:
 # --- every command -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["file", "options"])
-def test_every_command_works_on_it(tickets: Backend, file: Path, tmp_path: Path, how: str) -> None:
-    described = ("--map", file) if how == "file" else OPTIONS
-    words = (*described, "--url", tickets.url)
+def test_every_command_works_on_it(tickets: Backend, file: Path, tmp_path: Path) -> None:
+    words = ("--map", file, "--url", tickets.url)
     rows = tmp_path / "rows.csv"
     rows.write_text("shop,nr,weight\nus,1,50\n")
     assert claimjobs("enqueue", rows, *words).out == "1\n"
@@ -121,7 +112,7 @@ def test_any_order_goes_before_the_order_of_the_file(tickets: Backend, file: Pat
     ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words)
     assert ended.code == exits.OK, ended.err
     assert sorted(noted(tickets, "done")) == [0, 1, 2]
-    assert shapes.shape_of(map=file, column=(), state=(), any_order=True) == replace(Shape.read(file), order_by=())
+    assert described_by(file, any_order=True) == {**described_in(file), "order_by": ()}
 
 
 def test_any_order_and_an_order_exclude_each_other(file: Path) -> None:
@@ -138,13 +129,13 @@ def test_an_order_that_is_none_is_told_before_anything_is_started(tickets: Backe
     assert "colour" in ended.err
 
 
-def test_what_the_table_cannot_do_is_told_before_anything_is_started(tickets: Backend) -> None:
-    table = ("--table", "tickets", "--column", "status=state", "--column", "owner_id=worker", "--state", "unclaimed=0")
-    words = (*table, "--on-done", "keep", "--drain", "--url", tickets.url)
+def test_what_the_table_cannot_do_is_told_before_anything_is_started(tickets: Backend, tmp_path: Path) -> None:
+    text = "table = 'tickets'\n[columns]\nstatus = 'state'\nowner_id = 'worker'\n[states]\nunclaimed = 0"
+    words = (*mapped(tmp_path, text), "--on-done", "keep", "--drain", "--url", tickets.url)
     ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", *words)
     assert ended.code == exits.TABLE
     assert "means 'done', which keeping done jobs needs: name one, as in Columns(states={'done': ...})" in ended.err
-    assert "or --state done=VALUE" in ended.err
+    assert "or [states] of the --map file" in ended.err
 
 
 def test_a_table_that_nobody_registers_for_needs_a_key_alone(database: Backend) -> None:
@@ -163,8 +154,9 @@ def test_a_table_that_nobody_registers_for_needs_a_key_alone(database: Backend) 
     assert "no column 'status', which keeping dead jobs needs: ALTER TABLE bare ADD COLUMN status" in ended.err
 
 
-def test_a_column_that_is_not_there(tickets: Backend) -> None:
-    ended = claimjobs("status", *OPTIONS, "--column", "suspect=colour", "--url", tickets.url)
+def test_a_column_that_is_not_there(tickets: Backend, tmp_path: Path) -> None:
+    described = mapped(tmp_path, FILE.replace("[columns]", "[columns]\nsuspect = 'colour'"))
+    ended = claimjobs("status", *described, "--url", tickets.url)
     assert ended.code == exits.TABLE
     assert "table 'tickets' has no column 'colour', which its column map names as suspect: check the map" in ended.err
 
@@ -186,10 +178,6 @@ def test_a_mapped_class_brings_its_map_along(tickets: Backend, tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     words = ("--table", "cli_mapped:Ticket", "--url", tickets.url)
     assert "tickets: 4 unclaimed" in claimjobs("status", *words).out
-    tickets.run("UPDATE tickets SET state = 7 WHERE nr = 0")
-    ended = claimjobs("status", *words, "--state", "dead=7")
-    assert "tickets: 3 unclaimed" in ended.out
-    assert "tickets: 1 dead" in ended.out
     ended = claimjobs("setup-tables", *words)
     assert (ended.code, ended.out) == (
         exits.OK,
@@ -208,45 +196,39 @@ def refused(*words: str) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (("--column", "colour=x"), "'colour=x': give --column ROLE=NAME, ROLE being one of key, status, owner_id"),
-        (("--column", "status"), "'status': give --column ROLE=NAME"),
-        (("--column", "status=a,b"), "'status=a,b': give the name of one column"),
-        (("--column", "key=a,,b"), "'key=a,,b': give the name of a column"),
-        (("--state", "ready=0"), "'ready=0': give --state STATE=VALUE, STATE being one of unclaimed, claimed, done"),
-        (("--hold", "hands"), "'hands' is not one of 'lease', 'transaction'"),
-    ],
-)
-def test_an_option_that_cannot_be_meant(words: tuple[str, ...], told: str) -> None:
-    assert told in " ".join(refused(*words).err.split())
+def test_an_option_that_cannot_be_meant() -> None:
+    assert "'hands' is not one of 'lease', 'transaction'" in " ".join(refused("--hold", "hands").err.split())
+
+
+@pytest.mark.parametrize(("option", "told"), [("--column", "[columns]"), ("--state", "[states]")])
+def test_an_option_that_was_dropped_names_what_replaces_it(option: str, told: str) -> None:
+    assert f"there is no {option} any more: write the " in refused(option, "status=state").err
+    assert told in refused(option, "status=state").err
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("table = x", "is no TOML: Invalid value (at line 1, column 9): correct it there"),
-        ('colour = "x"', "line 1: 'colour' is not known here: choose one of table, hold, claims, lock, side_car"),
-        ('table = "t"\n\n[columns]\ncolour = "x"', "line 4: 'colour' is no role: choose one of key, status, owner_id"),
-        ("[states]\nready = 0", "line 2: 'ready' is no state: choose one of unclaimed, claimed, done, dead"),
-        ("[states]\ndone = [1]", "line 2: done = [1]: give a number, true, false or a text in quotes"),
-        ("[columns]\nstatus = 3", "line 2: status = 3: give the name of one column in quotes"),
-        ("[columns]\nkey = []", "line 2: key = []: give the name of a column in quotes, or several"),
-        ('columns = "x"', "line 1: 'columns' is a section: write a line [columns]"),
-        ('hold = "hands"', "line 1: hold = 'hands': give one of 'lease', 'transaction'"),
-        ("side_car = 1", "line 1: side_car = 1: give true or false"),
-        ("order_by = [1]", "line 1: order_by = [1]: give a text in quotes"),
-        ('\n"lock" = 1', "line 2: lock = 1: give one of 'rows', 'advisory'"),
+        ('colour = "x"', "'colour' is not known there: choose one of table, where, order_by, hold"),
+        ('[columns]\ncolour = "x"', "[columns] 'colour' is not known there: choose one of key, status, owner_id"),
+        ("[states]\nready = 0", "[states] 'ready' is not known there: choose one of unclaimed, claimed, done, dead"),
+        ("[states]\ndone = [1]", "done = [1]: give a number, true, false or a text in quotes"),
+        ("[columns]\nstatus = 3", "status = 3: give the name of one column in quotes"),
+        ("[columns]\nkey = []", "key = []: give the name of a column in quotes, or a list of several"),
+        ('columns = "x"', "'columns' is a section: write a line [columns]"),
+        ('hold = "hands"', "hold='hands': give one of 'lease', 'transaction'"),
+        ("side_car = 1", "side_car=1: give True, False or SideCar(...)"),
+        ("order_by = [1]", "1 is no expression: give the name of a column, SQL"),
+        ("where = 7", "7 is no expression: give SQL as text"),
     ],
 )
-def test_a_file_that_cannot_be_meant(tmp_path: Path, text: str, told: str) -> None:
-    path = tmp_path / "wrong.toml"
-    path.write_text(text)
-    ended = claimjobs("status", "--map", path)
+def test_a_file_that_cannot_be_meant(anywhere: Backend, tmp_path: Path, text: str, told: str) -> None:
+    anywhere.make()
+    words = (f"{HANDLERS}:note_batch", *mapped(tmp_path, text), "--drain", "--url", anywhere.url)
+    ended = claimjobs("start-processing", *words)
     assert ended.code == exits.INPUT
     assert told in ended.err
-    assert str(path) in ended.err
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
@@ -255,43 +237,14 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     assert "nothing.toml cannot be read (No such file or directory): check the path" in ended.err
 
 
-# --- the shape -----------------------------------------------------------------------------------------------
+# --- in Python -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("0", 0),
-        ("true", True),
-        ("'0'", "0"),
-        ('"a b"', "a b"),
-        ("open", "open"),
-        ("", ""),
-        ("2024-01-01", "2024-01-01"),
-    ],
-)
-def test_a_value_is_read_as_toml_where_it_is(text: str, value: object) -> None:
-    shape = shapes.shape_of(map=None, column=(), state=(f"unclaimed={text}",))
-    assert shape.columns is not None
-    assert shape.columns.states == {"unclaimed": value}
-    assert type(shape.columns.states["unclaimed"]) is type(value)
-
-
-def test_a_file_and_options_say_the_same(file: Path) -> None:
-    table, words = OPTIONS[1], OPTIONS[2:]
-    pairs = list(zip(words[::2], words[1::2], strict=True))
-    given: dict[str, Any] = {
-        kind: tuple(text for option, text in pairs if option == f"--{kind}") for kind in ("column", "state")
-    }
-    options = shapes.shape_of(map=None, table=table, order_by=("-weight", "shop"), **given)
-    assert options.over(where="weight < 90", on_done="keep") == Shape.read(file)
-
-
-def test_a_shape_goes_to_another_process(file: Path) -> None:
-    plan = Plan("postgresql://nowhere", Shape.read(file))
+def test_what_a_map_says_goes_to_another_process(file: Path) -> None:
+    plan = Plan("postgresql://nowhere", described_in(file))
     assert pickle.loads(pickle.dumps(plan)) == plan
-    assert plan.shape.columns == Columns(
-        key=("shop", "nr"),
+    assert plan.described["columns"] == Columns(
+        key=["shop", "nr"],
         status="state",
         owner_id="worker",
         attempts="tries",
@@ -302,18 +255,13 @@ def test_a_shape_goes_to_another_process(file: Path) -> None:
     )
 
 
-def test_a_shape_is_a_queue_in_the_library_too(tickets: Backend, file: Path) -> None:
-    queue = Shape.read(file).queue(tickets.url)
-    with queue, queue.claim() as batch:
+def test_a_map_is_a_queue_in_the_library_too(tickets: Backend, file: Path) -> None:
+    with Queue(tickets.url, **read_map(file)) as queue, queue.claim() as batch:
         assert [job.nr for job in batch] == [1, 2, 0]
     queue.engine.dispose()
     file.write_text("[columns]\ncolour = 'x'")
-    with pytest.raises(BadMap, match="no role"):
-        Shape.read(file)
-
-
-def test_a_file_and_a_queue_know_the_same_holds() -> None:
-    assert HOLDS_OF_A_FILE == HOLDS
+    with pytest.raises(BadMap, match="'colour' is not known there"):
+        read_map(file)
 
 
 def test_text_is_an_order(anywhere: Backend) -> None:
@@ -368,8 +316,6 @@ def test_what_does_not_go_with_a_table_that_must_not_be_altered(anywhere: Backen
         (("--jobs", "5"), "--jobs has no effect without --generators"),
         (("--grace", "5"), "--grace has no effect without --duration"),
         (("--bind", "0.0.0.0"), "--bind has no effect without --metrics-port or --health-port"),
-        (("--column", "status=", "--state", "done=7"), "states are values of the status column: name that column"),
-        (("--side-car", "--state", "unclaimed=1"), "states of the map would have no effect"),
     ],
 )
 def test_an_option_that_would_have_no_effect_is_refused(anywhere: Backend, words: tuple[str, ...], told: str) -> None:
@@ -377,6 +323,20 @@ def test_an_option_that_would_have_no_effect_is_refused(anywhere: Backend, words
     ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", "--drain", *words, "--url", anywhere.url)
     assert ended.code in (exits.USAGE, exits.INPUT)
     assert told in " ".join(ended.err.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[columns]\nstatus = ''\n[states]\ndone = 7", "states are values of the status column: name that column"),
+        ("side_car = true\n[states]\nunclaimed = 1", "states of the map would have no effect"),
+    ],
+)
+def test_a_map_that_would_have_no_effect_is_refused(anywhere: Backend, tmp_path: Path, text: str, told: str) -> None:
+    anywhere.make()
+    words = (f"{HANDLERS}:note_batch", "--drain", *mapped(tmp_path, text), "--url", anywhere.url)
+    ended = claimjobs("start-processing", *words)
+    assert (ended.code, told in ended.err) == (exits.INPUT, True), ended.err
 
 
 @pytest.mark.parametrize("hold", HOLDS)

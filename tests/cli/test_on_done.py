@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from benchmarks import article
 from claimjobs.cli import exits
 from tests.backends import Backend
-from tests.cli.command import claimjobs, shared
+from tests.cli.command import claimjobs, mapped, shared
 from tests.process.command import HANDLERS
 
-BOOKS = ("--table", "books", "--column", "owner_id=worker")
+BOOKS = 'table = "books"\n[columns]\nowner_id = "worker"\n'
 
 
 @pytest.fixture
@@ -21,17 +23,18 @@ def books(database: Backend) -> Backend:
     return database
 
 
-def test_nothing_is_begun_on_a_foreign_table_before_somebody_has_said_it(books: Backend) -> None:
+def test_nothing_is_begun_on_a_foreign_table_before_somebody_has_said_it(books: Backend, tmp_path: Path) -> None:
     said = (
         "claimjobs did not make table 'books', and on_done does not say what happens to its done jobs: choose on_done="
     )
-    ended = claimjobs("setup-tables", *BOOKS, "--url", books.url)
+    words = mapped(tmp_path, BOOKS)
+    ended = claimjobs("setup-tables", *words, "--url", books.url)
     assert (ended.code, ended.out) == (
         exits.OK,
         f"{shared('made')}books: was there\n",
     )
     assert said in ended.err
-    ended = claimjobs("start-processing", f"{HANDLERS}:note_job", *BOOKS, "--drain", "--url", books.url)
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_job", *words, "--drain", "--url", books.url)
     assert ended.code == exits.TABLE
     assert said in ended.err
     assert "--on-done delete" in ended.err
@@ -40,9 +43,9 @@ def test_nothing_is_begun_on_a_foreign_table_before_somebody_has_said_it(books: 
 
 
 @pytest.mark.parametrize("json", [(), ("--json",)], ids=["", "json"])
-def test_it_is_told_before_a_run(books: Backend, json: tuple[str, ...]) -> None:
+def test_it_is_told_before_a_run(books: Backend, tmp_path: Path, json: tuple[str, ...]) -> None:
     books.make()
-    words = (*BOOKS, "--on-done", "delete", "--consumers", "1", "--drain", *json, "--url", books.url)
+    words = (*mapped(tmp_path, BOOKS), "--on-done", "delete", "--consumers", "1", "--drain", *json, "--url", books.url)
     ended = claimjobs("start-processing", "tests.cli.map_work:do_nothing", *words)
     assert ended.code == exits.OK, ended.err
     assert "Jobs of books are deleted when they are done." in ended.err.splitlines()[0]

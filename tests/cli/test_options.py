@@ -63,9 +63,9 @@ def test_options_that_are_a_commands_own_have_its_name_in_their_variable(three: 
 
 
 def test_one_that_can_be_repeated_takes_several(three: Backend) -> None:
-    env = {"CLAIMJOBS_URL": three.url, "CLAIMJOBS_TABLE": "one", "CLAIMJOBS_COLUMN": "priority= suspect=nothing"}
-    ended = claimjobs("status", env=env)
-    assert (ended.code, "'nothing'" in ended.err) == (exits.TABLE, True)
+    env = {"CLAIMJOBS_URL": three.url, "CLAIMJOBS_TABLE": "one", "CLAIMJOBS_EXPLAIN_ORDER_BY": "id nothing"}
+    ended = claimjobs("explain", env=env)
+    assert (ended.code, "nothing" in ended.out) == (exits.WILL_NOT_WORK, True)
 
 
 def options() -> list[tuple[str, click.Option]]:

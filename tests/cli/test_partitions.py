@@ -174,7 +174,6 @@ def test_the_time_of_a_dead_job_has_its_zone_and_a_key_may_leave_it_out(past: Ba
     [
         (("--table", "shop.models:emails"), "write partition_by_time= there"),
         (("--side-car",), "leave out --add, --ledger and --side-car"),
-        (("--column", "key=nr"), "leave out --map and --column"),
     ],
 )
 def test_it_is_for_a_table_that_is_made_here(tmp_path: Path, words: tuple[str, ...], why: str) -> None:

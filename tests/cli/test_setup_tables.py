@@ -13,7 +13,7 @@ from claimjobs.cli import exits
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
 from claimjobs.table.roles import OPTIONAL
 from tests.backends import Backend
-from tests.cli.command import Ended, claimjobs, shared
+from tests.cli.command import Ended, claimjobs, mapped, shared
 
 
 @pytest.fixture
@@ -275,16 +275,16 @@ def orders(database: Backend) -> Backend:
     return database
 
 
-MAPPED = ("--table", "orders", "--column", "status=state", "--column", "owner_id=worker")
-STATES = ("--state", "unclaimed=0", "--state", "claimed=1", "--state", "done=9")
+STATES = "[states]\nunclaimed = 0\nclaimed = 1\ndone = 9\n"
+MAP = f'table = "orders"\n{STATES}[columns]\nstatus = "state"\nowner_id = "worker"\n'
 
 
 def columns(backend: Backend, table: str = "orders") -> set[str]:
     return {column["name"] for column in sa.inspect(backend.engine).get_columns(table)}
 
 
-def test_add_adds_what_is_asked_for_and_nothing_else(orders: Backend) -> None:
-    words = ("setup-tables", *MAPPED, *STATES, "--column", "attempts=tries", "--url", orders.url)
+def test_add_adds_what_is_asked_for_and_nothing_else(orders: Backend, tmp_path: Path) -> None:
+    words = ("setup-tables", *mapped(tmp_path, MAP + 'attempts = "tries"'), "--url", orders.url)
     ended = claimjobs(*words, "--add", "attempts,run_at", "--add", "claim-index", "--yes")
     assert ended.code == exits.OK, ended.err
     statements = [line for line in ended.out.splitlines() if line.endswith(";")]
@@ -302,8 +302,8 @@ def test_add_adds_what_is_asked_for_and_nothing_else(orders: Backend) -> None:
     assert claimjobs("status", *words[1:], "--json").out.startswith('{"table": "orders", "unclaimed": 2,')
 
 
-def test_without_yes_add_alters_nothing_where_nobody_can_be_asked(orders: Backend) -> None:
-    words = ("setup-tables", *MAPPED, *STATES, "--add", "priority", "--url", orders.url)
+def test_without_yes_add_alters_nothing_where_nobody_can_be_asked(orders: Backend, tmp_path: Path) -> None:
+    words = ("setup-tables", *mapped(tmp_path, MAP), "--add", "priority", "--url", orders.url)
     ended = claimjobs(*words)
     assert (ended.code, ended.out.split(" ADD ")[0]) == (exits.USAGE, "ALTER TABLE orders")
     assert "nobody can be asked here: give --yes as well, or --sql" in ended.err
@@ -312,19 +312,19 @@ def test_without_yes_add_alters_nothing_where_nobody_can_be_asked(orders: Backen
     assert OWNER_TABLE not in sa.inspect(orders.engine).get_table_names()
 
 
-@pytest.mark.parametrize(("answer", "added"), [("y\n", True), ("\n", False)])
-def test_on_a_terminal_add_asks(orders: Backend, monkeypatch: pytest.MonkeyPatch, answer: str, added: bool) -> None:
+@pytest.mark.parametrize("answer", ["y", ""])
+def test_on_a_terminal_add_asks(orders: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     monkeypatch.setattr("claimjobs.cli.setup_tables.asks", lambda: True)
-    words = ("setup-tables", *MAPPED, *STATES, "--add", "priority,last_error", "--url", orders.url)
-    ended = claimjobs(*words, stdin=answer.encode())
-    assert ended.code == (exits.OK if added else exits.FAILURE)
+    words = ("setup-tables", *mapped(tmp_path, MAP), "--add", "priority,last_error", "--url", orders.url)
+    ended = claimjobs(*words, stdin=f"{answer}\n".encode())
+    assert ended.code == (exits.OK if answer else exits.FAILURE)
     assert "Run 2 statements in " in ended.err
-    assert ("priority" in columns(orders)) is added
+    assert ("priority" in columns(orders)) is bool(answer)
 
 
-def test_a_status_is_added_with_the_values_of_the_map(orders: Backend) -> None:
-    named = ("--table", "orders", "--column", "status=step", "--column", "owner_id=worker")
-    words = ("setup-tables", *named, "--state", "unclaimed=7", "--state", "claimed=8", "--url", orders.url)
+def test_a_status_is_added_with_the_values_of_the_map(orders: Backend, tmp_path: Path) -> None:
+    text = '[columns]\nstatus = "step"\nowner_id = "worker"\n[states]\nunclaimed = 7\nclaimed = 8\n'
+    words = ("setup-tables", "--table", "orders", *mapped(tmp_path, text), "--url", orders.url)
     ended = claimjobs(*words)
     assert ended.code == exits.TABLE
     assert "table 'orders' has no column 'step', which a queue needs: ALTER TABLE orders ADD COLUMN step" in ended.err
@@ -332,8 +332,8 @@ def test_a_status_is_added_with_the_values_of_the_map(orders: Backend) -> None:
     assert [row["step"] for row in orders.rows("orders")] == [7, 7, 7]
 
 
-def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend) -> None:
-    ended = claimjobs("setup-tables", *MAPPED, *STATES, "--column", "priority=", "--url", orders.url)
+def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend, tmp_path: Path) -> None:
+    ended = claimjobs("setup-tables", *mapped(tmp_path, MAP + 'priority = ""'), "--url", orders.url)
     assert (ended.code, ended.out) == (
         exits.OK,
         f"{shared('made')}orders: was there\n",
@@ -347,8 +347,9 @@ def test_a_table_of_the_users_own_is_never_altered_unasked(orders: Backend) -> N
     assert "priorit" not in ended.err  # the map says that there is none
 
 
-def test_an_open_transaction_needs_no_column_for_owners(orders: Backend) -> None:
-    words = ("setup-tables", "--table", "orders", "--column", "status=", "--hold", "transaction", "--url", orders.url)
+def test_an_open_transaction_needs_no_column_for_owners(orders: Backend, tmp_path: Path) -> None:
+    described = mapped(tmp_path, 'table = "orders"\nhold = "transaction"\n[columns]\nstatus = ""')
+    words = ("setup-tables", *described, "--url", orders.url)
     ended = claimjobs(*words)
     assert (ended.code, ended.out) == (
         exits.OK,
@@ -358,8 +359,9 @@ def test_an_open_transaction_needs_no_column_for_owners(orders: Backend) -> None
     assert "CREATE INDEX" not in ended.err  # the key's own index is all that is read
 
 
-def test_a_table_with_a_map_is_not_ours_to_make(anywhere: Backend) -> None:
-    ended = claimjobs("setup-tables", "--column", "status=state", "--table", "nothing", "--url", anywhere.url)
+def test_a_table_with_a_map_is_not_ours_to_make(anywhere: Backend, tmp_path: Path) -> None:
+    described = mapped(tmp_path, '[columns]\nstatus = "state"')
+    ended = claimjobs("setup-tables", *described, "--table", "nothing", "--url", anywhere.url)
     assert ended.code == exits.TABLE
     assert "'nothing' is not in this database, and a table with a map is not made here" in ended.err
     assert sa.inspect(anywhere.engine).get_table_names() == []

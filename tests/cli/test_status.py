@@ -12,7 +12,7 @@ import pytest
 from claimjobs.cli import exits
 from claimjobs.options import Liveness
 from tests.backends import Backend
-from tests.cli.command import claimjobs
+from tests.cli.command import claimjobs, mapped
 from tests.conformance.owners import age, end_session, still
 from tests.conformance.sleepers import Consumer
 
@@ -120,13 +120,13 @@ def test_a_table_on_a_terminal(anywhere: Backend, monkeypatch: pytest.MonkeyPatc
     assert "the oldest job has been due for" in shown
 
 
-def test_rows_in_no_state_that_is_named(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_no_state_that_is_named(anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the value of a state is mistyped: the queue only seems to be empty."""
     anywhere.run("CREATE TABLE mails (id INT PRIMARY KEY, phase TEXT)")
     anywhere.run("INSERT INTO mails SELECT n, 'open' FROM generate_series(1, 1200) AS n")
     anywhere.run("INSERT INTO mails VALUES (1201, NULL), (1202, NULL)")
-    words = ("status", "--table", "mails", "--column", "status=phase", "--hold", "transaction", "--url", anywhere.url)
-    mistyped = (*words, "--state", "unclaimed=opne")
+    described = mapped(tmp_path, "table = 'mails'\n[columns]\nstatus = 'phase'\n[states]\nunclaimed = 'opne'")
+    mistyped = ("status", *described, "--hold", "transaction", "--url", anywhere.url)
     lines = claimjobs(*mistyped).out.splitlines()
     assert lines[0] == "mails: 0 unclaimed"
     assert lines[4:] == ["mails: 1200 other ('open')", "mails: 2 other (NULL)", "mails: no job is due"]
@@ -136,10 +136,11 @@ def test_rows_in_no_state_that_is_named(anywhere: Backend, monkeypatch: pytest.M
     assert "other ('open') 1,200 other (NULL) 2" in " ".join(claimjobs(*mistyped).out.split())
 
 
-def test_a_column_that_is_no_status_has_too_many_values_to_show(anywhere: Backend) -> None:
+def test_a_column_that_is_no_status_has_too_many_values_to_show(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.run("CREATE TABLE mails (id INT PRIMARY KEY, title TEXT)")
     anywhere.run("INSERT INTO mails SELECT n, n::text FROM generate_series(1, 100) AS n")
-    words = ("--table", "mails", "--column", "status=title", "--state", "unclaimed='open'", "--hold", "transaction")
+    described = mapped(tmp_path, "table = 'mails'\n[columns]\nstatus = 'title'\n[states]\nunclaimed = 'open'")
+    words = (*described, "--hold", "transaction")
     lines = claimjobs("status", *words, "--url", anywhere.url).out.splitlines()
     assert lines[-2] == "mails: 90 other (90 more values)"
     assert len(lines) == 16
@@ -211,7 +212,7 @@ def test_a_check_that_cannot_tell_an_age_is_not_ok(anywhere: Backend) -> None:
     words = ("--table", "mails", "--hold", "transaction", "--url", anywhere.url)
     ended = claimjobs("status", "--check", "--max-age", "5m", *words)
     assert ended.code == exits.UNHEALTHY
-    assert "name it with --column run_at=NAME" in ended.out
+    assert "name it in [columns] of the --map file" in ended.out
 
 
 def test_a_check_without_a_limit_and_a_limit_without_a_check_are_refused() -> None:

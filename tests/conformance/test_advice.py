@@ -6,7 +6,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from claimjobs import Shape
+from claimjobs import Queue
 from claimjobs.queue.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
 from tests.backends import Backend
@@ -26,8 +26,8 @@ def articles_table(backend: Backend) -> None:
 
 
 def advised(backend: Backend) -> list[str]:
-    shape = Shape("jobs", on_done="delete")
-    return advice(backend.engine, shape, checked_roles(backend.engine, shape))
+    settings = Queue(backend.engine, "jobs", on_done="delete").settings
+    return advice(backend.engine, settings, checked_roles(backend.engine, settings))
 
 
 def test_no_index_is_advised_that_is_there_by_another_name(backend: Backend) -> None:

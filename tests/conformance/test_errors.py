@@ -34,7 +34,6 @@ from claimjobs.errors import (
     TableMissing,
     UnknownDatabase,
 )
-from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, article_table
@@ -320,8 +319,8 @@ def step_in(complaint: str, column: str, backend: Backend) -> str:
     step = complaint.partition(": ")[2]
     if not step.startswith("run `claimjobs setup-tables --table orders`, which shows the statement"):
         return step
-    shape = Shape("orders")
-    shown = advice(backend.engine, shape, checked_roles(backend.engine, shape))
+    settings = Queue(backend.engine, "orders").settings
+    shown = advice(backend.engine, settings, checked_roles(backend.engine, settings))
     [line] = [line for line in shown if line.startswith(f"without the column {column} ")]
     return line.partition(": ")[2]
 

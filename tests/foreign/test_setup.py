@@ -7,7 +7,6 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, make, tables_for
 from claimjobs.errors import NotClaimable
-from claimjobs.queue.config import Shape
 from claimjobs.queue.diagnosis import additions
 from tests.backends import Backend
 
@@ -37,7 +36,7 @@ def test_a_description_that_names_no_engine_is_made_with_one_or_refused(database
 def test_nothing_is_added_to_a_table_without_row_locks(database: Backend) -> None:
     database.run("CREATE TABLE orders (id INTEGER PRIMARY KEY) ENGINE=MyISAM")
     with pytest.raises(NotClaimable, match=STORED.format("orders")):
-        additions(database.engine, Shape("orders"), ["owner_id"])
+        additions(database.engine, Queue(database.engine, "orders").settings, ["owner_id"])
 
 
 def test_a_temporary_table_is_refused(database: Backend) -> None:

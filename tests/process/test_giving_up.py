@@ -19,7 +19,7 @@ from tests.process.dear import dear
 
 pytestmark = pytest.mark.one_server("the processes are the same on each")
 
-BARE = ("--table", "tasks", "--column", "status=", "--on-done", "delete", "--json")
+BARE = ("--map", str(Path(__file__).with_name("tasks.toml")), "--json")
 
 
 def tasks(backend: Backend, *columns: sa.Column[Any]) -> None:

@@ -20,10 +20,12 @@ class Case:
     codes: tuple[int, ...]
     said: str = ""
     stdin: bytes = b""
+    map: str = ""
+    """The text of a file that is given as `--map`."""
 
     def __str__(self) -> str:
         return (
-            " ".join((*self.words, repr(self.stdin[:40]) if self.stdin else ""))[:90]
+            " ".join((*self.words, self.map.replace("\n", " "), repr(self.stdin[:40]) if self.stdin else ""))[:90]
             .encode("ascii", "replace")
             .decode()
         )
@@ -181,6 +183,19 @@ READING = [
 ]
 BAD_IDS = ["abc", "1.5", "nan", "99999999999999999999999999", "-99999999999999999999", "1;", "1,2", "0x1", "é"]
 
+BAD_MAPS = [
+    *(("is no TOML", text) for text in ("=", "x", "[columns", "table = x", "\0", "table = 'a'\ntable = 'b'")),
+    *(("is not known there", text) for text in ("x = 1", "[columns]\nx = 'd'", "[states]\nready = 0", "'' = 1")),
+    *(("is a section", text) for text in ("columns = 'x'", "states = 3", "[[columns]]")),
+    *(("give the name of", text) for text in ("[columns]\nstatus = 3", "[columns]\nkey = []", "[columns]\nkey = ['']")),
+    *(("give the name of", text) for text in ("table = 3", "table = ''", "[table]")),
+    *(("give a number, true", text) for text in ("[states]\ndone = [1]", "[states.done]")),
+    *(("give one of", text) for text in ("hold = 'hands'", "claims = 3", "on_done = []", "lock = 1979-05-27")),
+    ("give True, False", "side_car = 'yes'"),
+    ("plays two roles", "[columns]\nstatus = 'd'\nowner_id = 'd'"),
+    ("name that column", "[columns]\nstatus = ''\n[states]\ndone = 7"),
+]
+
 OPTIONS = [
     *(case(line, USAGE, said="no name of a table", value=text) for line, text in product(READING, BAD_TABLES)),
     *(case(line, TABLE, said="is not in this database", value=text) for line, text in product(READING, NO_TABLES)),
@@ -198,12 +213,13 @@ OPTIONS = [
     ),
     case("enqueue - --unique nowhere", TABLE, said="'nowhere'", stdin=b'{"d": "a", "e": "b"}\n'),
     case("enqueue - --unique status", USAGE, said="cannot be unique", stdin=b'{"d": "a", "e": "b"}\n'),
-    *(case("status --column @", USAGE, said="--column", value=text) for text in ("", "=", "x", "x=y", "key", "=id")),
-    *(case("status --state @", USAGE, said="--state", value=text) for text in ("", "=", "x", "x=y", "claimed", "=1")),
+    *(Case(("status",), (INPUT,), said, map=text) for said, text in BAD_MAPS),
     *(
-        case("status --column @", TABLE, said="check the map", value=text)
-        for text in ("status=x", "owner_id=x", "key=x", "key=id,x")
+        Case(("status",), (TABLE,), "check the map", map=f"[columns]\n{text}")
+        for text in ("status = 'x'", "owner_id = 'x'", "key = 'x'", "key = ['id', 'x']")
     ),
+    case("status --column status=x", USAGE, said="[columns] of a --map file"),
+    case("status --state claimed=1", USAGE, said="[states] of a --map file"),
     case("status --hold never", USAGE, said="--hold"),
     case("status --map /nowhere.toml", INPUT, said="/nowhere.toml cannot be read"),
     case("status --map /", INPUT, said="cannot be read"),

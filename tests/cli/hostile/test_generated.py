@@ -25,11 +25,10 @@ from claimjobs.cli.durations import Duration
 from claimjobs.cli.keys import Keys
 from claimjobs.cli.numbers import Number, WholeNumber
 from claimjobs.cli.rows import Source, csv_rows, json_lines
-from claimjobs.cli.shapes import shape_of
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.dialects import DIALECTS
 from claimjobs.errors import BadRow, ClaimjobsError
-from claimjobs.queue.config import Shape
+from claimjobs.queue.map_file import described_in, queue_of
 from claimjobs.table.definitions import article_table
 from tests.cli.hostile import inputs
 
@@ -156,14 +155,7 @@ def test_maps(text: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "map.toml"
         file.write_bytes(text.encode("utf-8", "surrogatepass"))
-        allowed(lambda: Shape.read(file))
-
-
-@generated
-@given(st.lists(WORDS | st.sampled_from(["key=", "status=x", "claimed=1"]), max_size=3))
-def test_options_of_a_shape(texts: list[str]) -> None:
-    allowed(lambda: shape_of(map=None, column=tuple(texts), state=()))
-    allowed(lambda: shape_of(map=None, column=(), state=tuple(texts)))
+        allowed(lambda: queue_of("postgresql://nowhere", described_in(file)))
 
 
 def allowed(parse: Callable[[], Any]) -> Any:

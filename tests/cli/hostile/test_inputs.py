@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
 from tests.backends import Backend, Servers
-from tests.cli.command import Ended, claimjobs
+from tests.cli.command import Ended, claimjobs, mapped
 from tests.cli.hostile import inputs
 from tests.cli.hostile.inputs import SECRET, Case
 from tests.conformance.jobs import jobs
@@ -38,8 +39,9 @@ def filled(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Backend
 
 @pytest.mark.parametrize("case", EVERYWHERE, ids=str)
 @pytest.mark.each_value("case", "each input is a case of its own", step=4)
-def test_an_input_that_a_database_has_to_do_with(filled: Backend, case: Case) -> None:
-    ended = claimjobs(*case.words, stdin=case.stdin, env={"CLAIMJOBS_URL": filled.url})
+def test_an_input_that_a_database_has_to_do_with(filled: Backend, tmp_path: Path, case: Case) -> None:
+    more = mapped(tmp_path, case.map) if case.map else ()
+    ended = claimjobs(*case.words, *more, stdin=case.stdin, env={"CLAIMJOBS_URL": filled.url})
     check(case, ended)
     assert states(filled) == STATES
 

@@ -1,9 +1,8 @@
-"""Options that describe the queue: the table, the map of its columns, or a file with both."""
+"""Options that describe the queue: the table, a map of its columns, and the parameters of Queue that are plain data."""
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
@@ -12,11 +11,12 @@ import click
 
 from claimjobs.cli.next_step import remember
 from claimjobs.cli.options import AnyCommand, Anywhere
-from claimjobs.queue.config import Shape
-from claimjobs.queue.config_file import CLAIMS, HOLDS, LOCKS, ON_DONE, ROLES, STATE_VALUES, Check
+from claimjobs.options import CLAIMS, HOLDS, LOCKS
+from claimjobs.queue.map_file import Described, described_in
 from claimjobs.table.definitions import DEFAULT_TABLE
+from claimjobs.table.on_done import FINISHES, LEAVE
 
-OURS: Final = "shape_"
+OURS: Final = "queue_"
 """The prefix of these options' parameter names: a command may have options of the same name, such as `--where`."""
 
 
@@ -44,18 +44,6 @@ OPTIONS: Final = (
         type=click.Path(path_type=Path),
         metavar="FILE",
         help="A TOML file that describes the queue: table, [columns], [states] and more. Options take precedence.",
-    ),
-    _shared(
-        "column",
-        multiple=True,
-        metavar="ROLE=NAME",
-        help="The column that plays a role; `key=a,b`: a key of two columns; `priority=`: no column. Can be repeated.",
-    ),
-    _shared(
-        "state",
-        multiple=True,
-        metavar="STATE=VALUE",
-        help="The value of the status column that means a state: a number, true, false, or text. Can be repeated.",
     ),
     _shared(
         "hold",
@@ -93,7 +81,7 @@ MORE: Final = (
     ),
     _option(
         "on-done",
-        type=click.Choice(ON_DONE),
+        type=click.Choice((*FINISHES, LEAVE)),
         help="What happens to done jobs. Default: kept, but deleted if claimjobs made the table, without partitions.",
     ),
 )
@@ -106,8 +94,8 @@ def _name(option: click.Parameter, given: str | None) -> str | None:
     return given
 
 
-def shape_options(command: AnyCommand) -> AnyCommand:
-    """Add the options that describe the queue; the command gets them as `shape`."""
+def queue_options(command: AnyCommand) -> AnyCommand:
+    """Add the options that describe the queue; the command gets what they and the map say as `described`."""
     return _with_options(command, OPTIONS)
 
 
@@ -122,7 +110,7 @@ def _with_options(command: AnyCommand, options: Iterable[Callable[[AnyCommand], 
         ours = [name for name in named if name.startswith(OURS)]
         given = {name.removeprefix(OURS): named.pop(name) for name in ours}
         remember(click.get_current_context(), given)
-        return command(*arguments, shape=shape_of(**given), **named)
+        return command(*arguments, described=described_by(given.pop("map"), **given), **named)
 
     wrapped: AnyCommand = run
     for option in reversed(tuple(options)):
@@ -130,44 +118,12 @@ def _with_options(command: AnyCommand, options: Iterable[Callable[[AnyCommand], 
     return wrapped
 
 
-def shape_of(
-    *,
-    map: Path | None,  # noqa: A002 - named as the option is
-    column: tuple[str, ...],
-    state: tuple[str, ...],
-    order_by: tuple[str, ...] = (),
-    any_order: bool = False,
-    **others: Any,
-) -> Shape:
-    """The shape of the file, if one is given, changed by the options. Raises BadMap, BadParameter or UsageError."""
+def described_by(
+    map_file: Path | None, *, order_by: tuple[str, ...] = (), any_order: bool = False, **others: Any
+) -> Described:
+    """What the map says, if one is given, changed by the options. Raises BadMap or UsageError."""
     if any_order and order_by:
         raise click.UsageError("--any-order says that there is no order: leave out --order-by, or --any-order")
-    shape = Shape() if map is None else Shape.read(map)
-    roles = dict(_pair(text, "--column ROLE=NAME", ROLES, _names) for text in column)
-    states = dict(_pair(text, "--state STATE=VALUE", STATE_VALUES, _value) for text in state)
-    return shape.over(roles=roles, states=states, order_by=() if any_order else order_by or None, **others)
-
-
-def _pair(text: str, form: str, checks: Mapping[str, Check], read: Callable[[str], Any]) -> tuple[str, Any]:
-    option, kind = form.partition("=")[0].split()
-    name, equals, value = (part.strip() for part in text.partition("="))
-    if not equals or name not in checks:
-        raise click.BadParameter(f"{text!r}: give {form}, {kind} being one of {', '.join(checks)}", param_hint=option)
-    try:
-        return name, checks[name](read(value))
-    except ValueError as error:
-        raise click.BadParameter(f"{text!r}: {error}", param_hint=option) from None
-
-
-def _names(value: str) -> Any:
-    names = [name.strip() for name in value.split(",")]
-    return names if len(names) > 1 else value
-
-
-def _value(text: str) -> Any:
-    """A value as TOML reads it, such as 0, true or "text"; other text is the value itself."""
-    try:
-        found = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    return found["value"] if len(found) == 1 and isinstance(found["value"], (str, int, float)) else text
+    options = {**others, "order_by": () if any_order else order_by or None}
+    given = {name: value for name, value in options.items() if value is not None}
+    return {**({} if map_file is None else described_in(map_file)), **given}

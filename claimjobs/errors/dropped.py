@@ -1,0 +1,10 @@
+"""Options that a command or a Queue had once, and what to use instead."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INSTEAD: Final[dict[str, str]] = {
+    "--column": "write the name of the column into [columns] of a --map file",
+    "--state": "write the value of the state into [states] of a --map file",
+}
