@@ -112,17 +112,14 @@ class SideCar:
     """Keeps what claimjobs writes about the rows of a table in a second table, `<table>_claims` unless `table` names
     another.
 
-    `lock_source=True`: a claim locks its rows, and is recorded as one row for its batch (`claims="batches"`). It needs
-    the right to update the rows. `False`: rows are only read, and a claim inserts the key of each (`claims="rows"`).
-    Consumers that insert the same key wait for each other, and the second one does not get the job: use it for few
-    consumers, or for a table that this user may only read. All consumers of a table must use the same value.
+    A claim locks its rows, which needs the right to update them, and is recorded as one row for its batch
+    (`claims="batches"`).
 
     The row of a done job stays, and its key is kept as done, so that it is not found again. Claims read the done keys
     at the beginning of the order, which takes a tenth of a second for 100,000 of them. A key that is used again is a
     new job only if done keys are not kept.
     """
 
-    lock_source: bool = True
     table: str | None = None
 
     def name_for(self, source: str) -> str:
@@ -130,10 +127,16 @@ class SideCar:
         return self.table or f"{source}{SIDE_CAR}"
 
 
+ONE_WAY: Final = "with a side-car a lease holds each claim, which is recorded as one row for its batch"
+
+
 def is_per_batch(claims: ClaimsKind | None, hold: HoldKind, side_car: SideCar | None) -> bool:
-    """Whether a claim is recorded as one row for its batch. `claims=None`: if there is a side-car, and a lease holds
-    rows that a claim may lock.
+    """Whether a claim is recorded as one row for its batch, as with each side-car.
+
+    Raises ValueError for values that do not go together.
     """
-    if claims is not None:
-        return claims == "batches"
-    return side_car is not None and side_car.lock_source and hold == "lease"
+    if side_car is not None and (hold == "transaction" or claims == "rows"):
+        raise ValueError(f"{ONE_WAY}: leave out {'hold' if hold == 'transaction' else 'claims'}")
+    if claims == "batches" and hold == "transaction":
+        raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
+    return claims == "batches" or side_car is not None

@@ -12,7 +12,7 @@ from claimjobs.admin.stats import in_open_batches, read_pause
 from claimjobs.database.clock import in_seconds
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.statements import count
-from claimjobs.statements.side_car import SideCarJoin, exists_or_claimed, unclaimed
+from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, UNCLAIMED
 
@@ -54,7 +54,7 @@ def read_backlog(
     roles, upper = backend.roles, {"claimjobs_limit": limit}
     pair = None if backend.user_table is None else SideCarJoin(backend.user_table, roles, backend.dialect, now)
     jobs_order = order if pair is None else roles.key
-    exists = [] if pair is None else [exists_or_claimed(pair)]
+    exists = [] if pair is None else [of_jobs(pair, ())]
     waiting = connection.execute(_first_waiting(backend, pair, order, now), upper).one()
 
     def in_state(state: str) -> int:

@@ -15,7 +15,7 @@ from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.batches import how_many_jobs
-from claimjobs.statements.side_car import SideCarJoin, exists_or_claimed, waiting
+from claimjobs.statements.side_car import SideCarJoin, of_jobs, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
@@ -109,7 +109,7 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
         known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
     else:  # most unclaimed jobs have no row in the side-car, and some of its rows have no job
         pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)
-        known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now, exists_or_claimed(pair))))
+        known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now, of_jobs(pair, ()))))
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
     ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}

@@ -180,7 +180,6 @@ class Settler:
         """
         if on_done == "keep":
             roles.need_state(DONE, "keeping done jobs")
-        self._locked = locked
         self._name = (user_table or roles).name
         self._target = target = statements.SettleGuard(roles, dialect, sa.true() if locked else roles.guard)
         self._open_jobs = None if roles.batches is None else OpenJobs(roles.batches)
@@ -200,7 +199,7 @@ class Settler:
         pair = None if user_table is None else side_car.SideCarJoin(user_table, roles, dialect, now)
         self._remove = None if pair is None else CompiledStatement(side_car.remove(pair))
         self._note = None
-        if pair is not None and not self._is_guarded_by_row:  # the claim has written no row of the side-car
+        if pair is not None:  # the claim has written no row of the side-car
             self._note = CompiledStatement(side_car.note(pair))
             self._keep = CompiledStatement(side_car.finish(pair))
         in_one = dialect.returns_what_it_writes and pair is None
@@ -326,13 +325,13 @@ class Settler:
         """Whether a write may reach fewer rows than it has keys. Raises WriteSwallowed."""
         if self._may_have_no_row(statement):
             return True
-        if statement is self._remove and not self._locked:  # the row may be deleted, but it must not be there still
+        if statement is self._remove:  # the row may be deleted, but it must not be there still
             if left := sorted(keys_for(connection, self._still_there, keys), key=str):
                 raise WriteSwallowed(self._name, "the settle", (len(keys) - len(left), len(keys)), left)
             return True
         if self._is_guarded_by_row:
             return False
-        if self._note is None or self._locked or reached < len(keys_for(connection, self._still_there, keys)):
+        if self._note is None or reached < len(keys_for(connection, self._still_there, keys)):
             raise WriteSwallowed(self._name, "the settle", (reached, len(keys)))
         return True  # a row of the user's table may be deleted, and then none is written beside it
 

@@ -55,10 +55,6 @@ def strategy_for(
         return BatchClaims(backend, batches, _locks(backend, selection, now, replica=replica), at_once)
     if hold == "transaction":
         return LockOnly(_locks(backend, selection, now, replica=replica))
-    if backend.user_table is not None:
-        from claimjobs.claim.side_car import SideCarStrategy  # noqa: PLC0415
-
-        return SideCarStrategy(backend, selection, now)
     in_one = backend.dialect.claims_in_one_statement and not selection.reads_other_rows
     if in_one and not lock_before_mark and replica is None:
         return OneStatement(backend, selection, now)

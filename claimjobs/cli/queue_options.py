@@ -53,8 +53,8 @@ OPTIONS: Final = (
     _shared(
         "claims",
         type=click.Choice(CLAIMS),
-        help="Where a claim is recorded: in the row of each job (the default), or as one row for its batch (the "
-        "default with --side-car).",
+        help="Where a claim is recorded: in the row of each job (the default), or as one row for its batch (with "
+        "--side-car always).",
     ),
     _shared(
         "side-car",

@@ -65,13 +65,13 @@ class BatchesMissing(QueuesMissing):
 class ClaimsDiffer(UnfitTable):
     """Other consumers of the table record their claims in another way: neither would see the other's claims."""
 
-    def __init__(self, table: str, ours: str, others: int, *, side_car: bool = False) -> None:
+    def __init__(self, table: str, ours: str, others: int) -> None:
         """`ours`: "rows" or "batches"; "transaction" for an open transaction, whose claims are row locks."""
         theirs = "rows" if ours == "batches" else "batches"
         way, options, step = f"claims={ours!r}", f"--claims {theirs}", f"claims={theirs!r}"
         if ours == "transaction":
             way, options, step = "hold='transaction'", f"{options} --hold lease", f"{step}, hold='lease'"
-        reclaim = command(f"reclaim {options}", table, side_car=side_car)
+        reclaim = command(f"reclaim {options}", table)
         super().__init__(
             f"table {table!r} has {others} {'owner' if others == 1 else 'owners'} with claims={theirs!r}, whose claims "
             f"are not seen with {way}: add {options} ({step}), or end those consumers first, and run {reclaim} "

@@ -26,12 +26,12 @@ class ClaimsCheck:
         others = [seen for seen in self._owners(connection) if not self._ours.agree_with(seen.records)]
         if not others:
             return
-        name, beside = self._backend.source.name, self._backend.user_table is not None
+        name = self._backend.source.name
         theirs = others[0].records
         if _is_per_batch(theirs) == _is_per_batch(self._ours):
             raise MapsDiffer(name, self._ours.sees[0], theirs.sees[0], len(others))
         ours = "transaction" if self._ours.kind == NOTHING else str(self._ours.kind)
-        raise ClaimsDiffer(name, ours, len(others), side_car=beside)
+        raise ClaimsDiffer(name, ours, len(others))
 
     def _owners(self, connection: sa.Connection) -> Sequence[OwnerState]:
         """All owners of the queue. A transaction as a hold needs no table of owners, and no right to read it."""

@@ -149,7 +149,7 @@ class QueueParts:
             return LeaseHold(self.engine, backend, settler, failures=self.failures, **common)
         with connected(self.engine) as connection:
             ClaimsCheck(backend).run(connection)
-        beats, idle = chosen.candidates is not None, replace(backend.of_reaper, records_claims=False)
+        beats, idle = chosen.candidates is not None, replace(backend, records_claims=False)
         self._idle_owner = IdleOwner(
             self.engine, idle, self._reclaims(idle), failures=self.failures, needs_beats=beats, **common
         )
@@ -182,7 +182,7 @@ class QueueParts:
     @contextmanager
     def reaper(self) -> Iterator[Reaper]:
         """Reclaims jobs, through a connection of its own."""
-        backend, retry = self.must_claim().of_reaper, self._settings.retry
+        backend, retry = self.must_claim(), self._settings.retry
         with self.connector() as connector:
             connector.transaction(ClaimsCheck(backend).run, patience=1)
             reaper = Reaper(connector, backend, self._reclaims(backend), retry, failures=self.failures)
@@ -194,7 +194,7 @@ class QueueParts:
     @property
     def on_done(self) -> OnDone:
         """What happens to done jobs: the setting, or the default of the table. Raises DoneUndecided."""
-        chosen = self._settings.finishing
+        chosen = self._settings.on_done
         found = self._default_finish if chosen is None else chosen
         if found is None:
             raise DoneUndecided(self.backend.source.name)
@@ -312,11 +312,8 @@ class QueueParts:
 
     @cached_property
     def _region_order(self) -> Sequence[sa.Column[Any]]:
-        """The order within regions, if any order will do and the table has an index for regions. Without row locks a
-        claim begins at a random candidate, so it does not show which regions are empty.
-        """
-        any_order = self._settings.any_order
-        if not any_order or not self.backend.lock_source:
+        """The order within regions, if any order will do and the table has an index for regions."""
+        if not self._settings.any_order:
             return ()
         with connected(self.engine) as connection:
             return region_order(connection, self.backend.source)

@@ -62,8 +62,8 @@ class Queue:
 
     `claims="rows"`: a claim by lease writes the owner into the row of each job. `claims="batches"`: it writes one row
     for all jobs of the batch into `claimjobs_batches`, and none of the jobs: their columns say `unclaimed` until they
-    are settled. That is less work for the database, and the default with a side-car whose rows it may lock; otherwise
-    the default is "rows". All consumers of a table need the same value (ClaimsDiffer).
+    are settled. That is less work for the database. The default is "rows", and "batches" with a side-car. All
+    consumers of a table need the same value (ClaimsDiffer).
 
     `on_done="delete"` deletes done jobs, `"keep"` keeps them in the table as `done`. A function is called with the
     connection of the settle and the jobs, and returns one of the two. Default: done jobs are deleted if claimjobs made
@@ -81,8 +81,9 @@ class Queue:
     locks do not exclude each other. With `hold="lease"` they may differ, because the claim is written into the row.
 
     `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,
-    `<table>_claims`, and nothing is written into the table itself. The default of `on_done` is `"keep"` then;
-    `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
+    `<table>_claims`, and nothing is written into the table itself. It needs `hold="lease"`. The
+    default of `on_done` is `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `SideCar(...)`
+    has options.
 
     `candidates` is a URL or an engine of a replica of the database: a claim searches there, and locks and checks again
     on the primary. It lags: what it lists too late counts as a collision. Candidates come from the primary while the

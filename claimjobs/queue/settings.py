@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -13,7 +11,6 @@ from claimjobs.batch.failures import Hooks
 from claimjobs.batch.settle import OnDone
 from claimjobs.callables import deferred
 from claimjobs.dialects import Dialect
-from claimjobs.job import Job
 from claimjobs.options import (
     CLAIMS,
     HOLDS,
@@ -28,16 +25,9 @@ from claimjobs.options import (
 )
 from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
-from claimjobs.table.on_done import FINISHES, LEAVE, Finish
+from claimjobs.table.on_done import FINISHES, LEAVE
 from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import map_of
-
-NEVER_DELETES: Final = "on_done='delete' writes into the table: it needs SideCar(lock_source=True)"
-
-NEVER_PER_BATCH: Final = (
-    "claims='batches' needs SideCar(lock_source=True), because row locks keep two claims apart until their batches are "
-    "committed; without the right to lock rows use claims='rows', where the unique key of the side-car does that"
-)
 
 
 @dataclass(frozen=True)
@@ -77,14 +67,14 @@ class Settings:
             raise ValueError(
                 "on_done='leave' needs a `where` that stays the same, which the handler makes false: give it"
             )
-        if self.side_car is not None:
-            if not isinstance(self.side_car, SideCar):
-                raise ValueError(f"side_car={self.side_car!r}: give True, False or SideCar(...)")
-            self._check_side_car(self.side_car)
+        if self.side_car is not None and not isinstance(self.side_car, SideCar):
+            raise ValueError(f"side_car={self.side_car!r}: give True, False or SideCar(...)")
+        if self.side_car is not None and self.on_done == LEAVE:
+            raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
+        if self.side_car is not None and self.lock == "advisory":
+            raise ValueError("lock='advisory' is not for a side-car, whose claims lock its rows: leave it out")
         if self.candidates is not None and (self.side_car is not None or self.lock == "advisory"):
             raise ValueError("candidates are not read from a replica with a side-car or lock='advisory': leave one out")
-        if self.per_batch and not self.by_lease:
-            raise ValueError("claims='batches' needs hold='lease': with hold='transaction' row locks are the claim")
         if self.per_batch and self.lock == "advisory":
             raise ValueError("claims='batches' is not for lock='advisory': leave one of them out")
 
@@ -112,34 +102,6 @@ class Settings:
     def entity(self) -> type[Any] | None:
         """The table, if it is a mapped class."""
         return self.table if isinstance(self.table, type) else None
-
-    def _check_side_car(self, side_car: SideCar) -> None:
-        if self.lock == "advisory":
-            raise ValueError("lock='advisory' is not for a side-car, whose unique key keeps others away: leave it out")
-        if self.hold == "transaction" and not side_car.lock_source:
-            raise ValueError("hold='transaction' is a lock on the row: it needs SideCar(lock_source=True)")
-        if self.on_done == LEAVE:
-            raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
-        if self.on_done == "delete" and not side_car.lock_source:
-            raise ValueError(NEVER_DELETES)
-        if self.per_batch and not side_car.lock_source:
-            raise ValueError(NEVER_PER_BATCH)
-
-    @property
-    def finishing(self) -> OnDone | None:
-        """`on_done`. A function raises ValueError if it returns what the other settings forbid."""
-        if not callable(self.on_done) or self.side_car is None or self.side_car.lock_source:
-            return self.on_done
-        return partial(_never_deleting, self.on_done)
-
-
-def _never_deleting(
-    on_done: Callable[[sa.Connection, Sequence[Job]], Finish | None], connection: sa.Connection, jobs: Sequence[Job]
-) -> Finish | None:
-    wanted = on_done(connection, jobs)
-    if wanted == "delete":
-        raise ValueError(NEVER_DELETES)
-    return wanted
 
 
 def _must_be_callable(hook: Any, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Claims in a side-car: `source` is the user's table with the jobs, `claims` is the second table with the claims."""
+"""A side-car: `source` is the user's table with the jobs, `claims` is the second table with their outcomes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,8 @@ from claimjobs.dialects import Dialect
 from claimjobs.statements.count import counts
 from claimjobs.statements.find import SIZE, SUSPECT, Selection, first, keyset_order_of
 from claimjobs.statements.lock import first_free
-from claimjobs.statements.mark import ownership
-from claimjobs.statements.owners import alive
 from claimjobs.table.batches import OpenBatches
-from claimjobs.table.columns import CLAIMED, DONE, UNCLAIMED
+from claimjobs.table.columns import DONE, UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 ATTEMPTS: Final = "claimjobs_attempts"
@@ -92,40 +90,13 @@ def how_many(pair: SideCarJoin, selection: Selection) -> sa.Select[Any]:
     return sa.select(sa.func.count()).select_from(find(pair, selection).subquery("candidate"))
 
 
-def claim_keys(pair: SideCarJoin, owners: sa.Table) -> sa.Executable:
-    """Claim those of `keys` that are not claimed, for `me`; none if `me` was declared dead.
-
-    New keys are inserted. If another transaction inserts the same key now, this one waits, and the other gets the job.
-    All insert in the order of the keys, so that no two wait for each other.
-    """
-    values = ownership(pair.claims, pair.now)
-    fresh = {**values, pair.claims.need("run_at", "claiming"): pair.now}
-    rows = (
-        sa.select(*pair.source.key, *_literals(fresh))
-        .where(pair.dialect.among(pair.source.key, "claimjobs_keys"), pair.group_size >= 0, alive(owners))
-        .order_by(*pair.source.key)
-    )
-    # The state is assigned last: MySQL assigns in order, and later expressions would read the new state.
-    ordered = dict(reversed(values.items()))
-    return pair.dialect.upsert(
-        pair.claims.table, [*pair.claims.key, *fresh], rows, values=ordered, guard=pair.claims.due(pair.now)
-    )
-
-
-def claimed(pair: SideCarJoin, selection: Selection, columns: Sequence[Any]) -> sa.Select[Any]:
-    """These columns of those of the rows `keys` that `me` has claimed and that are ready; then failed attempts."""
-    # The SELECT list checks the owner. In the WHERE of the subquery this check would make the planner choose the index
-    # on the owner, and read all of the owner's claims for each row.
-    attempts = pair.in_claim(sa.case((pair.claims.mine, pair.attempts)))
-    return _rows(pair, columns, attempts).where(selection.ready, attempts.is_not(None))
-
-
 def free(pair: SideCarJoin, columns: Sequence[Any]) -> sa.Select[Any]:
     """These columns of those of the rows `keys` that are not claimed; then failed attempts.
 
     One statement looks at open batches and at the side-car: a settle may bring a job from one to the other in between.
     """
-    rows = _rows(pair, columns, sa.func.coalesce(pair.in_claim(pair.attempts), 0))
+    attempts = sa.func.coalesce(pair.in_claim(pair.attempts), 0)
+    rows = sa.select(*columns, attempts.label(ATTEMPTS)).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
     return rows.where(pair.group_size >= 0, pair.source.free)
 
 
@@ -138,9 +109,9 @@ def note(pair: SideCarJoin) -> sa.Executable:
 
 
 def finish(pair: SideCarJoin) -> sa.Executable:
-    """Done: keep the keys as done, where nothing was written when they were claimed."""
+    """Done: keep the keys as done. A claim has written no row of the side-car."""
     claims = pair.claims
-    # As in `claim_keys`, the state is assigned last.
+    # The state is assigned last: MySQL assigns in order, and later expressions would read the new state.
     values = {claims.need("owner_date", "finishing"): pair.now, **claims.state.becomes(DONE)}
     fresh = {**values, claims.need("run_at", "finishing"): pair.now}
     rows = sa.select(*pair.source.key, *_literals(fresh)).where(pair.dialect.among(pair.source.key, "claimjobs_keys"))
@@ -159,11 +130,6 @@ def remove(pair: SideCarJoin) -> sa.Delete:
 def of_jobs(pair: SideCarJoin, where: Sequence[sa.ColumnElement[bool]]) -> sa.ColumnElement[bool]:
     """The predicate of a claim whose row of the user's table meets all these conditions."""
     return sa.exists().where(pair.same_key, *where).correlate(pair.claims.table)
-
-
-def exists_or_claimed(pair: SideCarJoin) -> sa.ColumnElement[bool]:
-    """The predicate of a row of the side-car whose row of the user's table exists, or whose job an owner holds."""
-    return sa.or_(pair.claims.state.columns_say(CLAIMED), of_jobs(pair, ()))
 
 
 def waiting(pair: SideCarJoin) -> sa.Select[Any]:
@@ -193,8 +159,3 @@ def left_behind(pair: SideCarJoin, batches: OpenBatches) -> sa.Select[Any]:
 
 def _literals(values: Mapping[sa.Column[Any], Any]) -> list[Any]:
     return [sa.literal(value, column.type) if isinstance(value, str) else value for column, value in values.items()]
-
-
-def _rows(pair: SideCarJoin, columns: Sequence[Any], attempts: Any) -> sa.Select[Any]:
-    rows = sa.select(*columns, attempts.label(ATTEMPTS))
-    return rows.where(pair.dialect.among(pair.source.key, "claimjobs_keys"))

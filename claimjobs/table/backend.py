@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import TablesInUse, reason
 from claimjobs.database.inspector import inspected_once, inspector_of
-from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects import Dialect
 from claimjobs.errors import (
     AccessDenied,
@@ -59,8 +58,6 @@ class Backend:
     """Whether claims are held by lease: committed with the id of an owner."""
     user_table: ColumnRoles | None = None
     """The user's table, if `roles` are those of its side-car."""
-    lock_source: bool = True
-    """With a side-car: whether a claim locks the rows of the user's table."""
     records_claims: bool = True
     """Whether an owner with this backend claims. One that is only registered to be woken does not."""
     refusal: AccessDenied | None = None
@@ -70,16 +67,6 @@ class Backend:
     def source(self) -> ColumnRoles:
         """The user's table: `where` and the order are about it, and jobs are enqueued into it."""
         return self.user_table or self.roles
-
-    @property
-    def of_reaper(self) -> Backend:
-        """The backend for who reclaims jobs of owners by lease, beside which a claim of this one is safe: beside a
-        side-car these have claims per batch, also where this claim is an open transaction.
-        """
-        batches = self.source.batches
-        if batches is None or self.roles.batches is not None:
-            return self
-        return replace(self, roles=_per_batch(self.roles, self.dialect, batches.table))
 
     @cached_property
     def queues(self) -> sa.Table:
@@ -112,7 +99,7 @@ def inspect_table(
 
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
     `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
-    `side_car`: claims, or with `per_batch` only outcomes, are kept in a second table.
+    `side_car`: outcomes are kept in a second table, and claims are rows of the table of batches.
     Raises ConnectionFailed, ServerTooOld or UnfitTable.
     """
     found = dialect_for(engine)
@@ -132,35 +119,28 @@ def inspect_table(
             claims = _claims(connection, found, source, named=side_car.name_for(place.full_name(described)))
             place = found.table_rules.place(connection, claims.table)
             claims, shared = replace(claims, recorded_as=place.name), place.metadata
-            # Also an open transaction looks whether a row is in a batch: consumers of both holds may work on one table.
-            if per_batch or (not by_lease and _sees_batches(connection, found, place.schema)):
-                in_batches = _per_batch(claims, dialect or found, batches_table(shared))
-                source, claims = _beside_batches(source, in_batches), in_batches if per_batch else claims
-            owners, locks = owner_table(shared), side_car.lock_source
-            backend = Backend(dialect or found, claims, owners, place.schema, False, source, locks)
-            return _leased(connection, backend) if by_lease else backend
+            batches = OpenBatches(batches_table(shared), claims.claims, claims.key, dialect or found)
+            claims, source = _per_batch(claims, batches), replace(source, batches=replace(batches, key=source.key))
+            backend = Backend(dialect or found, claims, owner_table(shared), place.schema, False, source)
+            return _leased(connection, backend)
         roles, place = roles_of(described, given), found.table_rules.place(connection, described)
         index, quote = key_index(connection, roles), quote_of(connection)
         roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
         acceptance.check_key(connection, found, roles)
         acceptance.check_roles(connection, found, roles)
         column_checks.check_columns(connection, roles)
-        roles = _per_batch(roles, dialect or found, batches_table(place.metadata)) if per_batch else roles
+        if per_batch:
+            batches = OpenBatches(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
+            roles = _per_batch(roles, batches)
         backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, by_lease=False)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
-def _per_batch(roles: ColumnRoles, dialect: Dialect, table: sa.Table) -> ColumnRoles:
-    """The roles for claims per batch, which are rows of this table."""
-    batches = OpenBatches(table, roles.claims, roles.key, dialect)
+def _per_batch(roles: ColumnRoles, batches: OpenBatches) -> ColumnRoles:
+    """The roles for claims per batch, which are these open batches."""
     state = roles.state
     by_batches = StateByBatches(column=state.column, values=state.values, owner=state.owner, batches=batches)
     return replace(roles, state=by_batches, batches=batches)
-
-
-def _beside_batches(source: ColumnRoles, claims: ColumnRoles) -> ColumnRoles:
-    """The roles of a table whose side-car has claims per batch: a search leaves out the rows in open batches."""
-    return source if claims.batches is None else replace(source, batches=replace(claims.batches, key=source.key))
 
 
 def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
@@ -254,14 +234,3 @@ def _check_batches(connection: sa.Connection, backend: Backend) -> None:
         resolve(connection, batches_table(sa.MetaData(schema=backend.schema)))
     except TableMissing:
         raise BatchesMissing(backend.batches.fullname) from None
-
-
-def _sees_batches(connection: sa.Connection, dialect: Dialect, schema: str) -> bool:
-    """Whether there is a table of batches, as far as this user may know."""
-    try:
-        with savepoint(connection):
-            return inspector_of(connection).has_table(BATCHES_TABLE, schema=schema)
-    except sa.exc.DBAPIError as error:
-        if not dialect.errors.refuses_account(error):
-            raise
-        return False

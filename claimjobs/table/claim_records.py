@@ -31,10 +31,9 @@ class ClaimRecords:
     @classmethod
     def of(cls, backend: Backend) -> ClaimRecords:
         """Those of a program with this backend."""
-        seen, batches = backend.roles, backend.source.batches
+        seen = backend.roles
         if not (backend.by_lease and backend.records_claims):
-            both = (_by_row(seen),) if batches is None else (_by_batch(seen), _by_row(seen))
-            return cls(NOTHING, both)
+            return cls(NOTHING, (_by_row(seen),))
         return cls("rows", (_by_row(seen),)) if seen.batches is None else cls("batches", (_by_batch(seen),))
 
     @classmethod

@@ -120,9 +120,9 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
 
 
 def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData | None = None) -> sa.Table:
-    """The side-car of a table that must not be altered: its key and the columns of a claim, with one row for each key.
+    """The side-car of a table that must not be altered: its key and the columns of an outcome, with a row for each key.
 
-    A key without a row was never claimed. There is no foreign key to the table: it would prevent the deletion of the
+    A key without a row has no outcome yet. There is no foreign key to the table: it would prevent the deletion of the
     user's rows or delete ours with them, and each claim would lock the row that it refers to. So a row of the side-car
     may outlive the user's row. `name` may include a schema.
     """
@@ -134,8 +134,8 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData
         column.name = column.key = names[column.name]
     metadata = metadata if metadata is not None else sa.MetaData()
     table = sa.Table(bare, metadata, *columns, *ours, schema=schema or None, **table_options())
-    # It finds the jobs of a dead owner, and the dead jobs, among many that are done.
-    sa.Index(fitting(f"{bare}_state"), table.c[names["status"]], table.c[names["owner_id"]])
+    # It finds the dead jobs among many that are done.
+    sa.Index(fitting(f"{bare}_state"), table.c[names["status"]])
     return table
 
 

@@ -143,15 +143,14 @@ def of_consumer(backend: Backend, *, deletes: bool) -> TableRights:
         jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), **delete}
         return {backend.roles.table: _locking(backend, backend.roles, jobs), **shared}
     read = {"SELECT": WHOLE, **delete}
-    source = _locking(backend, backend.source, read) if backend.lock_source else read
     claims = {"SELECT": WHOLE, "INSERT": WHOLE, "UPDATE": WHOLE, **delete}
-    return {backend.source.table: source, backend.roles.table: claims, **shared}
+    return {backend.source.table: _locking(backend, backend.source, read), backend.roles.table: claims, **shared}
 
 
 def _of_operator(backend: Backend) -> TableRights:
     delete = {"DELETE": WHOLE} if backend.user_table is None else {}  # dropping a dead job deletes no row of a side-car
     jobs = {"SELECT": WHOLE, **_updates(_written(backend.roles)), **delete}
-    if backend.user_table is not None and backend.roles.batches is not None:
+    if backend.user_table is not None:
         # A reclaim inserts the first row of a job, or keeps the one that is there: some databases want UPDATE for that.
         jobs = {**jobs, "INSERT": WHOLE, "UPDATE": WHOLE}
     source: TableRights = {} if backend.user_table is None else {backend.source.table: {"SELECT": WHOLE}}

@@ -1,4 +1,4 @@
-"""A consumer of orders that must not be altered, with a side-car: by lease or by an open transaction."""
+"""A consumer of orders that must not be altered, with a side-car."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.options import HoldKind, Liveness
+from claimjobs.options import Liveness
 from tests.chaos.engines import engine_to
 
 LEASE = 3.0
@@ -32,11 +32,11 @@ RUNS = sa.Table(
 """Each execution of an order, committed before its work is done."""
 
 
-def main(url: str, hold: HoldKind) -> None:
+def main(url: str) -> None:
     """Consume until SIGTERM."""
     logging.basicConfig(level=logging.INFO, format="%(relativeCreated)8d %(name)s %(message)s")
     audit = engine_to(url, isolation_level="AUTOCOMMIT", pool_size=1)
-    with Queue(url, ORDERS, side_car=True, hold=hold, liveness=Liveness(lease=LEASE)) as queue:
+    with Queue(url, ORDERS, side_car=True, liveness=Liveness(lease=LEASE)) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         for batch in queue.batches(SIZE):
             with batch:
@@ -50,4 +50,4 @@ def main(url: str, hold: HoldKind) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])  # type: ignore[arg-type]
+    main(sys.argv[1])

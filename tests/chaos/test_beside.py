@@ -1,4 +1,4 @@
-"""Consumers by transaction beside consumers by lease, on one side-car: each is killed, and others do its jobs."""
+"""Consumers of one side-car: each is killed, and others do its jobs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import make, side_car_tables
-from claimjobs.options import HoldKind
 from tests.backends import Backend
 from tests.chaos.beside import META, ORDERS, RUNS, SIZE
 from tests.chaos.fleet import Group, all_ended
@@ -22,32 +21,32 @@ from tests.chaos.fleet import Group, all_ended
 COUNT: Final = 600
 KILLS: Final = 6
 SEED: Final = os.environ.get("CHAOS_SEED", "1")
-HOLDS: Final[tuple[HoldKind, ...]] = ("lease", "lease", "transaction")
+CONSUMERS: Final = 3
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.thorough("faults under load, some twenty seconds")]
 
 
-def consumer(backend: Backend, hold: HoldKind, log: Path) -> Group:
-    return Group([sys.executable, "-m", "tests.chaos.beside", backend.url, hold], {}, log, None)
+def consumer(backend: Backend, log: Path) -> Group:
+    return Group([sys.executable, "-m", "tests.chaos.beside", backend.url], {}, log, None)
 
 
-def test_nothing_is_lost_or_stuck_beside_consumers_of_another_hold(database: Backend, tmp_path: Path) -> None:
+def test_nothing_is_lost_or_stuck_beside_a_table_that_must_not_be_altered(database: Backend, tmp_path: Path) -> None:
     META.create_all(database.engine)
     make(database.engine, side_car_tables(database.engine, "orders"))
     with database.engine.begin() as connection:
         connection.execute(sa.insert(ORDERS), [{"id": number} for number in range(1, COUNT + 1)])
     dice, groups = random.Random(f"{SEED} {database.name}"), list[Group]()
     with all_ended(groups):
-        running = [consumer(database, hold, tmp_path / f"{place}.log") for place, hold in enumerate(HOLDS)]
+        running = [consumer(database, tmp_path / f"{place}.log") for place in range(CONSUMERS)]
         groups += running
         for number in range(KILLS):
-            place = number % len(HOLDS)
+            place = number % CONSUMERS
             mine = partial(_has_worked, database, running[place].pid)
             database.wait_for(mine, "it works, or all is done", 120)
             enough = _runs(database).total() + dice.randint(1, 3 * SIZE)
             database.wait_for(partial(_are_more, database, enough), "work goes on", 120)
             running[place].doom()
-            running[place] = consumer(database, HOLDS[place], tmp_path / f"{number}-{place}.log")
+            running[place] = consumer(database, tmp_path / f"{number}-{place}.log")
             groups.append(running[place])
         database.wait_for(partial(_all_done, database), "every order is done", 120)
         for group in running:

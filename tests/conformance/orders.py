@@ -7,10 +7,9 @@ import json
 from datetime import timedelta
 from typing import Any
 
-import pytest
 import sqlalchemy as sa
 
-from claimjobs import Batch, Columns, Queue, SideCar, make, side_car_tables
+from claimjobs import Batch, Columns, Queue, make, side_car_tables
 from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
@@ -26,16 +25,6 @@ ORDERS = sa.Table(
 )
 LATER = timedelta(hours=2)
 """Beyond every back-off."""
-
-GIVEN: dict[str, dict[str, Any]] = {
-    "batches": {},
-    "rows": {"claims": "rows"},
-    "read": {"side_car": SideCar(lock_source=False)},
-    "transaction": {"hold": "transaction"},
-}
-"""The ways to claim: by a row for each batch or each job, without the right to lock, by an open transaction."""
-BY_LEASE = pytest.mark.parametrize("way", ["batches", "rows", "read"])
-BY_LOCKS = pytest.mark.parametrize("way", ["batches", "rows"])
 
 
 class Poison(Exception):
@@ -59,8 +48,7 @@ def fill(backend: Backend, count: int, first: int = 1) -> None:
 
 def beside(backend: Backend, table: Any, columns: Columns | None = None, **options: Any) -> Queue:
     make(backend.engine, side_car_tables(backend.engine, table, columns=columns))
-    given = {"side_car": True, **GIVEN[options.pop("way", "batches")], **options}
-    return backend.bare_queue(table, columns=columns, **given)
+    return backend.bare_queue(table, columns=columns, side_car=True, **options)
 
 
 def keys(batch: Any) -> list[Any]:
@@ -97,7 +85,7 @@ def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int
     return keys(algorithm.claim(connection, queue.owner_id, ClaimRequest(size, limit)).jobs)
 
 
-def phases_of(queue: Queue) -> Any:
-    """The statements of its claims."""
+def locks_of(queue: Queue) -> Any:
+    """How its claims find and lock rows."""
     algorithm: Any = queue._parts.plan(None).strategy
-    return getattr(algorithm, "_lock", algorithm)._phases
+    return algorithm._lock

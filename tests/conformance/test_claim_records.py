@@ -12,32 +12,11 @@ from claimjobs.errors import ClaimsDiffer, MapsDiffer
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.orders import claims, keys, orders
-from tests.conformance.owners import declare_dead, hold_of, idle_owner_of, owner_row, still
+from tests.conformance.owners import declare_dead, hold_of, owner_row, still
 
 TWO_KEYS = job_table(
     "jobs", sa.MetaData(), sa.Column("nr", sa.BigInteger, nullable=False), sa.UniqueConstraint("nr", name="jobs_nr")
 )
-
-
-def test_who_claims_by_transactions_reclaims_open_batches_of_a_side_car(backend: Backend) -> None:
-    first, other = orders(backend, 4, way="batches"), orders(backend, way="transaction")
-    still(first)
-    assert keys(first.claim(3)) == [1, 2, 3]
-    if backend.dialect.wakes:
-        assert other._parts.sleeper is not None
-        idle = idle_owner_of(other)
-        assert idle is not None
-        idle.heartbeat.stop()
-        declare_dead(backend, first.owner_id)
-        [dead] = [seen for seen in idle._reaper.dead() if seen.id == first.owner_id]
-        assert idle._reaper.reclaim(dead) == 3
-    else:
-        declare_dead(backend, first.owner_id)
-        assert other.reclaim() == 3
-    assert set(claims(backend).values()) == {"unclaimed"}
-    assert owner_row(backend, first.owner_id) is None
-    other.close()
 
 
 def test_who_cannot_read_an_owners_claims_leaves_it_to_others(backend: Backend) -> None:

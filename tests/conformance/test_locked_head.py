@@ -19,7 +19,6 @@ KINDS: dict[str, dict[str, Any]] = {
     "transaction": {"hold": "transaction"},
     "batches": {"claims": "batches"},
     "side-car": {"side_car": True},
-    "side-car, transaction": {"side_car": True, "hold": "transaction"},
     "mixed order": {"order_by": "-priority"},
     "order without places": {"order_by": sa.func.length(JOBS.c.d)},
     "any order": {"order_by": ()},

@@ -217,18 +217,11 @@ def test_an_update_that_is_swallowed_is_an_error_and_the_job_is_not_done_again(b
     backend.run("DROP TRIGGER swallow ON jobs")
 
 
-@pytest.mark.parametrize("way", ["rows", "advisory locks", "side-car"])
+@pytest.mark.parametrize("way", ["rows", "advisory locks"])
 def test_a_settle_of_locked_rows_that_is_swallowed_is_rolled_back_and_raised(backend: Backend, way: str) -> None:
     backend.make()
-    ways: dict[str, dict[str, Any]] = {
-        "rows": {},
-        "advisory locks": {"lock": "advisory"},
-        "side-car": {"side_car": True},
-    }
-    options = ways[way]
-    if way == "side-car":
-        make(backend.engine, side_car_tables(backend.engine, "jobs"))
-    queue = filled(backend, hold="transaction", on_done="delete", **options)
+    ways: dict[str, dict[str, Any]] = {"rows": {}, "advisory locks": {"lock": "advisory"}}
+    queue = filled(backend, hold="transaction", on_done="delete", **ways[way])
     swallow(backend, "DELETE", "0004")
     backend.run("CREATE TABLE effects (d VARCHAR(10))")
     batch = queue.claim(5)

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, SideCar, job_table, make
+from claimjobs import Queue, job_table
 from claimjobs.batch.hold import Hold
 from claimjobs.claim.regions import MOST, Region, divided, shuffled
 from claimjobs.claim.strategy import After
 from claimjobs.database.connection import Connector
 from claimjobs.findings import Finding
 from claimjobs.statements.find import ends
-from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import JOBS, still, stranger_holds
@@ -147,14 +146,6 @@ def test_suspects_do_not_hide_the_regions_behind_them(backend: Backend, monkeypa
     while taken(queue, 8):
         pass
     assert [place["claimjobs_after_1"] if place else None for place in places[:6]] == [None, None, None, 10, 18, 20]
-
-
-def test_a_side_car_without_row_locks_has_no_regions(database: Backend) -> None:
-    """Its claims begin at a random candidate, and show nothing of the regions before it."""
-    database.run("CREATE TABLE plain (id BIGINT PRIMARY KEY)")
-    make(database.engine, side_car_tables(database.engine, "plain"))
-    for locks in (True, False):
-        assert has_regions(database.bare_queue("plain", side_car=SideCar(lock_source=locks), **FREE)) is locks
 
 
 def test_a_job_that_failed_is_found_behind_the_consumer(backend: Backend) -> None:

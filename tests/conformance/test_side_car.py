@@ -1,23 +1,19 @@
-"""A table that must not be altered: the claims on it stand in a table beside it."""
+"""A table that must not be altered: outcomes of its rows are in a table beside it."""
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Job, Queue, Retry, SideCar, make, side_car_tables
+from claimjobs import Job, Queue, Retry
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import by_hand, counted
 from tests.conformance.orders import (
-    BY_LEASE,
-    BY_LOCKS,
-    GIVEN,
     LATER,
     ORDERS,
     claim_by_hand,
@@ -25,8 +21,8 @@ from tests.conformance.orders import (
     do_all,
     fill,
     keys,
+    locks_of,
     orders,
-    phases_of,
     spoil,
 )
 from tests.conformance.owners import declare_dead, still
@@ -35,9 +31,8 @@ from tests.conformance.test_batch_claims import THEIRS, before_each, open_their_
 # --- a job's way ------------------------------------------------------------------------------------------------
 
 
-@BY_LEASE
-def test_rows_are_claimed_and_done_and_none_comes_back(backend: Backend, way: str) -> None:
-    queue = orders(backend, way=way)
+def test_rows_are_claimed_and_done_and_none_comes_back(backend: Backend) -> None:
+    queue = orders(backend)
     with queue.claim(4) as batch:
         assert keys(batch) == [1, 2, 3, 4]
         assert (batch[0].customer, batch[0].status) == ("c1", "new")
@@ -49,18 +44,16 @@ def test_rows_are_claimed_and_done_and_none_comes_back(backend: Backend, way: st
     assert [row["status"] for row in backend.rows("orders")] == ["new"] * 10
 
 
-@BY_LEASE
-def test_a_released_row_is_claimed_again(backend: Backend, way: str) -> None:
-    queue = orders(backend, 3, way=way)
+def test_a_released_row_is_claimed_again(backend: Backend) -> None:
+    queue = orders(backend, 3)
     queue.claim(2).settle()
-    assert claims(backend) == ({} if way == "batches" else {1: "unclaimed", 2: "unclaimed"})
+    assert claims(backend) == {}
     assert keys(queue.claim(3)) == [1, 2, 3]
     assert set(claims(backend).values()) == {"claimed"}
 
 
-@BY_LEASE
-def test_failures_are_counted_and_waited_for_until_the_job_is_dead(backend: Backend, clock: Clock, way: str) -> None:
-    queue = orders(backend, 2, way=way, now=clock.sql, retry=Retry(attempts=3, base=60))
+def test_failures_are_counted_and_waited_for_until_the_job_is_dead(backend: Backend, clock: Clock) -> None:
+    queue = orders(backend, 2, now=clock.sql, retry=Retry(attempts=3, base=60))
     for _ in range(2):
         with queue.claim(1) as batch:
             assert keys(batch) == [1]
@@ -78,9 +71,8 @@ def test_failures_are_counted_and_waited_for_until_the_job_is_dead(backend: Back
     assert keys(queue.claim()) == [1, 2]
 
 
-@BY_LEASE
-def test_a_batch_that_fails_as_a_whole_is_taken_apart(backend: Backend, clock: Clock, way: str) -> None:
-    queue = orders(backend, 8, way=way, now=clock.sql)
+def test_a_batch_that_fails_as_a_whole_is_taken_apart(backend: Backend, clock: Clock) -> None:
+    queue = orders(backend, 8, now=clock.sql)
     sizes = [len(spoil(queue))]
     while sizes[-1] > 1:
         clock.now += LATER
@@ -103,10 +95,9 @@ def test_dead_rows_are_chosen_by_the_columns_of_both_tables(backend: Backend) ->
     assert claims(backend) == {1: "done", 2: "dead", 3: "unclaimed", 4: "dead", 5: "dead", 6: "unclaimed"}
 
 
-@pytest.mark.parametrize("way", GIVEN)
-def test_a_dropped_job_is_not_executed_again(backend: Backend, way: str) -> None:
+def test_a_dropped_job_is_not_executed_again(backend: Backend) -> None:
     """Its row is the user's, and stays. Without its entry in the side-car it would be a new job."""
-    queue = orders(backend, 3, way=way)
+    queue = orders(backend, 3)
     with queue.claim(2) as batch:
         batch.fail(batch[0], "broken", retry=False)
         batch.fail(batch[1], "broken", retry=False)
@@ -121,27 +112,25 @@ def test_a_dropped_job_is_not_executed_again(backend: Backend, way: str) -> None
 # --- what becomes of done rows ----------------------------------------------------------------------------------
 
 
-@BY_LOCKS
-def test_a_done_row_is_deleted_with_its_claim_in_one_transaction(backend: Backend, way: str) -> None:
-    queue = orders(backend, 5, on_done="delete", way=way)
+def test_a_done_row_is_deleted_with_its_claim_in_one_transaction(backend: Backend) -> None:
+    queue = orders(backend, 5, on_done="delete")
     batch = queue.claim(3)
     with counted(backend.engine) as sent, batch:
         batch.done(batch[0], batch[1])
     assert sent.count("COMMIT") == 1
     assert [row["id"] for row in backend.rows("orders")] == [3, 4, 5]
-    assert claims(backend) == ({} if way == "batches" else {3: "unclaimed"})
+    assert claims(backend) == {}
     assert do_all(queue) == [3, 4, 5]
     assert (backend.rows("orders"), claims(backend)) == ([], {})
 
 
 @pytest.mark.parametrize("wanted", [None, "keep", "delete"])
-@BY_LOCKS
-def test_a_function_says_what_becomes_of_done_rows(backend: Backend, wanted: Any, way: str) -> None:
+def test_a_function_says_what_becomes_of_done_rows(backend: Backend, wanted: Any) -> None:
     def moved(connection: sa.Connection, jobs: list[Job]) -> Any:
         connection.execute(sa.update(ORDERS).where(ORDERS.c.id.in_(keys(jobs))).values(status="moved"))
         return wanted
 
-    queue = orders(backend, 2, on_done=moved, way=way)
+    queue = orders(backend, 2, on_done=moved)
     with queue.claim(1) as batch:
         batch.done()
     told = [(row["id"], row["status"]) for row in backend.rows("orders")]
@@ -149,21 +138,9 @@ def test_a_function_says_what_becomes_of_done_rows(backend: Backend, wanted: Any
     assert claims(backend) == ({} if wanted == "delete" else {1: "done"})
 
 
-@pytest.mark.parametrize("on_done", ["keep", "delete"])
-def test_what_somebody_else_took_over_is_lost_and_left_alone(backend: Backend, on_done: Any) -> None:
-    queue = orders(backend, 3, on_done=on_done, way="rows")
-    with queue.claim(3) as batch:
-        backend.run("UPDATE orders_claims SET owner_id = 42 WHERE id = 2")
-        batch.done()
-    assert keys(batch.lost) == [2]
-    assert claims(backend)[2] == "claimed"
-    assert 2 in [row["id"] for row in backend.rows("orders")]
-    backend.run("DELETE FROM orders_claims")
-
-
 def test_what_was_changed_since_it_was_claimed_in_a_batch(backend: Backend) -> None:
     """A job that is taken out of its batch, or that the side-car calls done or dead, is lost; the others are not."""
-    queue = orders(backend, 5, on_done="delete", way="batches")
+    queue = orders(backend, 5, on_done="delete")
     with queue.claim(4) as batch:
         backend.run("INSERT INTO orders_claims (id, status) VALUES (2, 'dead')")
         batch.done()
@@ -176,19 +153,16 @@ def test_what_was_changed_since_it_was_claimed_in_a_batch(backend: Backend) -> N
     assert keys(batch.lost) == keys(queue.claim(1)) == [5]
 
 
-@BY_LOCKS
 @pytest.mark.parametrize("on_done", ["keep", "delete"])
-def test_a_row_that_is_deleted_while_it_is_claimed_is_done_all_the_same(
-    backend: Backend, on_done: Any, way: str
-) -> None:
-    queue = orders(backend, 2, on_done=on_done, way=way)
+def test_a_row_that_is_deleted_while_it_is_claimed_is_done_all_the_same(backend: Backend, on_done: Any) -> None:
+    queue = orders(backend, 2, on_done=on_done)
     with queue.claim(2) as batch:
         backend.run("DELETE FROM orders WHERE id = 1")
         batch.done()
     assert batch.lost == ()
     assert queue.report.done == 2
-    kept = {1: "done", 2: "done"} if way == "rows" else {2: "done"}  # a row that is gone needs no word that it is done
-    assert claims(backend) == (kept if on_done == "keep" else {})
+    # A row that is gone needs no word that it is done.
+    assert claims(backend) == ({2: "done"} if on_done == "keep" else {})
 
 
 def test_a_key_that_is_used_again_is_a_job_again_only_where_done_keys_are_not_kept(backend: Backend) -> None:
@@ -207,18 +181,16 @@ def test_a_key_that_is_used_again_is_a_job_again_only_where_done_keys_are_not_ke
 # --- who may have what ------------------------------------------------------------------------------------------
 
 
-@BY_LEASE
-def test_two_consumers_have_different_rows(backend: Backend, way: str) -> None:
-    first, second = (orders(backend, way=way) for _ in range(2))
+def test_two_consumers_have_different_rows(backend: Backend) -> None:
+    first, second = (orders(backend) for _ in range(2))
     assert keys(first.claim(4)) == [1, 2, 3, 4]
     assert keys(second.claim(4)) == [5, 6, 7, 8]
     assert first.owner_id != second.owner_id
 
 
-@BY_LEASE
-def test_in_any_order_consumers_share_the_rows_of_a_table_that_must_not_be_altered(backend: Backend, way: str) -> None:
+def test_in_any_order_consumers_share_the_rows_of_a_table_that_must_not_be_altered(backend: Backend) -> None:
     """A foreign table has no index of claimjobs. So there are no regions, and the claims begin where they always do."""
-    queues = [orders(backend, 30, way=way, order_by=(), bind=backend.new_engine()) for _ in range(2)]
+    queues = [orders(backend, 30, order_by=(), bind=backend.new_engine()) for _ in range(2)]
     batches = [queue.claim(4) for queue in queues]
     first = [key for batch in batches for key in keys(batch)]
     assert len(set(first)) == 8
@@ -228,9 +200,8 @@ def test_in_any_order_consumers_share_the_rows_of_a_table_that_must_not_be_alter
     assert sorted(do_all(queues[0]) + do_all(queues[1])) == list(range(1, 31))
 
 
-@BY_LEASE
-def test_what_a_dead_owner_held_is_handed_back(backend: Backend, way: str) -> None:
-    dead, other = (still(orders(backend, 4, way=way)) for _ in range(2))
+def test_what_a_dead_owner_held_is_handed_back(backend: Backend) -> None:
+    dead, other = (still(orders(backend, 4)) for _ in range(2))
     batch = dead.claim(3)
     declare_dead(backend, dead.owner_id)
     assert other.reclaim() == 3
@@ -243,70 +214,46 @@ def test_what_a_dead_owner_held_is_handed_back(backend: Backend, way: str) -> No
     assert claims(backend) == {1: "done", 2: "unclaimed", 3: "unclaimed"}
 
 
-@BY_LEASE
-def test_an_owner_that_was_declared_dead_claims_under_a_new_id(backend: Backend, way: str) -> None:
-    queue = still(orders(backend, 2, way=way))
+def test_an_owner_that_was_declared_dead_claims_under_a_new_id(backend: Backend) -> None:
+    queue = still(orders(backend, 2))
     old = queue.owner_id
     declare_dead(backend, old)
     with queue.claim(2) as batch:
-        table = BATCHES_TABLE if way == "batches" else "orders_claims"
-        assert queue.owner_id in {row["owner_id"] for row in backend.rows(table)} - {old}
+        assert queue.owner_id in {row["owner_id"] for row in backend.rows(BATCHES_TABLE)} - {old}
         batch.done()
     backend.run("DELETE FROM claimjobs_owners WHERE id = :id", id=old)
 
 
-@BY_LOCKS
-def test_a_claim_goes_around_what_is_being_claimed(backend: Backend, way: str) -> None:
-    slow, fast = (orders(backend, way=way) for _ in range(2))
+def test_a_claim_goes_around_what_is_being_claimed(backend: Backend) -> None:
+    slow, fast = (orders(backend) for _ in range(2))
     with by_hand(backend) as connection:
         assert claim_by_hand(slow, connection, 4, 4) == [1, 2, 3, 4]
         assert keys(fast.claim(4)) == [5, 6, 7, 8]
 
 
-@pytest.mark.parametrize("committed", [True, False])
-def test_without_locks_a_claim_waits_for_one_of_the_same_key_and_leaves_it_to_that(
-    backend: Backend, committed: bool
-) -> None:
-    slow, fast = (orders(backend, 4, way="read") for _ in range(2))
-    got: list[Any] = []
-    waits = threading.Thread(target=lambda: got.extend(keys(fast.claim(4))))
-    with by_hand(backend) as connection:
-        assert claim_by_hand(slow, connection, 4, 4) == [1, 2, 3, 4]
-        waits.start()
-        backend.wait_for(backend.someone_waits_for_a_lock, "the second claim waits")
-        if committed:
-            connection.commit()
-        else:
-            connection.rollback()
-        waits.join()
-    assert got == ([] if committed else [1, 2, 3, 4])
-
-
-@pytest.mark.parametrize("way", ["batches", "rows", "transaction"])
-def test_what_the_locking_statement_believes_is_asked_again(backend: Backend, way: str) -> None:
+def test_what_the_locking_statement_believes_is_asked_again(backend: Backend) -> None:
     """Its snapshot may be older than its locks: here it believes that all is free."""
-    queue = orders(backend, 4, way=way)
-    with orders(backend, way="rows" if way == "transaction" else way).claim(2) as batch:
+    queue = orders(backend, 4)
+    with orders(backend).claim(2) as batch:
         batch.done()
-    algorithm: Any = queue._parts.plan(None).strategy
-    phases = phases_of(queue)
+    locks = locks_of(queue)
     naive = sa.select(ORDERS.c.id)
     ours, dialect = queue._parts.backend.source, queue._parts.backend.dialect
     everything = dialect.only_candidates(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
         skip_locked=True, of=ours.table
     )
-    phases._lock = everything
     found = naive.add_columns(sa.literal(0)).order_by(ORDERS.c.id)
-    if way != "rows" and dialect.locks_in_order:
-        algorithm._lock._statement._from_head = found.with_for_update(skip_locked=True)
-    phases.finder._from_head = found
+    if dialect.locks_in_order:
+        locks._statement._from_head = found.with_for_update(skip_locked=True)
+    else:
+        locks._lock, locks._finder._from_head = everything, found
     assert keys(queue.claim(4)) == [3, 4]
 
 
 def test_a_settle_between_two_looks_does_not_free_its_jobs(backend: Backend) -> None:
     """A claim and a settle of others change no row of the user's table. Here they are committed while a claim works."""
     engine = backend.new_engine()
-    queue = orders(backend, 4, way="batches", bind=engine)
+    queue = orders(backend, 4, bind=engine)
     assert queue.owner_id
 
     def claimed_by_another() -> None:
@@ -323,10 +270,24 @@ def test_a_settle_between_two_looks_does_not_free_its_jobs(backend: Backend) -> 
         assert keys(queue.claim(4)) == [3, 4]
 
 
-@BY_LEASE
-def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend, way: str) -> None:
-    queue = orders(backend, 3, way=way, where=sa.text("status = 'new'"))
-    phases_of(queue).finder._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
+def test_a_claim_goes_on_if_others_have_claimed_all_that_it_locked(backend: Backend) -> None:
+    engine = backend.new_engine()
+    queue = orders(backend, 4, bind=engine, order_by=[ORDERS.c.customer, ORDERS.c.id])
+    assert queue.owner_id
+
+    def claimed_by_another() -> None:
+        with backend.engine.begin() as connection:
+            open_their_batch(connection, [3, 1], "orders_claims")
+
+    with before_each(engine, "SELECT orders.id AS", claimed_by_another):
+        assert keys(queue.claim(2)) == [4, 2]
+    assert queue.report.claims == 1
+
+
+def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend) -> None:
+    queue = orders(backend, 3, where=sa.text("status = 'new'"))
+    if not queue._parts.backend.dialect.locks_in_order:  # else the statement that finds it locks it
+        locks_of(queue)._finder._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
     backend.run("UPDATE orders SET status = 'old' WHERE id = 2")
     assert keys(queue.claim(3)) == [1, 3]
     assert claims(backend).get(2, "unclaimed") == "unclaimed"
@@ -336,13 +297,9 @@ WORKERS = 6
 ROWS = 600
 
 
-@pytest.mark.parametrize("way", [*GIVEN, "batches and transaction"])
 @pytest.mark.parametrize("on_done", ["keep", "delete"])
-def test_every_row_is_done_exactly_once(backend: Backend, way: str, on_done: Any) -> None:
-    if (way, on_done) == ("read", "delete"):
-        pytest.skip("what may not be locked may not be deleted")
-    ways = way.split(" and ") * WORKERS
-    queues = [orders(backend, ROWS, way=each, on_done=on_done) for each in ways[:WORKERS]]
+def test_every_row_is_done_exactly_once(backend: Backend, on_done: Any) -> None:
+    queues = [orders(backend, ROWS, on_done=on_done) for _ in range(WORKERS)]
     done: list[list[Any]] = [[] for _ in queues]
     start = threading.Barrier(WORKERS)
 
@@ -364,47 +321,3 @@ def test_every_row_is_done_exactly_once(backend: Backend, way: str, on_done: Any
     assert set(times.values()) == {1}
     assert queues[0].stats().left == 0
     assert len(backend.rows("orders")) == (ROWS if on_done == "keep" else 0)
-
-
-@pytest.fixture
-def reader(backend: Backend) -> Iterator[sa.Engine]:
-    """Connections of an account that may only read the orders."""
-    ORDERS.create(backend.engine)
-    fill(backend, 4)
-    make(backend.engine, side_car_tables(backend.engine, "orders"))
-    postgres = backend.family == "postgres"
-    who = "reader" if postgres else "reader@'%'"
-    backend.run(f"CREATE ROLE {who} LOGIN PASSWORD 'r'" if postgres else f"CREATE USER {who} IDENTIFIED BY 'r'")
-    for rights in ("SELECT ON orders", "ALL ON orders_claims", "ALL ON claimjobs_owners", "SELECT ON claimjobs_queues"):
-        backend.run(f"GRANT {rights} TO {who}")
-    if postgres:
-        backend.run(f"GRANT USAGE ON SCHEMA public TO {who}")
-        backend.run(f"GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO {who}")
-    url = sa.make_url(backend.url).set(username="reader", password="r")
-    engine = backend.new_engine_to(url.render_as_string(hide_password=False))
-    yield engine
-    engine.dispose()
-    if postgres:
-        backend.run(f"DROP OWNED BY {who}")
-    backend.run(f"DROP {'ROLE' if postgres else 'USER'} {who}")
-
-
-def test_without_locks_it_is_enough_to_read_the_table(backend: Backend, reader: sa.Engine) -> None:
-    given: Any = {"bind": reader, "side_car": SideCar(lock_source=False)}
-    with backend.bare_queue("orders", **given) as queue:
-        assert do_all(queue) == [1, 2, 3, 4]
-
-
-def test_without_locks_no_function_deletes_a_row(backend: Backend) -> None:
-    """Nobody holds it: another one may have changed it, or be about to."""
-    wanted: list[Any] = ["delete", "keep", None]
-    queue = orders(backend, 3, way="read", on_done=lambda _connection, _jobs: wanted.pop(0))
-    batch = queue.claim(1)
-    batch.done()
-    with pytest.raises(ValueError, match=r"on_done='delete' .*: it needs SideCar\(lock_source=True\)"):
-        batch.settle()
-    assert claims(backend) == {1: "claimed"}
-    batch.settle()
-    assert do_all(queue) == [2, 3]
-    assert claims(backend) == {1: "done", 2: "done", 3: "done"}
-    assert len(backend.rows("orders")) == 3

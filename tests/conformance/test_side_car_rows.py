@@ -13,7 +13,6 @@ from claimjobs import Columns
 from claimjobs.errors import KeyNotIndexed, NoPrimaryKey
 from tests.backends import Backend
 from tests.conformance.orders import (
-    BY_LEASE,
     ORDERS,
     beside,
     claims,
@@ -44,9 +43,8 @@ def test_what_is_enqueued_is_a_row_of_the_users_table(backend: Backend) -> None:
     assert do_all(queue) == [7, 8]
 
 
-@BY_LEASE
-def test_the_counts_are_of_rows_with_a_claim_and_without(backend: Backend, way: str) -> None:
-    queue = orders(backend, 10, way=way)
+def test_the_counts_are_of_rows_with_a_claim_and_without(backend: Backend) -> None:
+    queue = orders(backend, 10)
     with queue.claim(6) as batch:
         batch.done(batch[0])
         batch.fail(batch[1], "no", retry=False)
@@ -71,9 +69,8 @@ def test_a_claim_whose_row_is_gone_is_no_work_and_in_nobodys_way(backend: Backen
     assert claims(backend) == {1: "dead", 2: "done", 4: "done"}
 
 
-@BY_LEASE
-def test_a_job_whose_row_is_gone_is_counted_while_it_is_held(backend: Backend, way: str) -> None:
-    queue = orders(backend, 2, way=way)
+def test_a_job_whose_row_is_gone_is_counted_while_it_is_held(backend: Backend) -> None:
+    queue = orders(backend, 2)
     with queue.claim(2):
         backend.run("DELETE FROM orders WHERE id = 1")
         stats = queue.stats()
@@ -118,9 +115,8 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 }
 
 
-@BY_LEASE
 @pytest.mark.parametrize("kind", KEYS)
-def test_a_key_of_any_type(backend: Backend, kind: str, way: str) -> None:
+def test_a_key_of_any_type(backend: Backend, kind: str) -> None:
     type_, values = KEYS[kind]
     key = sa.Column("name", type_(backend), primary_key=True, autoincrement=False)
     options: dict[str, Any] = {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
@@ -128,7 +124,7 @@ def test_a_key_of_any_type(backend: Backend, kind: str, way: str) -> None:
     things.create(backend.engine)
     with backend.engine.begin() as connection:
         connection.execute(sa.insert(things), [{"name": value, "what": 1} for value in values])
-    queue = beside(backend, things, way=way)
+    queue = beside(backend, things)
     with queue.claim(100) as batch:
         assert set(keys(batch)) == set(values)
         batch.fail(batch[0], "later", retry_in=0)
@@ -149,17 +145,14 @@ def test_the_key_of_a_side_car_is_compared_as_the_tables_is(backend: Backend) ->
     assert do_all(queue) == ["straat", "Straße"]
 
 
-@BY_LEASE
 @pytest.mark.parametrize("on_done", ["keep", "delete"])
-def test_a_key_of_several_columns_with_names_of_ours(backend: Backend, way: str, on_done: Any) -> None:
-    if on_done == "delete" and way == "read":
-        pytest.skip("what may not be locked may not be deleted")
+def test_a_key_of_several_columns_with_names_of_ours(backend: Backend, on_done: Any) -> None:
     key = [sa.Column(name, sa.Integer, primary_key=True, autoincrement=False) for name in ("owner_id", "status")]
     pets = sa.Table("pets", sa.MetaData(), *key, sa.Column("attempts", sa.String(9)), mysql_engine="InnoDB")
     pets.create(backend.engine)
     with backend.engine.begin() as connection:
         connection.execute(sa.insert(pets), [{"owner_id": n // 3, "status": n % 3, "attempts": "x"} for n in range(9)])
-    queue = beside(backend, "pets", way=way, on_done=on_done)
+    queue = beside(backend, "pets", on_done=on_done)
     with queue.claim(4) as batch:
         assert keys(batch) == [(0, 0), (0, 1), (0, 2), (1, 0)]
         assert batch[0].attempts == "x"

@@ -99,10 +99,10 @@ def test_a_table_with_a_long_name_has_a_side_car_as_long_as_the_name_of_that_fit
         assert do_all(backend.bare_queue(name, side_car=named)) == [1, 2]
 
 
-@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"on_done": "delete"}, {"claims": "batches"}], ids=str)
-def test_what_cannot_be_without_a_lock_is_refused(anywhere: Backend, other: Any) -> None:
-    with pytest.raises(ValueError, match="lock_source=True"):
-        Queue(anywhere.engine, "orders", side_car=SideCar(lock_source=False), **other)
+@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"claims": "rows"}], ids=str)
+def test_a_side_car_has_one_way_to_claim(anywhere: Backend, other: Any) -> None:
+    with pytest.raises(ValueError, match=f"with a side-car a lease holds each claim.*leave out {next(iter(other))}"):
+        Queue(anywhere.engine, "orders", side_car=True, **other)
 
 
 @pytest.mark.parametrize(

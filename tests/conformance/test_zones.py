@@ -133,23 +133,23 @@ def test_a_handler_has_its_own_zone_in_the_transaction_that_holds_its_jobs(backe
 
 
 def test_an_instant_in_a_key_is_one_key_for_all_sessions(backend: Backend) -> None:
-    """A lease and a transaction, side by side on a side-car; what is done by one is done for the other."""
+    """Two consumers of a side-car, whose sessions are in two zones: what is done by one is done for the other."""
     zone = "" if backend.has("schemas") else "NOT NULL DEFAULT '2020-01-01'"
     backend.run(
         f"CREATE TABLE seen (device INTEGER NOT NULL, at TIMESTAMP {zone}, d INTEGER, PRIMARY KEY (device, at))"
     )
     make(backend.engine, side_car_tables(backend.engine, "seen"))
-    engine = engine_in(backend, "+02:00")
-    lease = backend.bare_queue("seen", bind=engine, side_car=True)
-    other = backend.bare_queue("seen", bind=engine, side_car=True, hold="transaction")
-    lease.enqueue([{"device": n, "at": datetime(2024, 5, 1, 12), "d": n} for n in range(3)])  # noqa: DTZ001
-    first, second = lease.claim(2), other.claim(10)
+    one, other = (
+        backend.bare_queue("seen", bind=engine_in(backend, zone), side_car=True) for zone in ("+02:00", "-03:00")
+    )
+    one.enqueue([{"device": n, "at": datetime(2024, 5, 1, 12), "d": n} for n in range(3)])  # noqa: DTZ001
+    first, second = one.claim(2), other.claim(10)
     keys = [job.key for batch in (first, second) for job in batch.jobs]
     assert sorted(keys) == [(n, datetime(2024, 5, 1, 12)) for n in range(3)]  # noqa: DTZ001
     for batch in (first, second):
         batch.done()
         batch.settle()
-    assert not lease.claim(10).jobs
+    assert not one.claim(10).jobs
     assert not other.claim(10).jobs
 
 

@@ -25,7 +25,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "batch/settle batch/batch batch/refusals batch/stuck_jobs batch/still_due options statements/settle",
         "unit/test_batch unit/test_retry test_kinds test_settle test_retry test_suspects test_batch test_on_done "
         "test_transaction test_transaction_lost test_key_only test_dead test_bulk test_bulk_bad_rows test_bulk_copies "
-        "test_owners test_turn test_side_car test_side_car_transaction test_refusals test_refusal_codes "
+        "test_owners test_turn test_side_car test_refusals test_refusal_codes "
         "test_refused_texts test_refused_retries test_strange_errors test_leave",
     ),
     "holds": (
