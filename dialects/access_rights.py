@@ -38,14 +38,6 @@ class AccessRights:
         del connection, tables
         return []
 
-    def partitions(self, connection: sa.Connection, table: sa.Table) -> list[str]:
-        """What an account needs in addition to make and drop partitions of this table, written as for `around`.
-
-        Empty: no right allows it, only to be the owner.
-        """
-        del connection, table
-        return []
-
     def defaults(self, connection: sa.Connection, table: sa.Table) -> list[str]:
         """What an account needs in addition so that a new row gets its defaults, written as for `around`."""
         del connection, table

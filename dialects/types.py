@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
@@ -96,19 +96,6 @@ def _of_the_statement(_element: statement_now, _compiler: SQLCompiler, **_kw: An
 @compiles(database_now, "mariadb")
 def _utc_now(_element: database_now | statement_now, _compiler: SQLCompiler, **_kw: Any) -> str:
     return "utc_timestamp(6)"
-
-
-LAST_PARTITION: Final = "pmax"
-"""On MySQL and MariaDB: the partition for all times after those that have one of their own."""
-
-
-def partitioned_by_time(column: str) -> dict[str, str]:
-    """Keyword arguments of `Table` for partitions by the instants of this column (see `claimjobs.dialects.partitions`).
-
-    Postgres makes each partition by a statement of its own. MySQL must be told of one partition at least.
-    """
-    last = f"RANGE COLUMNS ({column}) (PARTITION {LAST_PARTITION} VALUES LESS THAN (MAXVALUE))"
-    return {"postgresql_partition_by": f"RANGE ({column})"} | {f"{n}_partition_by": last for n in _WITHOUT_TIME_ZONES}
 
 
 def table_options(**options: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Deletes old jobs that are kept, in small committed chunks; partitions of them are dropped as a whole."""
+"""Deletes old jobs that are kept, in small committed chunks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any, Final, Literal, get_args
 
 import sqlalchemy as sa
 
-from claimjobs.admin.old_partitions import OldPartitions
 from claimjobs.batch.refusals import WriteInHalves
 from claimjobs.batch.settle import keys_for
 from claimjobs.database.connection import Connector
@@ -29,40 +28,23 @@ AT_ONCE: Final = 1_000
 class Purge:
     """The old jobs of one status. Each delete checks status and age again, so a job that was retried stays."""
 
-    def __init__(self, connector: Connector, backend: Backend, status: Kept, partitions: OldPartitions) -> None:
+    def __init__(self, connector: Connector, backend: Backend, status: Kept) -> None:
         """Raises ValueError for a status other than done and dead."""
         if status not in get_args(Kept):
             raise ValueError(f"jobs that are {status!r} are not purged: give 'done' or 'dead'")
         self._connector = connector
         self._backend = backend
         self._status = status
-        self._partitions = partitions
 
     def run(self, now: sa.ColumnElement[Any], age: timedelta, *, where: Where, dry_run: bool) -> int:
         """Delete or only count them; return how many. Raises ColumnMissing or BadPredicate."""
         until = self._connector.transaction(lambda connection: _instant(connection, now)) - age
         roles, dialect = self._backend.roles, self._backend.dialect
         old, narrower = statements.old(roles, self._status, until), predicates_of(where, roles, dialect.lexis)
-        inserted = self._partitions.inserted(until, dropped=self._is_whole(narrower))
         with predicate_errors(dialect):
             if dry_run:
-                if self._is_whole(narrower):
-                    self._partitions.say_what_would_be_dropped(until)
-                return self._count((*old, *inserted, *narrower))
-            return self._drop(now, until, narrower) + self._delete((*old, *inserted), narrower)
-
-    def _count(self, chosen: statements.Predicates) -> int:
-        statement = statements.count_chosen(self._backend.roles, chosen)
-        return int(self._connector.scalar(statement))
-
-    def _drop(self, now: sa.ColumnElement[Any], until: datetime, narrower: statements.Predicates) -> int:
-        """Make the partitions of the coming time, and drop old ones if all done jobs are meant."""
-        self._partitions.make_coming(now)
-        return self._partitions.drop(until) if self._is_whole(narrower) else 0
-
-    def _is_whole(self, narrower: statements.Predicates) -> bool:
-        """Whether all done jobs are meant."""
-        return not narrower and self._status == "done"
+                return int(self._connector.scalar(statements.count_chosen(roles, (*old, *narrower))))
+            return self._delete(old, narrower)
 
     def _delete(self, old: statements.Predicates, narrower: statements.Predicates) -> int:
         roles, dialect = self._backend.roles, self._backend.dialect

@@ -97,17 +97,14 @@ def write_nowhere(stream: IO[Any]) -> None:
 
 
 @contextmanager
-def log_on_stderr(level: int = logging.NOTSET) -> Iterator[None]:
-    """Print the library's log messages while the block lasts. `level`: also messages of this level."""
+def log_on_stderr() -> Iterator[None]:
+    """Print the library's log messages while the block lasts."""
     log, handler = logging.getLogger("claimjobs"), _Saying()
-    before = log.level
-    log.setLevel(level or before)
     log.addHandler(handler)
     try:
         yield
     finally:
         log.removeHandler(handler)
-        log.setLevel(before)
 
 
 class _Saying(logging.Handler):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 from datetime import timedelta
 
 import click
 
 from claimjobs.admin.ledger import Ledger
 from claimjobs.admin.purge import Kept
-from claimjobs.cli.console import data, log_on_stderr
+from claimjobs.cli.console import data
 from claimjobs.cli.durations import Duration
 from claimjobs.cli.options import engine_for, queue_for, url_option
 from claimjobs.cli.queue_options import queue_options
@@ -48,15 +47,6 @@ def purge(
     job is done or dead; a job without a value there is not deleted. Unclaimed and claimed jobs are never deleted. The
     deletion is committed in chunks of 1,000.
 
-    If the table has partitions by time (`setup-tables --partition-by-time`), the missing partitions of the coming time
-    are made, and old ones are dropped as a whole: those in which every job has been done for so long. Until then done
-    jobs stay in them: for one day (week, month) more at most. Both need a lock on the table. Everybody waits for it, so
-    it is given up after 2 s. If it is refused, or this account may not alter the table, the command says so and deletes
-    chunks. It also deletes chunks with --where and --status dead, and in a partition with a job that is not done. Run
-    it every day, from cron.
-
-    Standard error says which partitions were dropped, or with --dry-run would be, and why an old one stays.
-
     With --json: "purged", or with --dry-run "would_purge".
 
     \b
@@ -67,7 +57,7 @@ def purge(
       claimjobs purge --older-than 90d --ledger emails
     """
     if ledger is None:
-        with log_on_stderr(logging.INFO), queue_for(url, described) as queue:
+        with queue_for(url, described) as queue:
             count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
     elif where is not None or status != "done":
         raise click.UsageError("--where and --status are for jobs: the ledger has neither")

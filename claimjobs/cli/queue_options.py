@@ -82,7 +82,7 @@ MORE: Final = (
     _option(
         "on-done",
         type=click.Choice((*FINISHES, LEAVE)),
-        help="What happens to done jobs. Default: kept, but deleted if claimjobs made the table, without partitions.",
+        help="What happens to done jobs. Default: kept, but deleted if claimjobs made the table.",
     ),
 )
 """The other options, for commands that claim."""

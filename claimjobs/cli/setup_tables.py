@@ -5,21 +5,19 @@ from __future__ import annotations
 import click
 import sqlalchemy as sa
 
-from claimjobs.cli.console import ask, asks, log_on_stderr, number, say, show, show_sql
+from claimjobs.cli.console import ask, asks, number, say, show, show_sql
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.queue_options import queue_options
 from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, trigger_statement
 from claimjobs.database.connect import engine_of, shown
-from claimjobs.dialects.partitions import UNITS, Unit
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import OwnTable, UnfitTable
 from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
 from claimjobs.queue.map_file import Described, queue_of
-from claimjobs.queue.references import is_reference
 from claimjobs.queue.settings import Settings
 from claimjobs.table import create as setup
 from claimjobs.table.ddl import ddl
-from claimjobs.table.definitions import DEFAULT_TABLE, ledger_table
+from claimjobs.table.definitions import ledger_table
 from claimjobs.table.grants import PURPOSES, ledger_grants
 from claimjobs.table.side_car_table import side_car_tables
 
@@ -50,12 +48,6 @@ DDL_WITHOUT_URL = "postgresql://"
     "--wake-trigger", "trigger", flag_value="make", help="Also make a trigger by which each INSERT wakes consumers."
 )
 @click.option("--drop-wake-trigger", "trigger", flag_value="drop", help="Only drop that trigger.")
-@click.option(
-    "--partition-by-time",
-    "unit",
-    type=click.Choice(UNITS),
-    help="Make the table of jobs with a partition for each of these times, for jobs that are kept when they are done.",
-)
 @url_option
 @queue_options
 def setup_tables(
@@ -67,7 +59,6 @@ def setup_tables(
     grants_: bool,
     accounts: tuple[str, ...],
     trigger: Wanted,
-    unit: Unit | None,
     url: str | None,
     described: Described,
 ) -> None:
@@ -98,13 +89,6 @@ def setup_tables(
     A statement waits 2 s for its lock on a table, because all later statements on the table wait behind it. Then the
     command says who has the lock, and ends.
 
-    --partition-by-time is for a queue that keeps done jobs, which is the default of such a table: `claimjobs purge`
-    then drops old partitions as a whole, and does not delete their rows one by one. The table gets a column `created`,
-    which is part of its primary key; it is the time of the INSERT in UTC, and nothing changes it. The partitions of the
-    coming time are made here, and by each `purge`: 7 days, 4 weeks or 3 months. A job of another time goes into one
-    more partition, so no INSERT is refused. For a table that is described in Python, say it there: see
-    `claimjobs.job_table`. An existing table is not divided.
-
     --grants prints the GRANT statements for a producer, which enqueues jobs, a consumer, which claims them, and an
     operator (status, dead, purge, reclaim, pause). An administrator runs them. A right on columns is for the columns
     that the tables have now: print the statements again after the tables were changed.
@@ -118,7 +102,6 @@ def setup_tables(
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
       claimjobs setup-tables --wake-trigger
-      claimjobs setup-tables --table events --partition-by-time day
       claimjobs setup-tables --grants --account producer=shop > grants.sql
     """
     wanted = _requested(add)
@@ -129,12 +112,8 @@ def setup_tables(
         _print_grants(url, described, _named(accounts), ledger=ledger)
         return
     _refuse_mixtures(recreate, wanted, ledger, trigger=trigger, side_car=bool(described.get("side_car")))
-    if unit is not None:
-        _refuse_partitions(described, ledger or bool(wanted))
     if sql and not wanted and not described.get("side_car"):
-        _print_ddl(
-            engine_of(chosen_url(url) or DDL_WITHOUT_URL), described, trigger, recreate, ledger=ledger, unit=unit
-        )
+        _print_ddl(engine_of(chosen_url(url) or DDL_WITHOUT_URL), described, trigger, recreate, ledger=ledger)
         return
     if recreate and not yes and not asks():
         raise click.UsageError("--recreate drops a table, and nobody can be asked here: give --yes as well")
@@ -146,17 +125,15 @@ def setup_tables(
             settings = queue_of(engine, described).settings
             _add(engine, setup.tables_for(settings.table)[0], additions(engine, settings, wanted), yes, sql)
         if not sql:
-            _set_up(engine, queue_of(engine, described).settings, recreate, yes, trigger, unit=unit)
+            _set_up(engine, queue_of(engine, described).settings, recreate, yes, trigger)
         elif described.get("side_car"):
-            _print_ddl(engine, described, trigger, recreate, ledger=ledger, unit=unit)
+            _print_ddl(engine, described, trigger, recreate, ledger=ledger)
 
 
-def _print_ddl(
-    engine: sa.Engine, described: Described, trigger: Wanted, recreate: bool, *, ledger: bool, unit: Unit | None
-) -> None:
+def _print_ddl(engine: sa.Engine, described: Described, trigger: Wanted, recreate: bool, *, ledger: bool) -> None:
     settings = queue_of(engine, described).settings
     if trigger != "drop":
-        tables = [ledger_table()] if ledger else _tables(engine, settings, unit=unit)
+        tables = [ledger_table()] if ledger else _tables(engine, settings)
         show_sql(ddl(engine, tables, recreate=recreate))
     if trigger is not None and not ledger:
         show_sql(f"{trigger_statement(engine, settings, trigger)};")
@@ -179,17 +156,6 @@ def _refuse_mixtures(recreate: bool, wanted: list[str], ledger: bool, *, trigger
         raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
     if side_car and (recreate or wanted):
         raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
-
-
-def _refuse_partitions(described: Described, others: bool) -> None:
-    if others or described.get("side_car"):
-        raise click.UsageError("--partition-by-time makes a table of jobs: leave out --add, --ledger and --side-car")
-    table = described.get("table", DEFAULT_TABLE)
-    if is_reference(table):
-        step = "write partition_by_time= there, in job_table(...)"
-        raise click.UsageError(f"--partition-by-time is for a NAME, and {table} is described in Python: {step}")
-    if "columns" in described:
-        raise click.UsageError("--partition-by-time is for a table that is made here: leave out --map")
 
 
 def _refuse_other_options(grants_: bool, others: bool) -> None:
@@ -231,34 +197,31 @@ def _add(engine: sa.Engine, table: sa.Table, statements: list[str], yes: bool, s
     setup.alter(engine, table, statements)
 
 
-def _set_up(
-    engine: sa.Engine, settings: Settings, recreate: bool, yes: bool, trigger: Wanted, *, unit: Unit | None
-) -> None:
+def _set_up(engine: sa.Engine, settings: Settings, recreate: bool, yes: bool, trigger: Wanted) -> None:
     if trigger == "drop":
         set_up_trigger(engine, settings, trigger)
         return
     if recreate:
-        _confirm(engine, setup.drop_plan(engine, settings.table, partition_by_time=unit), yes)
+        _confirm(engine, setup.drop_plan(engine, settings.table), yes)
     _must_be_there(engine, settings)
     try:
-        say(what_becomes_of_done_jobs(engine, settings, unit, recreate=recreate))
+        say(what_becomes_of_done_jobs(engine, settings, recreate=recreate))
     except OwnTable:
         raise
     except UnfitTable:  # `checked_roles` says all that the table lacks
         pass
-    with log_on_stderr():
-        made = setup.make(engine, _tables(engine, settings, mapped=True, unit=unit), recreate=recreate)
+    made = setup.make(engine, _tables(engine, settings, mapped=True), recreate=recreate)
     _tell(made)
     set_up_trigger(engine, settings, trigger)
     for line in advice(engine, settings, checked_roles(engine, settings)):
         say(line)
 
 
-def _tables(engine: sa.Engine, settings: Settings, *, mapped: bool = False, unit: Unit | None = None) -> list[sa.Table]:
+def _tables(engine: sa.Engine, settings: Settings, *, mapped: bool = False) -> list[sa.Table]:
     """Make the missing tables. A table with a map, of which only the name is known, cannot be made."""
     if settings.side_car:
         return side_car_tables(engine, settings.table, columns=settings.columns)
-    jobs, *others = setup.tables_for(settings.table, partition_by_time=unit)
+    jobs, *others = setup.tables_for(settings.table)
     ours = [jobs] if mapped or not _is_mapped_name(settings) else []
     return [*ours, *others]
 
@@ -297,5 +260,4 @@ def _lines(made: setup.MakeResult) -> list[str]:
         *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
         *(f"{name}: was there{', kept' if made.dropped else ''}" for name in made.existing),
         *(f"{name}: index was missing, made" for name in made.indexes),
-        *(f"{name}: partition of coming time, made" for name in made.partitions),
     ]

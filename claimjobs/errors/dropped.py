@@ -6,5 +6,6 @@ from typing import Final
 
 INSTEAD: Final[dict[str, str]] = {
     "--column": "write the name of the column into [columns] of a --map file",
+    "--partition-by-time": "make the partitions yourself, as docs/operating.md shows under 'Kept jobs'",
     "--state": "write the value of the state into [states] of a --map file",
 }

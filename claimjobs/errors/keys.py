@@ -107,16 +107,6 @@ class BadUnique(ClaimjobsError, ValueError):
         )
 
 
-class UniquePartitioned(ClaimjobsError, ValueError):
-    """A table with partitions by time cannot have a unique key: the time would be part of it."""
-
-    def __init__(self, table: str) -> None:
-        super().__init__(
-            f"jobs of table {table!r} cannot be unique while it has partitions by time, because the time of the "
-            "INSERT would be part of each unique key: leave out `unique` or `partition_by_time`"
-        )
-
-
 class NotUnique(UnfitTable):
     """Rows are to be enqueued by a unique key that the table does not have."""
 

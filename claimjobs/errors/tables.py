@@ -138,16 +138,6 @@ class UpgradeRunning(ClaimjobsError):
         super().__init__("another upgrade works in this database: wait for its end, then run this again")
 
 
-class PartitionsNotMade(ClaimjobsError):
-    """Partitions of the coming time were not made. Jobs of that time go into the partition for all other times."""
-
-    def __init__(self, table: str, why: str, step: str) -> None:
-        super().__init__(
-            f"partitions of the coming time were not made for table {table!r} ({why}), so new jobs go into the "
-            f"partition for all other times, which is never dropped: {step}"
-        )
-
-
 class NotClaimable(UnfitTable):
     """Rows of the table cannot be locked or changed: it is a view, or its engine has no row locks."""
 

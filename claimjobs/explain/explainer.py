@@ -18,7 +18,6 @@ from claimjobs.explain.durability import durability
 from claimjobs.explain.failures import failures
 from claimjobs.explain.holders import lease, time_limits, wake
 from claimjobs.explain.key_numbers import key_numbers
-from claimjobs.explain.partitions import coming_partitions
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
 from claimjobs.explain.replica import as_finding, oldest_owner, opened
 from claimjobs.explain.rights import rights
@@ -59,7 +58,6 @@ class Explainer:
             self._add(session, "settings", self._settings)
             self._add(session, "time limits", lambda connection: time_limits(connection, subject))
             self._add(session, "old rows", lambda connection: subject.inspection.garbage(connection, subject.table))
-            self._add(session, "partitions", lambda connection: coming_partitions(connection, subject))
             self._add(session, "snapshots", lambda connection: snapshots(connection, subject))
             self._add(session, "lease", lambda connection: lease(connection, subject))
             self._add(session, "wake", lambda connection: wake(connection, subject))

@@ -11,9 +11,7 @@ from claimjobs.dialects.inspection import NotShown
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Finding
 from claimjobs.statements import samples
-from claimjobs.table.definitions import CREATED
 from claimjobs.table.reflection import columns_in_database
-from claimjobs.table.time_partitions import unit_in_database
 from claimjobs.table.value_ranges import integer_range
 
 ENOUGH: Final = 2**63 - 1
@@ -27,8 +25,7 @@ def key_numbers(connection: sa.Connection, subject: Subject) -> Iterator[Finding
     highest one of a single column is at the end of its index. Raises NotShown for a table without rows.
     """
     roles = subject.backend.source
-    is_ours = unit_in_database(connection, roles.table) is not None
-    first, *others = [column for column in roles.key if not (is_ours and column.name == CREATED)]
+    first, *others = roles.key
     type_ = columns_in_database(connection, roles.table)[first.name]["type"]
     if others or not isinstance(type_, sa.Integer) or integer_range(type_)[1] >= ENOUGH:
         return

@@ -47,9 +47,9 @@ def regions(subject: Subject) -> Iterator[Finding]:
         yield Finding("regions", "ok", "in any order each consumer begins in regions of its own")
     elif not selection.order:
         says = (
-            "any order gains nothing here, because consumers have no regions: not with a `where`, with partitions by "
-            "time, with a key or a priority that is no whole number, or without the claim index; leave out --any-order "
-            "(order_by=())"
+            "any order gains nothing here, because consumers have no regions: not with a `where`, with a key of "
+            "several columns, with a key or a priority that is no whole number, or without the claim index; leave out "
+            "--any-order (order_by=())"
         )
         yield Finding("regions", "warning", says)
 

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import dialect_named_by
-from claimjobs.dialects.partitions import Unit
 from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, SideCarThere, UnfitTable
 from claimjobs.queue.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table
@@ -21,11 +20,10 @@ from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import job_table
 from claimjobs.table.failures import AGAIN, lacking_dead
 from claimjobs.table.grants import grants
-from claimjobs.table.on_done import Finish, default_finish, finish_of_ours, sentence
+from claimjobs.table.on_done import Finish, default_finish, sentence
 from claimjobs.table.predicates import order_of
 from claimjobs.table.reflection import columns_in_database, resolve
 from claimjobs.table.roles import REQUIRED, ColumnRoles, roles_of
-from claimjobs.table.time_partitions import unit_of
 
 WITHOUT: Final = {
     "status": "done jobs cannot be kept, and none can be dead",
@@ -92,13 +90,12 @@ def _required(settings: Settings, jobs: sa.Table) -> list[sa.Column[Any]]:
     return [column_for(role, jobs, settings.columns or Columns()) for role in roles if role in ADDABLE]
 
 
-def what_becomes_of_done_jobs(engine: sa.Engine, settings: Settings, unit: Unit | None, *, recreate: bool) -> str:
+def what_becomes_of_done_jobs(engine: sa.Engine, settings: Settings, *, recreate: bool) -> str:
     """What happens to done jobs, as a sentence. The table of jobs may be missing, and the owners table, too.
 
-    `unit`: the time of a partition, if a missing table is to have some. `recreate`: a table that is there will be made
-    anew.
+    `recreate`: a table that is there will be made anew.
     """
-    jobs = tables_for(settings.table, partition_by_time=unit)[0]
+    jobs = tables_for(settings.table)[0]
     with connected(engine) as connection:
         is_there = exists(connection, jobs) and not recreate
         given = (settings.map or Columns()).beside_claims if settings.side_car else settings.map
@@ -108,7 +105,7 @@ def what_becomes_of_done_jobs(engine: sa.Engine, settings: Settings, unit: Unit 
         if settings.side_car:
             default: Finish | None = "keep"
         else:
-            default = default_finish(connection, roles) if is_there else finish_of_ours(unit_of(jobs.comment))
+            default = default_finish(connection, roles) if is_there else "delete"
     if (on_done := settings.on_done or default) is None:
         return str(DoneUndecided(roles.name))
     return sentence(roles, on_done, beside=settings.side_car is not None)

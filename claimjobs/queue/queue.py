@@ -12,7 +12,6 @@ from claimjobs import tracing
 from claimjobs.admin import stats as statistics
 from claimjobs.admin.backlog import LIMIT, Backlog, read_backlog
 from claimjobs.admin.dead_jobs import DeadJobs
-from claimjobs.admin.old_partitions import OldPartitions
 from claimjobs.admin.pause import PauseSwitch
 from claimjobs.admin.purge import Kept, Purge
 from claimjobs.admin.stats import Retries, Stats
@@ -67,8 +66,7 @@ class Queue:
 
     `on_done="delete"` deletes done jobs, `"keep"` keeps them in the table as `done`. A function is called with the
     connection of the settle and the jobs, and returns one of the two. Default: done jobs are deleted if claimjobs made
-    the table without partitions by time, and kept if a status means `done`; otherwise the first claim raises
-    DoneUndecided. `"leave"` writes
+    the table, and kept if a status means `done`; otherwise the first claim raises DoneUndecided. `"leave"` writes
     nothing, for a handler that makes `where` false itself. Jobs that are still due then are reported, and this Queue
     does not claim them again; StillDue is raised if there are too many of them.
 
@@ -367,21 +365,16 @@ class Queue:
         """Delete jobs that have been done, or dead, for so long by the database's clock; return how many.
 
         `older_than` is a timedelta or seconds. `where` narrows which jobs; the queue's own predicate does not count.
-        The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. If the table has
-        partitions by time, those of the coming time are made, and old ones in which every job is done for so long are
-        dropped; done jobs in the one whose time was not over so long ago stay until it was. If a lock or a right is
-        refused, the log says so, and 1,000 at a time are deleted. Done jobs are in the table only with
-        `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and NotPurgeable with a
-        side-car: a row without its entry there would be a new job.
+        The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are in the
+        table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
+        NotPurgeable with a side-car: a row without its entry there would be a new job.
         """
         age = age_of(older_than)
         if self._chosen.side_car is not None:
             raise NotPurgeable(self.roles.name, self.table.fullname)
         with self._parts.connector() as connector:
-            partitions = OldPartitions(self.engine, self._parts.backend)
-            return Purge(connector, self._parts.backend, status, partitions).run(
-                self._chosen.now, age, where=where, dry_run=dry_run
-            )
+            purge = Purge(connector, self._parts.backend, status)
+            return purge.run(self._chosen.now, age, where=where, dry_run=dry_run)
 
     @property
     def done_jobs(self) -> str:

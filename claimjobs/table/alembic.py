@@ -6,9 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.partitions import NAMES_AS_TABLES
-from claimjobs.table.definitions import CREATED, OWN_TABLES, job_table
-from claimjobs.table.time_partitions import unit_of
+from claimjobs.table.definitions import OWN_TABLES, job_table
 from claimjobs.table.versions import version_of
 
 
@@ -25,7 +23,7 @@ def include_object(  # noqa: PLR0917 - Alembic calls it so
     if table.name in OWN_TABLES:
         return False
     if version_of(table.comment) is None:
-        return not _is_partition(table)
+        return True
     if type_ == "table":
         return _may_compare(object_, reflected, compare_to)
     return name not in _names(table)
@@ -38,20 +36,8 @@ def _may_compare(table: sa.Table, reflected: bool, compare_to: sa.Table | None) 
     return version_of(table.comment) == version_of(compare_to.comment)
 
 
-def _is_partition(table: sa.Table) -> bool:
-    """Whether this is one of our partitions by time, as a table of its own: by its name and our columns."""
-    return bool(NAMES_AS_TABLES.fullmatch(table.name)) and {*_columns(table), CREATED} <= {*table.columns.keys()}
-
-
 def _names(table: sa.Table) -> set[str]:
     """Our columns and our index, of a table of jobs."""
-    return _columns(table) | {f"{table.name}_claim", *_time(table)}
-
-
-def _columns(table: sa.Table) -> set[str]:
     key = sa.Column("claimjobs_key", sa.Integer, primary_key=True)
-    return {column.name for column in job_table(table.name, sa.MetaData(), key).columns if not column.primary_key}
-
-
-def _time(table: sa.Table) -> set[str]:
-    return set() if unit_of(table.comment) is None else {CREATED}
+    ours = job_table(table.name, sa.MetaData(), key).columns
+    return {f"{table.name}_claim", *(column.name for column in ours if not column.primary_key)}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,15 +13,12 @@ from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.online_ddl import LOCK_TIMEOUT
-from claimjobs.dialects.partitions import Unit
-from claimjobs.dialects.types import database_now
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import TableLike
 from claimjobs.table.claim_index import covers
 from claimjobs.table.ddl import table_comment
 from claimjobs.table.definitions import (
-    CREATED,
     OWNER_TABLE,
     SHARED_TABLES,
     article_table,
@@ -32,7 +28,6 @@ from claimjobs.table.definitions import (
 )
 from claimjobs.table.names import bad_name, check_names
 from claimjobs.table.reflection import columns_in_database, is_made_by_us
-from claimjobs.table.time_partitions import check_unit, first_partitions, make_coming, run, unit_in_database
 
 
 @dataclass(frozen=True)
@@ -44,8 +39,6 @@ class MakeResult:
     dropped: tuple[str, ...] = ()
     indexes: tuple[str, ...] = ()
     """Indexes that `make` added to existing tables."""
-    partitions: tuple[str, ...] = ()
-    """Partitions of the coming time that `make` added to existing tables."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +53,14 @@ class DropPlan:
 # --- which tables --------------------------------------------------------------------------------------------
 
 
-def tables_for(table: TableLike, *, partition_by_time: Unit | None = None) -> list[sa.Table]:
+def tables_for(table: TableLike) -> list[sa.Table]:
     """The tables that a queue needs: its jobs (for a name, with the article's columns), and those that all share.
 
-    `partition_by_time`, for a name: as for `job_table`. Raises OwnTable.
+    Raises OwnTable.
     """
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
-        jobs = article_table(bare, sa.MetaData(schema=schema or None), partition_by_time=partition_by_time)
+        jobs = article_table(bare, sa.MetaData(schema=schema or None))
     elif isinstance(table, sa.Table):
         jobs = table
     else:
@@ -84,21 +77,13 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
 
     The table of owners is never dropped: all queues of the schema share it, and no id may be used twice, because a
     consumer that was declared dead may still try to settle with its id. A table that claimjobs did not make is not
-    dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it, and the
-    partitions of the coming time if it has partitions by time; a warning in the log says which cannot be made.
+    dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it.
 
     A statement waits 2 s for its lock at most, because all later ones on the table wait behind it: TableInUse. Raises
     ConnectionFailed, or ServerTooOld before anything is made; NotClaimable for a table, whether it exists or is
     made as described, whose rows cannot be locked.
     """
     dialect = dialect_for(engine)
-    made = _made(engine, tables, recreate, dialect=dialect)
-    there = [table for table in tables if table.fullname in made.existing and table.name not in SHARED_TABLES]
-    partitions = [name for table in there for name in make_coming(engine, dialect, table)]
-    return replace(made, partitions=tuple(partitions))
-
-
-def _made(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
     try:
         return _make(engine, tables, recreate, dialect=dialect)
     except sa.exc.IdentifierError as error:
@@ -126,7 +111,6 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         kept = [table for table in there if table not in dropped]
         for table in kept:
             check_table(connection, dialect, table)
-            check_unit(connection, table)
         indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
         for index in indexes:
             index.create(connection)
@@ -134,9 +118,6 @@ def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect:
         for table in created:
             table.create(connection)
             connection.execute(table_comment(table))
-            now: datetime = connection.execute(sa.select(database_now())).scalar_one()
-            for statement in first_partitions(dialect, table, now):
-                run(connection, statement)
             check_table(connection, dialect, table)  # a server may choose another engine than the description
     return MakeResult(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
 
@@ -198,7 +179,8 @@ def alter(engine: sa.Engine, table: sa.Table, statements: Iterable[str]) -> None
     for statement in statements:
         try:
             with connected(engine) as connection, connection.begin(), dialect.online_ddl.limited(connection):
-                run(connection, statement)
+                # As it is written: without parameters a driver leaves a percent sign as it is.
+                connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
         except sa.exc.DBAPIError as error:
             _explain_refusal(dialect, error)
             _explain_lock(engine, dialect, table, error)
@@ -242,13 +224,13 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
         raise
 
 
-def drop_plan(engine: sa.Engine, table: TableLike, *, partition_by_time: Unit | None = None) -> DropPlan | None:
-    """What `recreate` would drop; None if there is nothing to drop. The parameters are those of `tables_for`.
+def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
+    """What `recreate` would drop; None if there is nothing to drop.
 
     Raises UnfitTable for a table that claimjobs did not make, and for a name whose table has other columns than the one
     that would replace it.
     """
-    jobs, owners, *_ = tables_for(table, partition_by_time=partition_by_time)
+    jobs, owners, *_ = tables_for(table)
     with connected(engine) as connection:
         if not exists(connection, jobs):
             return None
@@ -271,10 +253,9 @@ def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
 def _must_come_back(connection: sa.Connection, jobs: sa.Table) -> None:
     there = columns_in_database(connection, jobs)
     if others := [name for name in there if name not in jobs.columns]:
-        unit = unit_in_database(connection, jobs) if others == [CREATED] else None
-        step = "give its description, --table MODULE:ATTRIBUTE" if unit is None else f"add --partition-by-time {unit}"
         raise UnfitTable(
-            f"table {jobs.fullname!r} would be made without {', '.join(others)}: {step}, or drop it yourself"
+            f"table {jobs.fullname!r} would be made without {', '.join(others)}: "
+            "give its description, --table MODULE:ATTRIBUTE, or drop it yourself"
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
@@ -11,17 +10,15 @@ import sqlalchemy as sa
 from claimjobs.dialects import dialect_named_by
 from claimjobs.table.definitions import COMMENT, MADE_BY, SHARED_TABLES
 from claimjobs.table.names import check_names
-from claimjobs.table.time_partitions import first_partitions
 
 
 def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:
     """The statements that `make` would run on an empty database, for a DBA or a migration.
 
-    With `recreate` the jobs are dropped first. It needs no connection: partitions by time are for the time of this
-    machine's clock. Raises UnfitTable for a name that a table or its parts cannot have.
+    With `recreate` the jobs are dropped first. It needs no connection. Raises UnfitTable for a name that a table or its
+    parts cannot have.
     """
-    dialect = dialect_named_by(engine)
-    check_names(dialect, tables)
+    check_names(dialect_named_by(engine), tables)
     statements: list[str] = []
     printer = sa.create_mock_engine(engine.url, lambda sql, *_, **__: statements.append(text(sql, engine)))
     for table in tables:
@@ -30,8 +27,6 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
         table.create(printer, checkfirst=False)
         if MADE_BY not in (table.comment or ""):
             statements.append(text(table_comment(table), engine))
-        made = first_partitions(dialect, table, datetime.now(UTC))
-        statements += [f"{statement};" for statement in made]
     return "\n\n".join(_indexes_sorted(statements)) + "\n"
 
 

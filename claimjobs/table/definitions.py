@@ -8,17 +8,15 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.partitions import UNITS, Unit
 from claimjobs.dialects.types import (
     Instant,
     WholeSecond,
     database_now,
     exact_text,
     json_document,
-    partitioned_by_time,
     table_options,
 )
-from claimjobs.errors import BadUnique, ReservedName, UniquePartitioned
+from claimjobs.errors import BadUnique, ReservedName
 from claimjobs.table.columns import STATES, UNCLAIMED, Columns
 from claimjobs.table.short_names import fitting
 
@@ -43,12 +41,6 @@ SCHEMA: Final = 3
 COMMENT: Final = f"{MADE_BY}, schema {SCHEMA}"
 """The comment of a table. A comment without a number is that of a table of schema 1, or an older one."""
 
-PARTITIONS: Final = "partitions by"
-"""In the comment of a table with partitions by time, before the unit."""
-
-CREATED: Final = "created"
-"""The column with the time at which a row was inserted, if the table has partitions by time. Nothing changes it."""
-
 DEMONSTRATION: Final = "jobs of the demonstration"
 """In the comment of the tables of the demonstration, which deletes their jobs."""
 
@@ -65,7 +57,6 @@ def job_table(
     metadata: sa.MetaData,
     *payload: sa.schema.SchemaItem,
     unique: str | Sequence[str] = (),
-    partition_by_time: Unit | None = None,
     **options: Any,
 ) -> sa.Table:
     """A table of jobs whose payload is these columns (and constraints, and indexes).
@@ -75,25 +66,15 @@ def job_table(
     (how many jobs were in the batch that failed as a whole with this one). `options` are passed to `sqlalchemy.Table`.
     A primary key in the payload replaces our column `id`.
     `unique` names payload columns: at most one job may have their values. See `Queue.enqueue`.
-
-    `partition_by_time`: a partition for each "day", "week" or "month" (in UTC) in which rows are inserted. It is for
-    jobs that are kept, which is the default of `on_done` then: `purge` drops a partition of old jobs as a whole. The
-    time is in a column `created`, which is part of the primary key: so `unique` is not possible. `make` and
-    `setup-tables` make the partitions, `metadata.create_all` alone does not. Raises UniquePartitioned, and ValueError
-    for another unit.
     Raises ReservedName for a payload column with the name of one of ours.
     """
     given = [item for item in payload if isinstance(item, sa.Column)]
-    keys = [column for column in given if column.primary_key]
-    key = () if keys else (sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=True),)
+    has_key = any(column.primary_key for column in given)
+    key = () if has_key else (sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=True),)
     ours = _job_columns(f"{name}_status")
     once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
-    if partition_by_time is not None:
-        ours = (*ours, _created(name, partition_by_time, keys, once=any(map(_is_unique, (*payload, *once)))))
-        options = {**partitioned_by_time(CREATED), **options}
     _check_names(name, given, [*key, *ours])
-    units = f"{PARTITIONS} {partition_by_time}" if partition_by_time else None
-    comment = ", ".join(filter(None, (options.pop("comment", None), COMMENT, units)))
+    comment = ", ".join(filter(None, (options.pop("comment", None), COMMENT)))
     described = {**table_options(), **options, "comment": comment}
     table = sa.Table(name, metadata, *key, *payload, *ours, *once, **described)
     _claim_index(table)
@@ -254,21 +235,6 @@ def _job_columns(states: str) -> tuple[sa.Column[Any], ...]:
         sa.Column("last_error", sa.Text),
         sa.Column("suspect", sa.Integer, nullable=False, server_default="0"),
     )
-
-
-def _created(name: str, unit: Unit, keys: Sequence[sa.Column[Any]], *, once: bool) -> sa.Column[Any]:
-    """The column of the time, which becomes part of the key. The database still numbers the user's own key."""
-    if unit not in UNITS:
-        raise ValueError(f"partition_by_time={unit!r} is no unit: give one of {', '.join(UNITS)}")
-    if once:
-        raise UniquePartitioned(name)
-    if len(keys) == 1 and keys[0].autoincrement == "auto" and isinstance(keys[0].type, sa.Integer):
-        keys[0].autoincrement = True
-    return sa.Column(CREATED, Instant, primary_key=True, server_default=database_now())
-
-
-def _is_unique(item: sa.schema.SchemaItem) -> bool:
-    return isinstance(item, sa.UniqueConstraint) or bool(getattr(item, "unique", False))
 
 
 def _check_names(name: str, given: Sequence[sa.Column[Any]], ours: Sequence[sa.Column[Any]]) -> None:

@@ -13,7 +13,6 @@ from claimjobs.dialects import Dialect
 from claimjobs.table.backend import Backend
 from claimjobs.table.definitions import ledger_table
 from claimjobs.table.roles import ColumnRoles
-from claimjobs.table.time_partitions import unit_in_database
 
 PRODUCER: Final = "producer"
 CONSUMER: Final = "consumer"
@@ -83,11 +82,6 @@ def grants(engine: sa.Engine, backend: Backend, names: Mapping[str, str], *, del
             yield f"-- {producer.grant(backend.dialect.access_rights.other_sessions)}"
         yield from _headed(consumer, CONSUMER, of_consumer(backend, deletes=deletes))
         yield from _headed(operator, OPERATOR, _of_operator(backend))
-        if unit_in_database(connection, backend.roles.table) is not None:
-            yield "-- Optional, for `purge` to make and drop partitions. Without it jobs are deleted in chunks."
-            yield f"-- The account needs to be, or to have: {backend.dialect.partitions.needs}."
-            needed = backend.dialect.access_rights.partitions(connection, backend.roles.table)
-            yield from (f"-- {operator.grant(what)}" for what in needed)
 
 
 def ledger_grants(engine: sa.Engine, names: Mapping[str, str]) -> Iterator[str]:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import date
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect
-from claimjobs.dialects.partitions import Period
 from claimjobs.errors import UnfitTable
 from claimjobs.options import SIDE_CAR, SideCar
-from claimjobs.table.time_partitions import unit_of
-
-_SOME_PERIOD: Final = Period(date(2000, 1, 1), date(2000, 1, 2))
-"""The names of all periods are equally long."""
 
 
 def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:
@@ -25,7 +19,7 @@ def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:
     after the table is made.
     """
     for table in tables:
-        for name in _names(dialect, table):
+        for name in _names(table):
             if flaw := dialect.table_rules.unnameable(name):
                 raise bad_name(dialect, table, ValueError(f"{name!r}: {flaw}"))
 
@@ -33,22 +27,17 @@ def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:
 def bad_name(dialect: Dialect, table: sa.Table, error: Exception) -> UnfitTable:
     """The error for a table that cannot be made because of its name."""
     rules = dialect.table_rules
-    added = [name.removeprefix(table.name) for name in _names(dialect, table) if name.startswith(table.name)]
+    added = [name.removeprefix(table.name) for name in _names(table) if name.startswith(table.name)]
     longest = rules.longest - max(map(rules.length, added))
     hint = f", of at most {longest} {rules.counted_in}" if rules.length(table.name) > longest else ""
     return UnfitTable(f"table {table.fullname!r} cannot be made ({reason(error)}): choose another name for it{hint}")
 
 
-def _names(dialect: Dialect, table: sa.Table) -> Iterator[str]:
-    """The names of a table, of its parts, and of its partitions. SQLAlchemy shortens those that it generates: they have
-    another class.
-    """
+def _names(table: sa.Table) -> Iterator[str]:
+    """The names of a table and of its parts. SQLAlchemy shortens those that it generates: they have another class."""
     types = [column.type for column in table.columns if isinstance(column.type, sa.Enum)]
     parts: list[Any] = [table, *table.indexes, *table.constraints, *types]
     yield from (str(part.name) for part in parts if type(part.name) in (str, quoted_name))
-    if unit_of(table.comment):
-        partitions = dialect.partitions
-        yield from (partitions.shown(table, name) for name in (_SOME_PERIOD.name, partitions.rest))
 
 
 def check_side_car_name(dialect: Dialect, source: str, side_car: SideCar) -> str:

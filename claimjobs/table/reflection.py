@@ -14,8 +14,7 @@ from claimjobs.dialects import dialect_of
 from claimjobs.dialects.types import Instant, WholeSecond
 from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTable
 from claimjobs.table.columns import Columns
-from claimjobs.table.definitions import CREATED, DEMONSTRATION, MADE_BY
-from claimjobs.table.time_partitions import unit_of
+from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
 
 INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
 
@@ -95,11 +94,8 @@ def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table
     instants = {columns.names[role]: kind for role, kind in INSTANTS.items() if role in columns.names}
     for column in table.columns:
         # Columns of instants return aware datetimes, also for a type without a time zone.
-        if isinstance(column.type, sa.DateTime):
-            if column.name in instants:
-                column.type = instants[column.name]()
-            elif column.name == CREATED and unit_of(table.comment):
-                column.type = Instant()
+        if isinstance(column.type, sa.DateTime) and column.name in instants:
+            column.type = instants[column.name]()
     return table
 
 

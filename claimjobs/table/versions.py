@@ -20,7 +20,6 @@ from claimjobs.table.claim_index import holds, indexes_of
 from claimjobs.table.ddl import add_column, ddl, text
 from claimjobs.table.definitions import (
     COMMENT,
-    CREATED,
     LEDGER_TABLE,
     MADE_BY,
     OWN_TABLES,
@@ -33,7 +32,6 @@ from claimjobs.table.definitions import (
     shared_tables,
 )
 from claimjobs.table.reflection import resolve
-from claimjobs.table.time_partitions import unit_of
 
 _VERSION: Final = re.compile(rf"{MADE_BY}(?:, schema (\d+))?")
 _OF_JOBS: Final = {"status", "priority", "run_at", "attempts"}
@@ -90,10 +88,8 @@ def _described(connection: sa.Connection, name: str) -> sa.Table:
         )
     if not set(there.columns.keys()) >= _OF_JOBS:
         return there
-    unit = unit_of(there.comment)
-    named = [column for column in there.primary_key if unit is None or column.name != CREATED]
-    key = [sa.Column(column.name, column.type, primary_key=True) for column in named]
-    return job_table(there.name, sa.MetaData(schema=there.schema), *key, partition_by_time=unit)
+    key = [sa.Column(column.name, column.type, primary_key=True) for column in there.primary_key]
+    return job_table(there.name, sa.MetaData(schema=there.schema), *key)
 
 
 # --- the changes of a table ----------------------------------------------------------------------------------

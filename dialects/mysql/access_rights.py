@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlalchemy as sa
-
 from claimjobs.dialects.access_rights import AccessRights
 
 
@@ -17,10 +15,6 @@ class MySQLAccessRights(AccessRights):
     def quote(self, name: str) -> str:
         # A backtick quotes in every sql_mode.
         return "`" + name.replace("`", "``") + "`"
-
-    def partitions(self, connection: sa.Connection, table: sa.Table) -> list[str]:
-        schema = table.schema or connection.dialect.default_schema_name or ""
-        return [f"ALTER, DROP ON {self.table(connection, table)}", f"LOCK TABLES ON {self.quote(schema)}.*"]
 
     def account(self, name: str) -> str:
         # Without a host, MariaDB means the role of this name, if there is one.

@@ -26,7 +26,6 @@ from claimjobs.dialects.mysql.keys import (
     straight,
 )
 from claimjobs.dialects.mysql.online_ddl import MySQLOnlineDDL
-from claimjobs.dialects.mysql.partitions import MySQLPartitions
 from claimjobs.dialects.mysql.sessions import MySQLSessions
 from claimjobs.dialects.mysql.table_rules import MySQLTableRules
 from claimjobs.dialects.mysql.waking import MySQLWaking
@@ -38,7 +37,6 @@ class MySQL(Dialect):
     key_locks = MySQLKeyLocks()
     table_rules = MySQLTableRules()
     online_ddl = MySQLOnlineDDL()
-    partitions = MySQLPartitions()
     encoding = MySQLEncoding()
     waking = MySQLWaking()
     inspection = MySQLInspection()

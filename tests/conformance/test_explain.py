@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from claimjobs import Queue, make, side_car_tables
 from claimjobs.explain.subject import SMALL
 from claimjobs.findings import Explanation, Finding
-from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs
+from tests.conformance.test_partitioned import DAYS, divided
 
 
 def of(explained: Explanation, check: str) -> Finding:
@@ -85,19 +85,14 @@ def test_an_order_by_an_expression_needs_an_index_of_its_own(backend: Backend) -
 
 
 def test_the_partitions_of_a_plan_are_counted_and_the_empty_ones_are_no_warning(backend: Backend) -> None:
-    queue = backend.queue(article_table(partition_by_time="day"))
+    queue, names = divided(backend), [f"{'jobs_' if backend.family == 'postgres' else ''}{name}" for name in DAYS]
     queue.enqueue(jobs(SMALL + 1))
     backend.analyze()
     assert queue.owner_id
-    with backend.engine.connect() as connection:
-        parts = backend.dialect.partitions
-        names = [parts.shown(queue.table, name) for name in parts.names(connection, queue.table)]
     explained = queue.explain()
     planned = [finding for finding in explained.findings if finding.check.startswith("plan of")]
     assert [finding for finding in (*planned, of(explained, "index")) if finding.verdict != "ok"] == []
-    last = parts.shown(queue.table, parts.rest)
-    first = min({*names} - {last})
-    assert f"jobs through jobs_claim in {len(names)} partitions ({first} .. {last})" in planned[0].says
+    assert f"jobs through jobs_claim in {len(names)} partitions ({names[0]} .. {names[-1]})" in planned[0].says
     for finding in planned:
         assert sum(finding.says.count(name) for name in names) <= 6, finding.says
     backend.run("DROP INDEX jobs_claim" + ("" if backend.family == "postgres" else " ON jobs"))
@@ -107,19 +102,17 @@ def test_the_partitions_of_a_plan_are_counted_and_the_empty_ones_are_no_warning(
 def test_a_partition_of_the_same_name_in_another_schema_is_another_one(backend: Backend) -> None:
     if backend.family != "postgres":
         pytest.skip("a plan names the table, and not its partition as a table")
-    queue = backend.queue(article_table(partition_by_time="day"))
+    queue = divided(backend)
     queue.enqueue(jobs(SMALL + 1))
-    with backend.engine.connect() as connection:
-        names = backend.dialect.partitions.names(connection, queue.table)
     backend.run("CREATE SCHEMA tenant")
     try:
         backend.run("CREATE TABLE tenant.others (id INT) PARTITION BY RANGE (id)")
-        for number, name in enumerate(names):
+        for number, name in enumerate(DAYS):
             values = f"FROM ({number}) TO ({number + 1})"
             backend.run(f"CREATE TABLE tenant.jobs_{name} PARTITION OF tenant.others FOR VALUES {values}")
         backend.analyze()
         says = [finding.says for finding in queue.explain().findings if finding.check.startswith("plan of")]
-        assert f"jobs through jobs_claim in {len(names)} partitions" in says[0]
+        assert f"jobs through jobs_claim in {len(DAYS)} partitions" in says[0]
         assert "others" not in " ".join(says)
     finally:
         backend.run("DROP SCHEMA tenant CASCADE")
@@ -176,11 +169,8 @@ def test_a_side_car_is_explained_as_it_claims(backend: Backend) -> None:
 
 
 def test_a_table_that_a_crash_empties_is_a_warning_with_the_statement_that_helps(anywhere: Backend) -> None:
-    queue = anywhere.queue(article_table(partition_by_time="day"), claims="batches")
+    queue, part = divided(anywhere, claims="batches"), f"jobs_{next(iter(DAYS))}"
     assert "durability" not in {finding.check for finding in queue.explain().findings}
-    with anywhere.engine.connect() as connection:
-        parts = anywhere.dialect.partitions
-        part = parts.shown(queue.table, parts.names(connection, queue.table)[0])
     emptied = (part, "claimjobs_owners", "claimjobs_batches")
     for table in emptied:
         anywhere.run(f"ALTER TABLE {table} SET UNLOGGED")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.dialects.partitions import Unit
 from claimjobs.findings import Finding
 from claimjobs.table.definitions import article_table
 from claimjobs.table.value_ranges import integer_range
@@ -17,9 +16,8 @@ def has_finding(backend: Backend) -> bool:
     return any(finding.check == "key" for finding in backend.queue().explain().findings)
 
 
-@pytest.mark.parametrize("unit", [None, "day"])
-def test_a_table_that_claimjobs_makes_has_a_key_of_64_bits(backend: Backend, unit: Unit | None) -> None:
-    backend.make(article_table(partition_by_time=unit))
+def test_a_table_that_claimjobs_makes_has_a_key_of_64_bits(backend: Backend) -> None:
+    backend.make(article_table())
     found = {column["name"]: column["type"] for column in sa.inspect(backend.engine).get_columns("jobs")}
     key = found["id"]
     assert isinstance(key, sa.Integer)
@@ -43,18 +41,10 @@ def test_a_key_of_which_half_is_used_up_is_a_warning(backend: Backend, kind: str
     assert "Make a table whose key is BIGINT" in found.says
 
 
-@pytest.mark.parametrize("first", ["shop", "created"])
-def test_a_key_of_several_columns_is_not_read(backend: Backend, first: str) -> None:
+def test_a_key_of_several_columns_is_not_read(backend: Backend) -> None:
     """The highest number of its second column is not at the end of an index."""
     backend.run(
-        f"CREATE TABLE jobs ({first} SMALLINT, nr INTEGER, status VARCHAR(16) NOT NULL, owner_id INTEGER, "
-        f"PRIMARY KEY ({first}, nr))"
+        "CREATE TABLE jobs (shop SMALLINT, nr INTEGER, status VARCHAR(16) NOT NULL, owner_id INTEGER, "
+        "PRIMARY KEY (shop, nr))"
     )
     assert not has_finding(backend)
-
-
-def test_a_key_of_a_user_may_have_the_name_of_our_column(backend: Backend) -> None:
-    backend.run("CREATE TABLE jobs (created INTEGER PRIMARY KEY, status VARCHAR(16) NOT NULL, owner_id INTEGER)")
-    backend.insert("jobs", [{"created": 7, "status": "unclaimed"}])
-    found = of(backend.queue().explain(), "key")
-    assert found.says == f"the highest created is 7, and the column holds numbers up to {2**31 - 1:,}"

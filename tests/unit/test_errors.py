@@ -26,8 +26,6 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "UpgradeStopped": ("emails", "ALTER TABLE emails", "lock timeout", "run it again."),
     "UpgradeRunning": (),
     "TableInUse": ("emails", 2, "session 7 (shop, pg_dump)"),
-    "PartitionsNotMade": ("emails", "lock timeout", "run `claimjobs purge` again"),
-    "UniquePartitioned": ("emails",),
     "NotConsumer": ("emails", "permission denied", "SELECT on emails"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "NoPrimaryKey": ("emails",),

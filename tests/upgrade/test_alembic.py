@@ -40,8 +40,6 @@ def made(database: Backend) -> Backend:
     side_car = claims_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True, autoincrement=False)])
     described = emails().tables["emails"]
     make(database.engine, [*tables_for(described), tables_for("jobs")[0], side_car, ledger_table()])
-    [parted, *_] = tables_for("parted", partition_by_time="day")
-    make(database.engine, [parted])
     for name in THEIRS:
         database.run(f"CREATE TABLE {name} (id INTEGER PRIMARY KEY)")
     return database
@@ -49,9 +47,7 @@ def made(database: Backend) -> Backend:
 
 def test_without_it_autogenerate_proposes_to_drop_our_tables(made: Backend) -> None:
     dropped = {change[1].name for change in proposals(made, emails(), None) if change[0] == "remove_table"}
-    partitions = {name for name in dropped if name.startswith("parted_")}
-    assert len(partitions) == (9 if made.family == "postgres" else 0)
-    ours = {*SHARED_TABLES, "claimjobs_ledger", "orders_claims", "jobs", "parted", *partitions}
+    ours = {*SHARED_TABLES, "claimjobs_ledger", "orders_claims", "jobs"}
     assert dropped == {*ours, *THEIRS}
 
 

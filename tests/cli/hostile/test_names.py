@@ -12,7 +12,6 @@ from claimjobs.cli import exits
 from claimjobs.table.definitions import SHARED_TABLES
 from tests.backends import Backend, Servers
 from tests.cli.command import Ended, claimjobs, shared
-from tests.conformance.test_time_partitions import partitions
 from tests.flavours import FAMILIES, Family
 
 COMMANDS = ["status", "setup-tables", "dead list", "enqueue - --format jsonl"]
@@ -20,9 +19,6 @@ LONGEST = {"postgres": 63, "mysql": 64, "mariadb": 64}
 """How long a name may be: in bytes on Postgres, else in characters."""
 SUFFIX = len("_status")
 """The longest of those that names of a table's parts have."""
-
-_SUFFIXES = {"postgres": len("_p20261123"), "mysql": SUFFIX, "mariadb": SUFFIX}
-"""The longest with partitions by time."""
 
 TAKEN: dict[Family, dict[str, str]] = {
     "mysql": {"a view": "CREATE VIEW taken AS SELECT * FROM other"},
@@ -110,20 +106,15 @@ def test_a_driver_for_another_server(database: Backend) -> None:
 
 
 @pytest.mark.parametrize("letter", ["x", "é"])
-@pytest.mark.parametrize("option", ["", " --partition-by-time day"])
-def test_a_name_as_long_as_may_be_is_taken_and_a_longer_one_refused(
-    database: Backend, letter: str, option: str
-) -> None:
-    size, most = _longest(database, letter, _SUFFIXES[database.family] if option else SUFFIX)
+def test_a_name_as_long_as_may_be_is_taken_and_a_longer_one_refused(database: Backend, letter: str) -> None:
+    size, most = _longest(database, letter, SUFFIX)
     url = sa.make_url(database.url)
     for again in ("", "", " --recreate --yes"):
-        assert at(url, f"setup-tables --table {letter * most}{option}{again}").code == exits.OK
-    if option:
-        assert len(partitions(database, letter * most)) == 9
+        assert at(url, f"setup-tables --table {letter * most}{again}").code == exits.OK
     there = set(sa.inspect(database.engine).get_table_names())
     for length in (most + 1, LONGEST[database.family] // size, LONGEST[database.family] // size + 1, 200):
         for again in ("", "", " --recreate --yes", " --sql"):  # nothing is left halfway
-            ended = at(url, f"setup-tables --table {letter * length}{option}{again}")
+            ended = at(url, f"setup-tables --table {letter * length}{again}")
             refused(ended, exits.TABLE, "cannot be made (", "choose another name for it, of at most ")
             assert _advised(ended) // size == most
         refused(at(url, f"status --table {letter * length}"), exits.TABLE, "is not in this database", "setup-tables")
