@@ -14,7 +14,7 @@ __all__ = ["Backend", "Server", "Unavailable", "start"]
 def start(backend: Backend, *, durable: bool = True) -> Server:
     """A server that answers, for a `with` block; raises Unavailable with the next step when there is none.
 
-    `durable=False`: a program of ours does not wait for the disk at a commit. What is committed outlives the
-    death of the server's processes, and not that of the machine.
+    `durable=False`: a program of ours keeps its data in memory where there is room, and does not wait for the disk at
+    a commit. What is committed outlives the death of the server's processes, and not that of the machine.
     """
     return choose(backend).start(durable=durable)

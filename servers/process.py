@@ -33,9 +33,12 @@ class Command:
 class Process:
     """One server at a time in a temporary folder of its own; neither outlives this process."""
 
-    def __init__(self, name: str, stop: Signals, prefix: Sequence[str] = ()) -> None:
-        """`prefix`: what all its commands begin with, such as `nsenter ... --`."""
-        settings = {"name": name, "stop": int(stop), "parent": os.getpid(), "account": _account()}
+    def __init__(self, name: str, stop: Signals, prefix: Sequence[str] = (), *, within: Path | None = None) -> None:
+        """`prefix`: what all its commands begin with, such as `nsenter ... --`. `within`: where its folder is made; in
+        the usual place by default.
+        """
+        place = str(within) if within else None
+        settings = {"name": name, "stop": int(stop), "parent": os.getpid(), "account": _account(), "within": place}
         self._watchdog = subprocess.Popen(
             [*prefix, sys.executable, "-I", "-S", WATCHDOG, json.dumps(settings)],
             stdin=subprocess.PIPE,

