@@ -32,6 +32,9 @@ READY := $(VENV)/.ready
 LOWEST := .venv-lowest
 DEMO := $(BIN)/claimjobs setup-tables && exec $(BIN)/claimjobs start-processing --generators 2 --consumers 10 --duration 20
 
+# Hundreds of processes import the library in a run of the tests: where nothing is kept, each compiles it again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help check test test-all demo lint format types layers tests as-user lowest chaos cluster operation bench bench-peers bench-pages examples model mutants fuzz servers clean
 
