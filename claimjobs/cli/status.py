@@ -17,9 +17,11 @@ from claimjobs.cli.limits import Limits, limit_options
 from claimjobs.cli.next_step import command
 from claimjobs.cli.options import queue_for, url_option
 from claimjobs.cli.queue_options import queue_options
+from claimjobs.database.connect import connected
 from claimjobs.key_text import visible
 from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
+from claimjobs.table.on_done import MARK_LOST, lost_mark
 from claimjobs.table.wake_trigger import has_wake_trigger
 
 IN_SECONDS = ("age", "silence", "lease", "asleep")
@@ -87,7 +89,7 @@ def status(
     _must_fit(limits, check, described)
     with queue_for(url, described) as queue:
         name, stats = queue.table.fullname, queue.stats()
-        notes = [*_whole(described), *_trigger(queue)]
+        notes = [*_whole(described), *_trigger(queue), *_comments(queue)]
     exceeded = list(limits.exceeded(stats))
     if as_json:
         checked = {"exceeded": exceeded} if check else {}
@@ -118,6 +120,12 @@ def _whole(described: Described) -> list[str]:
 
 def _trigger(queue: Queue) -> list[str]:
     return ["a trigger wakes consumers at each INSERT"] if has_wake_trigger(queue.engine, queue.table) else []
+
+
+def _comments(queue: Queue) -> list[str]:
+    with connected(queue.engine) as connection:
+        fix = lost_mark(connection, queue.table)
+    return [] if fix is None else [f"{MARK_LOST}: {fix}"]
 
 
 def _object(name: str, stats: Stats) -> dict[str, object]:

@@ -15,7 +15,7 @@ from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import NotShown
 from claimjobs.errors import ClaimjobsError
 from claimjobs.explain.durability import durability
-from claimjobs.explain.failures import failures
+from claimjobs.explain.failures import comments, failures
 from claimjobs.explain.holders import lease, time_limits, wake
 from claimjobs.explain.key_numbers import key_numbers
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
@@ -51,6 +51,7 @@ class Explainer:
             self._add(session, "key", lambda connection: key_numbers(connection, subject))
             self._add(session, "durability", lambda connection: durability(connection, subject))
             self._add(session, "failures", lambda _: failures(subject))
+            self._add(session, "comments", lambda connection: comments(connection, subject))
             self._add(session, "regions", lambda _: regions(subject))
             self._add(session, "rights", lambda connection: rights(connection, subject))
             self._add(session, "isolation", lambda connection: isolation(connection, subject))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import weakref
@@ -39,6 +40,7 @@ from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import IdleSleeper
+from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.queue.idle_owner import IdleOwner
 from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
@@ -47,8 +49,10 @@ from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.claim_index import region_order
-from claimjobs.table.on_done import LEAVE, Finish, default_finish, sentence
+from claimjobs.table.on_done import LEAVE, MARK_LOST, Finish, default_finish, lost_mark, sentence
 from claimjobs.table.predicates import Where
+
+log = logging.getLogger("claimjobs.queue")
 
 
 class QueueParts:
@@ -209,6 +213,9 @@ class QueueParts:
         if self._finish is None:
             with connected(self.engine) as connection:
                 self._finish = (default_finish(connection, backend.roles),)
+                if fix := lost_mark(connection, backend.roles.table):
+                    fields = {"event": COMMENTS_LOST, "queue": backend.source.name, "fix": fix}
+                    log.warning("table %s: %s: %s", fields["queue"], MARK_LOST, fix, extra=fields)
         return self._finish[0]
 
     @property

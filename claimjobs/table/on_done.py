@@ -7,6 +7,8 @@ from typing import Any, Final, Literal, get_args
 import sqlalchemy as sa
 
 from claimjobs.table.columns import DONE
+from claimjobs.table.ddl import table_comment, text
+from claimjobs.table.definitions import OWNER_TABLE
 from claimjobs.table.reflection import is_made_by_us
 from claimjobs.table.roles import ColumnRoles
 
@@ -15,6 +17,14 @@ Finish = Literal["delete", "keep"]
 FINISHES: Final = get_args(Finish)
 LEAVE: Final = "leave"
 """A done job is only released: its handler has made the queue's predicate false."""
+MARK_LOST: Final = (
+    "the tables of claimjobs have lost their comments (a dump without comments?), so that done jobs are kept by "
+    "default; if claimjobs made this table, say it again"
+)
+OF_OURS: Final = frozenset(
+    ("status", "owner_id", "owner_date", "priority", "run_at", "attempts", "last_error", "suspect")
+)
+"""Columns of each table of jobs that claimjobs makes."""
 
 
 def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | None:
@@ -27,6 +37,19 @@ def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | No
         return "delete"
     says_done = roles.status is not None and DONE in roles.state.can
     return "keep" if says_done and (roles.states_named or isinstance(roles.state.values[DONE], str)) else None
+
+
+def lost_mark(connection: sa.Connection, jobs: sa.Table) -> str | None:
+    """The statement that says again that claimjobs made a table of jobs; None: nothing shows that this was lost.
+
+    A dump without comments loses it. Then the table of owners, which only claimjobs makes, has no comment either.
+    """
+    owners = sa.Table(OWNER_TABLE, sa.MetaData(schema=jobs.schema))
+    if not {*jobs.columns.keys()} >= OF_OURS or not sa.inspect(connection).has_table(OWNER_TABLE, schema=jobs.schema):
+        return None
+    if is_made_by_us(connection, jobs) or is_made_by_us(connection, owners):
+        return None
+    return text(table_comment(jobs), connection)
 
 
 def sentence(roles: ColumnRoles, on_done: Any, *, beside: bool = False) -> str:

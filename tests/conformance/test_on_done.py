@@ -10,8 +10,10 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, Job
 from claimjobs.errors import BadOnDone, DoneUndecided
+from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.options import HOLDS
 from tests.backends import Backend
+from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 
 ARCHIVE = sa.Table(
@@ -216,6 +218,29 @@ def test_a_status_that_the_handler_writes_stays(backend: Backend, lock: Any) -> 
 def test_a_table_that_claimjobs_made_loses_its_done_rows(backend: Backend) -> None:
     assert backend.queue().done_jobs == "Jobs of jobs are deleted when they are done."
     assert backend.queue(on_done="keep").done_jobs == "Done jobs of jobs are kept with status 'done'."
+
+
+def test_the_loss_of_all_comments_is_told_and_its_next_step_helps(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A dump without comments: nothing says any more that claimjobs made the table."""
+    backend.make()
+    for table in ("jobs", "claimjobs_owners", "claimjobs_queues", "claimjobs_batches"):
+        to = f"COMMENT ON TABLE {table} IS NULL" if backend.family == "postgres" else f"ALTER TABLE {table} COMMENT ''"
+        backend.run(to)
+    queue = backend.bare_queue()
+    assert queue.done_jobs == "Done jobs of jobs are kept with status 'done'."
+    [record] = [record for record in caplog.records if record.__dict__.get("event") == COMMENTS_LOST]
+    fix = record.__dict__["fix"]
+    assert (record.levelname, fix in record.getMessage()) == ("WARNING", True)
+    [found] = [finding for finding in queue.explain().findings if finding.check == "comments"]
+    assert (found.verdict, found.fix) == ("warning", (fix,))
+    assert fix in claimjobs("status", "--url", backend.url).out
+    backend.run(fix)
+    again = backend.bare_queue()
+    assert again.done_jobs == "Jobs of jobs are deleted when they are done."
+    assert not [finding for finding in again.explain().findings if finding.check == "comments"]
+    assert fix not in claimjobs("status", "--url", backend.url).out
 
 
 def test_a_function_that_says_nothing_deletes_no_row_of_a_foreign_table(backend: Backend) -> None:
