@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from claimjobs.database.error_translation import reason
 from claimjobs.database.time_zone import in_utc
 from claimjobs.dialects import Dialect
+from claimjobs.dialects.error_codes import TIMED_OUT
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
 from claimjobs.enqueue.row_sizes import RowSizes
@@ -27,6 +28,9 @@ Undo = Callable[[sa.Connection], AbstractContextManager[None]]
 
 AT_ONCE = 1_000
 """The most rows of one chunk."""
+
+EVERY = 5
+"""If so many rows are refused alone, and no other was inserted, an error that does not name a row is about none."""
 
 UNSENDABLE = (TypeError, ValueError, OverflowError)
 """Errors of drivers for a value that they cannot send."""
@@ -120,6 +124,8 @@ class Insert(ABC):
         self._roles, self._dialect = target.roles, target.dialect
         self._on_bad = target.on_bad or raise_bad
         self._sizes = RowSizes(target.dialect)
+        self._doubtful: list[BadRow] | None = []
+        """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
 
     @abstractmethod
     def _insert(self, rows: Sequence[Row]) -> int:
@@ -131,12 +137,19 @@ class Insert(ABC):
         Rows before one that raises BadRow stay in the transaction: the caller decides whether to commit.
         """
         several = [rows] if isinstance(rows, Mapping) else rows
-        return sum(self.insert(chunk) for chunk in _chunks(several, self._roles, self._on_bad))
+        inserted = sum(self.insert(chunk) for chunk in _chunks(several, self._roles, self._on_bad))
+        self._raise_doubtful()
+        return inserted
 
     def insert(self, chunk: Chunk) -> int:
         """Insert a chunk; return how many of its rows were inserted."""
         inserted = self._try(chunk)
-        return inserted if isinstance(inserted, int) else self._refused(chunk, inserted)
+        if not isinstance(inserted, int):
+            return self._refused(chunk, inserted)
+        doubtful, self._doubtful = self._doubtful, None
+        for bad in doubtful or ():
+            self._on_bad(bad)
+        return inserted
 
     def _try(self, chunk: Chunk) -> int | Exception:
         """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
@@ -145,7 +158,7 @@ class Insert(ABC):
             with self._undo(self._connection), self._in_utc():
                 return self._insert(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
-            if isinstance(error, sa.exc.DBAPIError) and not self._is_rows_fault(error):
+            if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
                 raise
             return error
 
@@ -163,13 +176,37 @@ class Insert(ABC):
         row = chunk.rows[0]
         bad = BadRow(chunk.numbers[0], culprit(row, self._roles.table) or reason(refusal), row)
         bad.__cause__ = refusal
-        self._on_bad(bad)
+        if self._doubtful is None or not isinstance(refusal, sa.exc.DBAPIError) or self._is_of_a_row(refusal):
+            self._on_bad(bad)
+            return 0
+        self._doubtful.append(bad)
+        if len(self._doubtful) == EVERY:
+            self._raise_doubtful()
         return 0
 
-    def _is_rows_fault(self, error: sa.exc.DBAPIError) -> bool:
-        code = self._dialect.errors.code(error)
-        never_sent = code is None and isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
-        return self._dialect.errors.refuses_row(error) or never_sent
+    def _raise_doubtful(self) -> None:
+        """Raise the error by which each row was refused, if none was inserted: a missing column, for example."""
+        if self._doubtful:
+            raise self._doubtful[0].__cause__ or self._doubtful[0]
+
+    def _is_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
+        """Whether the error says that it is about the values of a row."""
+        never_sent = isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
+        return self._dialect.errors.refuses_row(error) or (self._dialect.errors.code(error) is None and never_sent)
+
+    def _may_be_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
+        """Whether other rows may be inserted after this error. A trigger may raise any error for one row.
+
+        It may not after an outage, a conflict, or an interruption, nor if the table is missing or must not be written.
+        """
+        errors = self._dialect.errors
+        code, kind = errors.code(error), errors.transient_kind(error)
+        if errors.broken_kind(error) or kind not in (None, TIMED_OUT):
+            return False
+        missing = errors.missing_name(error) if code in errors.missing_table else None
+        if self._roles.table.name in (missing, errors.denied_table(error)):
+            return False
+        return code is not None or self._is_of_a_row(error)
 
 
 class PlainInsert(Insert):

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.errors import BadRow
+from claimjobs.table.definitions import job_table
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.typed_values import MANY, NOON
@@ -61,6 +62,48 @@ def test_a_nul_that_a_text_cannot_hold_is_told_as_for_a_single_row(backend: Back
     assert [bad.line for bad in told] == [111] * len(alone)
     assert [bad.reason for bad in told] == [bad.reason for bad in alone]
     assert came == MANY - len(alone)
+
+
+def sa_table(unique: Any) -> sa.Table:
+    columns = (sa.Column("d", sa.String(64), nullable=False), sa.Column("e", sa.String(64), nullable=False))
+    return job_table("jobs", sa.MetaData(), *columns, unique=unique)
+
+
+def refuse_inserts(backend: Backend, condition: str) -> None:
+    """A trigger raises an error that no list has for a row of which this is true."""
+    if backend.family == "postgres":
+        backend.run(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
+            f"IF {condition} THEN RAISE EXCEPTION 'not this one' USING ERRCODE = 'XX777'; END IF; RETURN NEW; END$$"
+        )
+        backend.run("CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW EXECUTE FUNCTION refuse()")
+    else:
+        backend.run(
+            f"CREATE TRIGGER refuse BEFORE INSERT ON jobs FOR EACH ROW BEGIN IF {condition} THEN "
+            "SIGNAL SQLSTATE '42501' SET MYSQL_ERRNO = 4999, MESSAGE_TEXT = 'not this one'; END IF; END"
+        )
+
+
+@pytest.mark.parametrize("unique", [(), ("d",)], ids=["", "unique"])
+def test_a_row_that_a_trigger_refuses_by_an_error_of_its_own_is_bad_alone(backend: Backend, unique: Any) -> None:
+    queue = backend.queue(sa_table(unique))
+    refuse_inserts(backend, "NEW.d IN ('0000', '0007')")
+    told: list[BadRow] = []
+    assert queue.enqueue(jobs(MANY), on_bad=told.append, unique=unique) == MANY - 2
+    assert [(bad.line, "not this one" in bad.reason) for bad in told] == [(1, True), (8, True)]
+    with pytest.raises(BadRow, match=r"^row 2: .*not this one"):
+        queue.enqueue([{"d": "good", "e": ""}, {"d": "0007", "e": ""}])
+
+
+@pytest.mark.parametrize("count", [1, 3, MANY])
+def test_what_refuses_every_row_is_about_none(backend: Backend, count: int) -> None:
+    queue = backend.queue()
+    refuse_inserts(backend, "NEW.d IS NOT NULL")
+    told: list[BadRow] = []
+    with pytest.raises(sa.exc.DBAPIError, match="not this one"):
+        queue.enqueue(jobs(count), on_bad=told.append)
+    assert not told
+    assert not backend.rows()
 
 
 # --- what is no fault of a row -----------------------------------------------------------------------------
