@@ -43,6 +43,8 @@ class OwnerStats:
     asleep: float | None
     """Seconds for which it has slept; None: it is awake."""
     jobs: int
+    unclaimable: int
+    """How many rows it leaves, because no claim can take them: its log names them (`jobs_unclaimable`)."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,11 @@ class Stats:
     paused: float | None = None
     """Seconds for which the queue has been paused; None: it is not paused."""
     pause_reason: str | None = None
+
+    @property
+    def unclaimable(self) -> int:
+        """Rows that no claim can take, as far as the owners have found out. They count as unclaimed, and as due."""
+        return max((owner.unclaimable for owner in self.owners), default=0)
 
     @property
     def left(self) -> int:
@@ -199,6 +206,7 @@ def _owner(seen: OwnerState, jobs: int, *, dead: bool) -> OwnerStats:
         dead=dead,
         asleep=None if seen.asleep is None else _since(seen.asleep, seen.now),
         jobs=jobs,
+        unclaimable=seen.unclaimable or 0,
     )
 
 

@@ -67,12 +67,14 @@ def status(
     owner_id: if that program has ended, reclaim them.
 
     With --json: "table"; "unclaimed", "claimed", "done", "dead" (jobs); "ownerless" (claimed jobs without an owner's
-    id); "other", a list with the "value" and the "rows" of each value that means no state; "strangers", a list with the
-    "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due, or no run_at says
-    for how long); "paused_seconds" (null: it is not paused) and "pause_reason"; "owners", each with "id", "host",
+    id); "unclaimable" (unclaimed rows that no claim can take, as far as owners that live have found out; their log
+    names them); "other", a list with the "value" and the "rows" of each value that means no state; "strangers", a list
+    with the "owner_id" and the "jobs" of each other program; "oldest_due_seconds" (null if no job is due, or no run_at
+    says for how long); "paused_seconds" (null: it is not paused) and "pause_reason"; "owners", each with "id", "host",
     "pid", "age_seconds" (since it began), "silence_seconds" (since its last heartbeat), "lease_seconds", "lock"
     ("held", "free" or "none": lease only), "dead" (true until its jobs are reclaimed), "asleep_seconds" (since it fell
-    asleep; null: it is awake) and "jobs" (that it holds); "where_not_counted", the predicate of the queue, or null.
+    asleep; null: it is awake), "jobs" (that it holds) and "unclaimable"; "where_not_counted", the predicate of
+    the queue, or null.
 
     --check is for cron and for monitoring such as Nagios. It needs at least one of --max-age, --max-dead, --max-waiting
     and --min-owners. It prints one line that names each limit that is exceeded, or "ok". With --json it adds the same
@@ -133,6 +135,7 @@ def _object(name: str, stats: Stats) -> dict[str, object]:
         "table": name,
         **_counts(stats),
         "ownerless": stats.ownerless,
+        "unclaimable": stats.unclaimable,
         "other": [{"value": value, "rows": rows} for value, rows in stats.others.items()],
         "oldest_due_seconds": stats.oldest,
         "paused_seconds": stats.paused,
@@ -157,6 +160,7 @@ def _lines(name: str, stats: Stats) -> list[str]:
     nobody = [f"{name}: {line}" for line in _ownerless(stats)]
     strangers = [f"{name}: {line}" for line in _strangers(stats)]
     paused = [f"{name}: {line}" for line in _paused(stats)]
+    nobody += [f"{name}: {line}" for line in _unclaimable(stats)]
     return [*paused, *counts, *nobody, *others, f"{name}: {_oldest(stats)}", *owners, *strangers]
 
 
@@ -170,6 +174,11 @@ def _paused(stats: Stats) -> list[str]:
 def _ownerless(stats: Stats) -> list[str]:
     line = f"{stats.ownerless} claimed without an owner: {command('reclaim --ownerless')} releases them"
     return [line] if stats.ownerless else []
+
+
+def _unclaimable(stats: Stats) -> list[str]:
+    line = f"{stats.unclaimable} unclaimed that no claim can take: the log of the consumers names them"
+    return [line] if stats.unclaimable else []
 
 
 def _strangers(stats: Stats) -> list[str]:
@@ -224,6 +233,7 @@ def _tables(name: str, stats: Stats) -> list[Table | str]:
         *_paused(stats),
         jobs,
         *_ownerless(stats),
+        *_unclaimable(stats),
         _oldest(stats),
         *([_owners(stats)] if stats.owners else []),
         *_strangers(stats),

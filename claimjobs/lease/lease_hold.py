@@ -381,6 +381,9 @@ class LeaseHold(Hold):
 
     # --- the whole hold --------------------------------------------------------------------------------
 
+    def note_unclaimable(self, rows: int) -> None:
+        self.owner.note_unclaimable(rows)
+
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         held = self.held.of(claimed)
         if held is not None:

@@ -55,7 +55,12 @@ class Owner:
         self._table = table = backend.owners
         self._process = here = statements.this_process()
         process = {"host": here["claimjobs_host"], "pid": here["claimjobs_pid"]}
-        self._row = {**process, "claims": backend.roles.claims, "lease": liveness.lease, **ClaimRecords.of(backend).row}
+        self._row: dict[str, Any] = {
+            **process,
+            "claims": backend.roles.claims,
+            "lease": liveness.lease,
+            **ClaimRecords.of(backend).row,
+        }
         self._batches = backend.source.batches
         self._beat = statements.beat(table)
         self._is_used = statements.is_used(table, self._dialect, backend.roles, self._batches)
@@ -90,6 +95,12 @@ class Owner:
         """Write a heartbeat, and that this owner sleeps until the next one. Returns False if it was declared dead."""
         self.asleep = connection.execute(self._mark_asleep, {"claimjobs_me": self.id}).rowcount == 1
         return self.asleep
+
+    def note_unclaimable(self, rows: int) -> None:
+        """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
+        self._row["unclaimable"] = rows
+        write = statements.leaves(self._table, rows)
+        self._connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
 
     def leave(self) -> None:
         """Delete the row of this owner. It must hold no job any more."""

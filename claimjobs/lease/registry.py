@@ -59,6 +59,8 @@ class OwnerState:
     """The session in which it took its lock, as it wrote itself. No other session is ended."""
     kind: str | None
     sees: str | None
+    unclaimable: int | None
+    """How many rows it leaves, because no claim can take them; None: it has met no such row."""
     now: datetime
 
     @property

@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -35,7 +35,7 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.errors import CrossedFork, DoneUndecided, NotConsumer, PoolUnfit
+from claimjobs.errors import ClaimjobsError, CrossedFork, DoneUndecided, NotConsumer, PoolUnfit
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
@@ -334,6 +334,12 @@ class QueueParts:
         """Claim this row no more, because no claim can take it: see `row_isolation`."""
         self._unclaimable[key] = None
         self._plan = None  # the first one changes the predicate
+
+    def note_left(self) -> None:
+        """Let `status` know how many rows are left. The claim goes on if that cannot be written."""
+        if self._unclaimable:
+            with suppress(sa.exc.DBAPIError, ClaimjobsError):
+                self.hold.note_unclaimable(len(self._unclaimable))
 
     def check_still_due(self) -> None:
         """Raise StillDue if too many jobs were still due after their handler."""

@@ -112,6 +112,7 @@ class RowIsolation:
                 why,
                 extra={"event": JOBS_UNCLAIMABLE, "queue": name, "jobs": 1, "keys": [key], "error": why},
             )
+        self._parts.note_left()
 
 
 def _cause(error: Exception) -> str:

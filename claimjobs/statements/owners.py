@@ -61,6 +61,11 @@ def locked(owners: sa.Table) -> sa.Update:
     return sa.update(owners).where(me(owners)).values(session=session, server_since=since)
 
 
+def leaves(owners: sa.Table, rows: int) -> sa.Update:
+    """Write how many rows `me` leaves, because no claim can take them."""
+    return sa.update(owners).where(me(owners)).values(unclaimable=rows)
+
+
 def expect(owners: sa.Table) -> sa.Update:
     """Expect the owner `me`, whose last heartbeat is `beat`, within a lease from now; until then only its lease counts.
 

@@ -141,6 +141,7 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         sa.Column("session", sa.BigInteger, comment="the session with its session lock; NULL: it never had one"),
         sa.Column("kind", sa.String(16), comment="how its claims are recorded: rows or batches; nothing: by locks"),
         sa.Column("sees", sa.Text, comment="the columns by which it sees claims"),
+        sa.Column("unclaimable", sa.Integer, comment="how many rows it leaves, because no claim can take them"),
         comment=COMMENT,
         **table_options(auto_increment=first),
     )

@@ -29,7 +29,7 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
     assert (ended.code, ended.err, ended.out.count("\n")) == (exits.OK, "", 1)
     [owner] = found.pop("owners")
     assert found.pop("oldest_due_seconds") >= 0
-    assert (found.pop("ownerless"), found.pop("strangers")) == (0, [])
+    assert (found.pop("ownerless"), found.pop("strangers"), found.pop("unclaimable")) == (0, [], 0)
     counts = {"unclaimed": 1, "claimed": 2, "done": 2, "dead": 1}
     paused = {"paused_seconds": None, "pause_reason": None}
     assert found == {"table": "jobs", **counts, **paused, "other": [], "where_not_counted": None}
@@ -44,6 +44,7 @@ def test_json_is_one_object_with_the_documented_keys(database: Backend) -> None:
         "dead": False,
         "asleep_seconds": None,
         "jobs": 2,
+        "unclaimable": 0,
     }
     batch.settle()
 

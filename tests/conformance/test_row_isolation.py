@@ -10,7 +10,9 @@ import sqlalchemy as sa
 from claimjobs import Queue, make, side_car_tables
 from claimjobs.errors import BadPredicate, ClaimRefused
 from tests.backends import Backend
+from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import declare_dead
 
 KINDS: dict[str, dict[str, Any]] = {
     "rows": {},
@@ -63,11 +65,15 @@ def test_a_row_whose_update_is_refused_is_left_and_the_others_are_done(
     assert [line.partition(": not this one")[0] for line in told] == [
         f"table jobs: the row with the key {key} cannot be claimed" for key in (4, 9)
     ]
-    assert queue.report.unclaimable == 2
+    assert queue.report.unclaimable == queue.stats().unclaimable == 2
     assert not queue.claim()  # it is not tried again, nor told
     assert len(told) == 2
+    declare_dead(backend, queue.owner_id)  # it registers again, and says it again
     queue.enqueue({"d": "later", "e": ""})
     assert drained(queue) == ["later"]
+    queue.reclaim()
+    assert queue.stats().unclaimable == 2
+    assert "jobs: 2 unclaimed that no claim can take" in claimjobs("status", "--url", backend.url).out
 
 
 @pytest.mark.parametrize("kind", KINDS)
