@@ -2,46 +2,37 @@
 
 from __future__ import annotations
 
-import os
-import stat
+import csv
+import io
+import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import nullcontext
-from dataclasses import dataclass
-from itertools import chain, islice
-from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Final
 
 import click
+import sqlalchemy as sa
 
 from claimjobs.cli import exits
 from claimjobs.cli.console import data, number, say
 from claimjobs.cli.next_step import command
-from claimjobs.cli.numbers import WholeNumber
 from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.progress import ProgressWatch, watch
 from claimjobs.cli.queue_options import queue_options
-from claimjobs.cli.rejects import Rejects
-from claimjobs.cli.rows import BadHeader, FileRow, ReadRows, Source, csv_rows, json_lines
-from claimjobs.enqueue.insert import raise_bad
+from claimjobs.cli.values import parsed_json, value_for
 from claimjobs.errors import BadRow
 from claimjobs.queue.map_file import Described
-from claimjobs.queue.queue import Queue
 
-READERS: dict[str, ReadRows] = {"jsonl": json_lines, "csv": csv_rows}
-SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl", ".csv": "csv"}
-WATCH_EVERY = 1_000
-"""Rows between two updates of the progress."""
+LONGEST_FIELD: Final = 64 * 2**20
+"""The most characters of a CSV field: a missing closing quote must not read the whole file into memory."""
+TOLD_EVERY: Final = 5.0
+"""Seconds between two lines of progress."""
+BAD: Final = (ValueError, ArithmeticError, RecursionError, csv.Error)
+"""The errors of a record that is no row."""
 
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
-@click.option(
-    "--format", "format_", type=click.Choice(list(READERS)), help="Default: by the name of FILE; jsonl for -."
-)
-@click.option("--chunk", type=WholeNumber(1), metavar="ROWS", help="Commit after every ROWS rows.")
-@click.option("--rejects", type=click.Path(dir_okay=False, path_type=Path), help="A new file for bad lines.")
-@click.option("--from-line", type=WholeNumber(1), default=1, help="Begin at this line of FILE.")
+@click.option("--format", "format_", type=click.Choice(["jsonl", "csv"]), help="Default: csv if the name ends so.")
 @click.option(
     "--unique",
     metavar="COLUMN[,COLUMN]",
@@ -55,9 +46,6 @@ def enqueue(
     context: click.Context,
     file: BinaryIO,
     format_: str | None,
-    chunk: int | None,
-    rejects: Path | None,
-    from_line: int,
     unique: tuple[str, ...],
     url: str | None,
     described: Described,
@@ -70,33 +58,32 @@ def enqueue(
     default, NULL, or an empty text: the first of these that the column allows. A row with an instant in the column
     run_at waits until then. A row with a lower number in the column priority is claimed first.
 
-    All rows are one transaction: if a row does not fit, none is enqueued, and its line and the reason are printed. With
-    --chunk the rows that were committed before stay, and --from-line goes on after them. With --rejects the lines that
-    do not fit are copied to a file, and all other rows are enqueued (exit code 5 if any did not fit). With --unique the
-    same file can be enqueued again: rows that are there already stay as they are.
+    All rows are one transaction. A row that does not fit is told with its line and the reason, and all other rows are
+    enqueued (exit code 5 then). After any other error none is enqueued. With --unique the same file can be enqueued
+    again: rows that are there already stay as they are.
 
     \b
     Examples:
       claimjobs enqueue jobs.jsonl
-      claimjobs enqueue jobs.csv --chunk 10000 --rejects bad.csv
-      claimjobs enqueue jobs.jsonl --unique id
-      grep urgent jobs.jsonl | claimjobs enqueue -
+      claimjobs enqueue jobs.csv --unique region,number
+      tail -n +1000 jobs.jsonl | claimjobs enqueue -
     """
-    reader = READERS[format_ or _format_of(getattr(file, "name", "-"))]
+    is_csv = format_ == "csv" if format_ else str(getattr(file, "name", "-")).lower().endswith(".csv")
     began = time.monotonic()
-    with (
-        Rejects(rejects) if rejects else nullcontext() as bad,
-        queue_for(url, described) as queue,
-        watch(_size(file)) as eye,
-    ):
-        work = Enqueuing(queue, Source(file), reader, bad, eye, unique)
-        enqueued = work.run(chunk, from_line)
-    known = f", {work.known:,} were there already" if unique else ""
-    say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s{known}")
+    with queue_for(url, described) as queue:
+        rows = CsvFile(file, queue.table) if is_csv else JsonLines(file, queue.table)
+        try:
+            enqueued = queue.enqueue(rows, on_bad=rows.tell_bad, unique=unique)
+        except BaseException as error:
+            is_unsure = getattr(error, "connection_invalidated", False)
+            broke = f", unless the connection broke in the commit: see {command('status')}"
+            say(f"nothing is enqueued{broke if is_unsure else ''}")
+            raise
+    known = f", {rows.count - enqueued:,} were there already" if unique else ""
+    unfit = f"; {number(rows.bad, 'row')} did not fit: correct these lines, and enqueue them" if rows.bad else ""
+    say(f"{number(enqueued, 'row')} enqueued in {time.monotonic() - began:.1f} s{known}{unfit}")
     data(enqueued)
-    if bad is not None and bad.count:
-        say(f"{number(bad.count, 'row')} did not fit: correct {rejects} and enqueue it")
-        context.exit(exits.INPUT)
+    context.exit(exits.INPUT if rows.bad else exits.OK)
 
 
 def _columns(option: click.Parameter, given: str | None) -> tuple[str, ...]:
@@ -106,98 +93,131 @@ def _columns(option: click.Parameter, given: str | None) -> tuple[str, ...]:
     return names
 
 
-def _format_of(name: str | int) -> str:
-    if name in ("-", "<stdin>") or not isinstance(name, str):  # a number: of a stream that has no name
-        return "jsonl"
-    suffix = Path(name).suffix.lower()
-    if suffix not in SUFFIXES:
-        raise click.UsageError(f"the name {name!r} does not tell the format of the file: give --format jsonl or csv")
-    return SUFFIXES[suffix]
+class FileRow(dict[str, Any]):
+    """A row, and the line on which it begins, counted as in an editor."""
+
+    line = 0
 
 
-def _size(file: BinaryIO) -> int | None:
-    """The size in bytes; None for a stream without a size, such as a pipe."""
-    try:
-        status = os.fstat(file.fileno())
-    except OSError:
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+class RowsOfFile(ABC):
+    """The rows of a file, one at a time. What is no row is told on standard error, and left out."""
 
+    def __init__(self, file: BinaryIO, table: sa.Table) -> None:
+        # What is not UTF-8 becomes half characters, which no row may have: so the lines after it are read, too.
+        self._lines = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="\n")
+        self._table = table
+        self.count = self.bad = 0
+        """Rows that fit, as far as they were read; rows that do not fit."""
 
-class BadLine(BadRow):
-    """A row of the file does not fit."""
+    @abstractmethod
+    def _records(self) -> Iterator[tuple[int, Any]]:
+        """Each record that is not empty, and the number of its first line."""
 
-    def __init__(self, bad: BadRow, stands: str, advice: str) -> None:
-        super().__init__(bad.row.line, bad.reason, bad.row)
-        self.args = (f"line {self.line}: {bad.reason}; {stands}: correct the line and {advice}",)
+    @abstractmethod
+    def _values(self, record: Any) -> dict[str, Any]:
+        """The values of a record by their columns. Raises one of BAD."""
 
-
-@dataclass
-class Enqueuing:
-    """Enqueues one file, and knows how far it is committed."""
-
-    queue: Queue
-    source: Source
-    reader: ReadRows
-    rejects: Rejects | None
-    watch: ProgressWatch
-    unique: tuple[str, ...]
-    fit: int = 0
-    """Rows that were read and did fit."""
-    enqueued: int = 0
-    committed: int = 0
-    """The last line of the last transaction."""
-
-    def run(self, chunk: int | None, first: int) -> int:
-        """Enqueue from line `first` on; return how many rows. After an error, say how many rows are committed."""
-        try:
-            self._transactions(chunk, first)
-        except BadRow as bad:
-            raise BadLine(bad, self._stands(), self._advice(bad)) from bad
-        except BaseException as error:
-            self.watch.say(self._unsure() if getattr(error, "connection_invalidated", False) else self._stands())
-            raise
-        return self.enqueued
-
-    def _transactions(self, chunk: int | None, first: int) -> None:
-        on_bad = None if self.rejects is None else self._reject
-        rows = self._watched(self.reader(self.source, self.queue.table, first, on_bad or raise_bad))
-        for row in rows:
-            part = chain([row], islice(rows, chunk and chunk - 1))
-            self.enqueued += self.queue.enqueue(part, on_bad=on_bad, unique=self.unique)
-            self.committed = self.source.line
-
-    def _watched(self, rows: Iterator[FileRow]) -> Iterator[FileRow]:
-        for count, row in enumerate(rows, 1):
-            self.fit += 1
-            if count % WATCH_EVERY == 0:
-                self.watch.at(count, self.source.position)
+    def __iter__(self) -> Iterator[FileRow]:
+        tell_at = time.monotonic() + TOLD_EVERY
+        for line, record in self._records():
+            try:
+                row = FileRow(self._values(record))
+            except BAD as error:
+                self._tell(line, _reason(error))
+                continue
+            row.line = line
+            self.count += 1
+            if time.monotonic() >= tell_at:
+                tell_at = time.monotonic() + TOLD_EVERY
+                say(f"{number(self.count, 'row')} read")
             yield row
 
-    @property
-    def known(self) -> int:
-        """Rows that were left out, because they were there already."""
-        return self.fit - self.enqueued
+    def tell_bad(self, bad: BadRow) -> None:
+        """Tell that a row does not fit the table."""
+        self.count -= 1
+        self._tell(bad.row.line, bad.reason)
 
-    def _reject(self, bad: BadRow) -> None:
-        if self.rejects is not None:
-            self.rejects.add(self.source.header, bad.row.raw)
-            self.fit -= bool(bad.row)  # a line that is no row at all was not counted
-            self.watch.say(f"line {bad.row.line}: {bad.reason}")
+    def _tell(self, line: int, reason: str) -> None:
+        self.bad += 1
+        say(f"line {line}: {reason}")
 
-    # --- messages after an error -----------------------------------------------------------------------
+    def _value(self, name: str, given: Any) -> Any:
+        try:
+            return value_for(self._table.c[name], given) if name in self._table.c else given
+        except BAD as error:
+            raise ValueError(f"column {name!r}: {_reason(error)}") from None
 
-    def _stands(self) -> str:
-        if not self.enqueued:
-            return "nothing is enqueued"
-        return f"{number(self.enqueued, 'row')} up to line {self.committed} stay enqueued, nothing after it"
 
-    def _advice(self, bad: BadRow) -> str:
-        if isinstance(bad, BadHeader):
-            return "run this again"
-        again = f"go on with --from-line {self.committed + 1}" if self.enqueued else "run this again"
-        return f"{again}, or give --rejects FILE to enqueue all others"
+class JsonLines(RowsOfFile):
+    """A JSON object on each line."""
 
-    def _unsure(self) -> str:
-        """If the connection broke during a commit, it is not known whether that happened."""
-        return f"{self._stands()}, unless the connection broke in a commit: see {command('status')}"
+    def _records(self) -> Iterator[tuple[int, str]]:
+        return ((line, text) for line, text in enumerate(self._lines, 1) if text.strip())
+
+    def _values(self, record: str) -> dict[str, Any]:
+        record.encode()
+        found = parsed_json(record.rstrip("\r\n"))
+        given: dict[str, Any] = found if isinstance(found, dict) else {}
+        if given is not found:
+            raise ValueError(
+                'is no JSON object: write a row as {"column": value, ...}, each on a line, as `jq -c` does'
+            )
+        return {name: self._value(name, value) for name, value in given.items()}
+
+
+class CsvFile(RowsOfFile):
+    """Records of CSV, of one line or several, after a header."""
+
+    def _records(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
+        csv.field_size_limit(LONGEST_FIELD)
+        reader = csv.reader(self._lines, strict=True)
+        self._header = next(reader, [])
+        unfit = [name for name in self._header if name not in self._table.c or self._header.count(name) > 1]
+        if unfit or not self._header:
+            has = f"table {self._table.fullname!r} has {', '.join(self._table.columns.keys())}"
+            self._tell(1, f"the header names {', '.join(map(repr, unfit)) or 'nothing'}, not each column once: {has}")
+            return
+        while True:
+            line = reader.line_num + 1
+            try:
+                record = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                yield line, error
+            else:
+                if record:
+                    yield line, record
+
+    def _values(self, record: list[str] | csv.Error) -> dict[str, Any]:
+        if isinstance(record, csv.Error):
+            raise record
+        "".join(record).encode()
+        if len(record) != len(self._header):
+            raise ValueError(f"has {len(record)} fields, and the header has {len(self._header)}")
+        fields = zip(self._header, record, strict=True)
+        return {name: self._given(name, text) for name, text in fields if text or not self._has_default(name)}
+
+    def _given(self, name: str, text: str) -> Any:
+        column = self._table.c[name]
+        if not text and not (isinstance(column.type, sa.String) and not column.nullable):
+            return None
+        is_parsed = isinstance(column.type, (sa.JSON, sa.ARRAY))
+        return self._value(name, parsed_json(text) if is_parsed else text)
+
+    def _has_default(self, name: str) -> bool:
+        column = self._table.c[name]
+        given = (column.default, column.server_default, column.identity, column.computed)
+        return any(default is not None for default in given) or column is self._table.autoincrement_column
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        return "is not UTF-8"
+    if isinstance(error, json.JSONDecodeError):
+        return f"is no JSON ({error.msg} at character {error.pos + 1})"
+    if isinstance(error, csv.Error):
+        return f"is no CSV ({error})"
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
+    return "has a number that nothing can hold" if isinstance(error, ArithmeticError) else str(error)

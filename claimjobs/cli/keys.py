@@ -10,7 +10,7 @@ from typing import Any
 import click
 import sqlalchemy as sa
 
-from claimjobs.cli.values import Read, reader
+from claimjobs.cli.values import value_for
 from claimjobs.dialects.types import Instant
 
 
@@ -19,7 +19,6 @@ class Keys:
 
     def __init__(self, key: Sequence[sa.Column[Any]]) -> None:
         self._columns = tuple(key)
-        self._readers = tuple(_reader(column.type) for column in self._columns)
 
     def read(self, texts: Iterable[str]) -> list[Any]:
         """The keys as Python values. Raises BadParameter for a text that cannot be a key."""
@@ -30,7 +29,7 @@ class Keys:
         if len(fields) != len(self._columns):
             raise click.BadParameter(f"{text!r} is no key of {self._names()}: write its parts as {self._example()}")
         try:
-            parts = tuple(read(field) for read, field in zip(self._readers, fields, strict=True))
+            parts = tuple(map(_part, self._columns, fields))
         except ValueError as error:
             raise click.BadParameter(f"{text!r} is no key of {self._names()}: {error}") from None
         return parts if len(parts) > 1 else parts[0]
@@ -42,13 +41,11 @@ class Keys:
         return ",".join(column.name.upper() for column in self._columns)
 
 
-def _reader(type_: sa.types.TypeEngine[Any]) -> Read:
-    return _in_utc if isinstance(type_, Instant) else reader(type_, text=True)
-
-
-def _in_utc(text: str) -> datetime:
-    """An instant: it is in UTC if no other zone is given."""
-    found: datetime = reader(sa.DateTime(), text=True)(text)
+def _part(column: sa.Column[Any], text: str) -> Any:
+    """A part of a key. An instant is in UTC if no other zone is given."""
+    if not isinstance(column.type, Instant):
+        return value_for(column, text)
+    found: datetime = value_for(sa.Column(column.name, sa.DateTime()), text)
     return found.replace(tzinfo=UTC)
 
 

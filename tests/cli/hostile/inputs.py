@@ -130,8 +130,6 @@ NUMERIC = [
     "dead list --limit @",
     "dead retry --all --limit @",
     "dead drop --all --yes --limit @",
-    "enqueue - --chunk @",
-    "enqueue - --from-line @",
     "reclaim --owner @ --force",
     "reclaim --attempts @",
     "start-processing --consumers @",
@@ -245,7 +243,9 @@ OPTIONS = [
     case("setup-tables --recreate --ledger --yes", USAGE, said="--ledger makes"),
     case("enqueue /nowhere.jsonl", USAGE, said="No such file"),
     case("enqueue /", USAGE),
-    case("enqueue - --rejects /nowhere/x", USAGE, said="cannot be written", stdin=b"{}"),
+    case("enqueue - --rejects x", USAGE, said="told with its number"),
+    case("enqueue - --chunk 5", USAGE, said="split -l"),
+    case("enqueue - --from-line 5", USAGE, said="tail -n"),
     case("enqueue - --format xml", USAGE),
     case("nonsense", USAGE, said="No such command"),
     case("status extra", USAGE, said="unexpected extra argument"),
@@ -314,7 +314,6 @@ BAD_JSON = [
     "\x00",
     "\ufeff\ufeff{}",
 ]
-GOOD = b'{"d": "fits", "e": "b"}\n'
 HEADER = b"d,e,priority\n"
 BAD_CSV = [
     b"",
@@ -340,14 +339,10 @@ BAD_CSV = [
 ]
 ROWS = [
     *(
-        case("enqueue -", INPUT, said="line 2: ", stdin=GOOD + text.encode("utf-8", "surrogatepass") + b"\n")
+        case("enqueue -", INPUT, said="line 2: ", stdin=b"\n" + text.encode("utf-8", "surrogatepass") + b"\n")
         for text in BAD_JSON
     ),
-    *(
-        case("enqueue - --chunk 100", INPUT, said="nothing is enqueued", stdin=GOOD + text.encode() + b"\n")
-        for text in BAD_JSON[:9]
-    ),
-    case("enqueue -", INPUT, said="is not UTF-8", stdin=GOOD + b"\xff\xfe\n"),
+    case("enqueue -", INPUT, said="is not UTF-8", stdin=b"\n" + b"\xff\xfe\n"),
     *(case("enqueue - --format csv", INPUT, said="line ", stdin=text) for text in BAD_CSV),
 ]
 

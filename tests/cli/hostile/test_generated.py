@@ -10,7 +10,7 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from claimjobs.cli.durations import Duration
+from claimjobs.cli.enqueue import CsvFile, JsonLines, RowsOfFile
 from claimjobs.cli.keys import Keys
 from claimjobs.cli.numbers import Number, WholeNumber
-from claimjobs.cli.rows import Source, csv_rows, json_lines
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.dialects import DIALECTS
-from claimjobs.errors import BadRow, ClaimjobsError
+from claimjobs.errors import ClaimjobsError
 from claimjobs.queue.map_file import described_in, queue_of
 from claimjobs.table.definitions import article_table
 from tests.cli.hostile import inputs
@@ -127,7 +127,7 @@ def test_rows_of_json(row: dict[str, Any], noise: bytes) -> None:
     line = json.dumps(row).encode()
     place = len(noise) % (len(line) + 1)
     for text in (line, line[:place] + noise + line[place:], line[:place], noise):
-        each_row(json_lines, text + b"\n")
+        each_row(JsonLines, text + b"\n")
 
 
 @generated
@@ -135,16 +135,12 @@ def test_rows_of_json(row: dict[str, Any], noise: bytes) -> None:
 def test_rows_of_csv(names: list[str], fields: list[str], noise: bytes) -> None:
     body = ",".join(fields).encode("utf-8", "surrogatepass")
     for text in (body, noise, body + noise):
-        each_row(csv_rows, ",".join(names).encode() + b"\n" + text + b"\n")
+        each_row(CsvFile, ",".join(names).encode() + b"\n" + text + b"\n")
 
 
-def each_row(read: Callable[..., Iterator[Any]], text: bytes) -> None:
-    bad: list[BadRow] = []
-    try:
-        list(read(Source(io.BytesIO(text)), TABLE, 1, bad.append))
-    except BadRow as error:
-        bad.append(error)
-    assert all("\n" not in str(one) for one in bad)
+def each_row(kind: type[RowsOfFile], text: bytes) -> None:
+    rows = kind(io.BytesIO(text), TABLE)
+    assert len(list(rows)) == rows.count
 
 
 @generated
@@ -167,6 +163,5 @@ def allowed(parse: Callable[[], Any]) -> Any:
 
 
 def test_the_table_of_a_queue_is_read_as_well() -> None:
-    bad: list[BadRow] = []
-    rows = list(json_lines(Source([b'{"d": "a", "e": "b", "priority": 7}\n']), article_table(), 1, bad.append))
-    assert ([dict(row) for row in rows], bad) == ([{"d": "a", "e": "b", "priority": 7}], [])
+    rows = JsonLines(io.BytesIO(b'{"d": "a", "e": "b", "priority": 7}\n'), article_table())
+    assert ([dict(row) for row in rows], rows.bad) == ([{"d": "a", "e": "b", "priority": 7}], 0)
