@@ -19,7 +19,6 @@ from claimjobs.statements.side_car import SideCarJoin, of_jobs, waiting
 from claimjobs.table.backend import Backend
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED
 from claimjobs.table.definitions import FIRST_OWNER
-from claimjobs.table.job_state import State
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -113,10 +112,10 @@ def read_stats(connection: sa.Connection, backend: Backend, now: sa.ColumnElemen
     """
     roles = backend.roles
     if backend.user_table is None:
-        known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now)))
+        known, others = _sorted(connection.execute(count.by_state(roles, now)))
     else:  # most unclaimed jobs have no row in the side-car, and some of its rows have no job
         pair = SideCarJoin(backend.user_table, roles, backend.dialect, now)
-        known, others = _sorted(roles.state, connection.execute(count.by_state(roles, now, of_jobs(pair, ()))))
+        known, others = _sorted(connection.execute(count.by_state(roles, now, of_jobs(pair, ()))))
         known[UNCLAIMED] = [connection.execute(waiting(pair)).one()]
     ClaimsCheck(backend).run(connection)
     jobs = {state: sum(row.jobs for row in known[state]) for state in STATES}
@@ -150,16 +149,15 @@ def read_pause(connection: sa.Connection, backend: Backend) -> tuple[float | Non
     return (None, None) if row is None else (_since(row.paused, row.now), row.reason)
 
 
-def _sorted(state: State, rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:
+def _sorted(rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[Any]]:
     """The number of rows in each state, and the number of rows with each value that means no state."""
     known: defaultdict[str, list[Any]] = defaultdict(list)
     others: Counter[Any] = Counter()
     for row in rows:
-        name = state.named(row[: len(state.distinguishing_columns)])
-        if name is None:
+        if row.state is not None:
+            known[row.state].append(row)
+        elif row.jobs:  # a table without columns for a state has one group, which may be empty
             others[row[0]] += row.jobs
-        else:
-            known[name].append(row)
     return known, others
 
 

@@ -178,9 +178,4 @@ def read_owners(connection: sa.Connection, backend: Backend) -> list[OwnerState]
     """All owners of a queue's table."""
     everyone = statements.everyone(backend.owners, backend.dialect)
     rows = connection.execute(everyone, {"claims": backend.roles.claims}).mappings()
-    # Compared in Python, too: to some collations names are equal that are those of two tables.
-    return [
-        OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)})
-        for row in rows
-        if row["claims"] == backend.roles.claims
-    ]
+    return [OwnerState(**{field.name: row[field.name] for field in fields(OwnerState)}) for row in rows]

@@ -131,7 +131,7 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         sa.Column("id", sa.Integer, sa.Identity(start=first), primary_key=True),
         sa.Column("host", sa.String(255), nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
-        sa.Column("claims", sa.String(255), nullable=False, comment="the table it takes jobs from"),
+        sa.Column("claims", exact_text(LONGEST_NAME), nullable=False, comment="the table it takes jobs from"),
         sa.Column("started", Instant, nullable=False, server_default=database_now()),
         sa.Column("beat", Instant, nullable=False, server_default=database_now(), comment="last sign of life"),
         sa.Column("lease", sa.Float, nullable=False, comment="seconds without a beat after which it is dead"),

@@ -68,18 +68,16 @@ class State:
 
     @cached_property
     def distinguishing_columns(self) -> Sequence[sa.ColumnElement[Any]]:
-        """The columns to group rows by their state: see `named`."""
+        """The columns to group rows by their state."""
         column = () if self.column is None else (self.column,)
         shared = self.owner is not None and any(self._is_shared(state) for state in STATES)
         return (*column, self.owner.is_(None)) if shared and self.owner is not None else column
 
-    def named(self, values: Sequence[Any]) -> str | None:
-        """The state of a row with these values of `distinguishing_columns`; None: the map names no such state."""
-        value = values[0] if self.column is not None else None
-        free = bool(values[-1]) if len(values) > (self.column is not None) else None
-        alike = [state for state in STATES if state in self.can and self._value(state) == value]
-        fitting = [state for state in alike if not self._is_shared(state) or free in (None, state != CLAIMED)]
-        return fitting[0] if fitting else None
+    @cached_property
+    def name(self) -> sa.ColumnElement[str | None]:
+        """The name of a row's state; NULL: the map names no such state. The database compares, as for a claim."""
+        said = ((self.columns_say(state), sa.literal(state, sa.String)) for state in STATES if state in self.can)
+        return sa.case(*said)
 
     def meant_by(self, value: Any) -> str | None:
         """The state, other than unclaimed, that a value of the column means; None: no such state.

@@ -18,6 +18,11 @@ from tests.backends import Backend
 HOLDS: tuple[Literal["lease"], Literal["transaction"]] = ("lease", "transaction")
 
 
+OPEN_OR_HELD = Columns(status="phase", states={"unclaimed": "open", "claimed": "held"})
+NAMES = ("caf\u00e9s", "cafes")
+"""Tables whose names are equal to most collations of MySQL."""
+
+
 def table_of(*columns: sa.schema.SchemaItem) -> sa.Table:
     key = sa.Column("id", sa.Integer, primary_key=True)
     return sa.Table("tasks", sa.MetaData(), key, *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB")
@@ -115,6 +120,28 @@ def test_rows_in_no_state_that_is_named_are_counted(backend: Backend) -> None:
     queue.enqueue([{"id": n, "phase": phase} for n, phase in enumerate(["open", "open", "over", None, None, None])])
     assert (queue.stats().unclaimed, queue.stats().left) == (0, 0)
     assert list(queue.stats().others.items()) == [(None, 3), ("open", 2), ("over", 1)]
+
+
+def test_states_are_counted_as_the_database_compares_them(backend: Backend) -> None:
+    """A CHAR is filled with blanks on Postgres; most collations of MySQL take "OPEN" for "open"."""
+    made(backend, sa.Column("phase", sa.CHAR(9)), sa.Column("owner_id", sa.Integer))
+    phase = "OPEN" if backend.has("table collation") else "open"
+    backend.insert("tasks", [{"id": n, "phase": phase} for n in (1, 2, 3)])
+    queue = backend.bare_queue("tasks", columns=OPEN_OR_HELD, on_done="delete")
+    assert (queue.stats().unclaimed, queue.stats().due, queue.stats().others) == (3, 3, {})
+    assert queue.backlog().unclaimed == 3
+    with queue.claim(2):
+        assert (queue.stats().unclaimed, queue.stats().claimed, queue.stats().others) == (1, 2, {})
+
+
+def test_owners_of_a_table_with_a_similar_name_are_not_counted(backend: Backend) -> None:
+    for name in NAMES:
+        table_of(sa.Column("owner_id", sa.Integer)).to_metadata(sa.MetaData(), name=name).create(backend.engine)
+    backend.make()
+    first, second = (backend.bare_queue(name, columns=Columns(status=None), on_done="delete") for name in NAMES)
+    assert first.owner_id
+    assert sum(second.backlog().owners.values()) == len(second.stats().owners) == 0
+    assert sum(first.backlog().owners.values()) == len(first.stats().owners) == 1
 
 
 def test_rows_of_one_state_with_and_without_an_owner_are_counted_together(backend: Backend) -> None:
