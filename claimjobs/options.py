@@ -11,9 +11,6 @@ from claimjobs.backoff import Backoff
 HoldKind = Literal["lease", "transaction"]
 """What keeps a claim while its jobs are worked on: the lease of a live owner, or the locks of an open transaction."""
 HOLDS: Final = get_args(HoldKind)
-LockKind = Literal["rows", "advisory"]
-"""What prevents two claims of one job: the lock of its row, or an advisory lock on its key."""
-LOCKS: Final = get_args(LockKind)
 
 ClaimsKind = Literal["rows", "batches"]
 """Where a claim is recorded: in the row of each job, or in one row of `claimjobs_batches` for all jobs of the batch."""

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.claim.find_and_lock import lock_strategy
+from claimjobs.claim.find_and_lock import RowLocks
 from claimjobs.claim.row_reader import JobReader
 from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.database.connection import Connector
@@ -95,7 +95,7 @@ class LockThenAssign(AssignStrategy):
         if selection.order:
             # Find, then lock, as a claim does: one statement that sorts and locks would lock all free rows.
             free = Selection(statements.free_rows(roles, selection), selection.order)
-            self._lock_in_order = lock_strategy(backend, free)
+            self._lock_in_order = RowLocks().locks(backend, free)
 
     def assign(self, connection: sa.Connection, worker: Any) -> Assignment:
         free = self._lock(connection)

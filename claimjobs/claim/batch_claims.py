@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.claim.batch_statement import BatchStatement
-from claimjobs.claim.find_and_lock import LockStrategy
+from claimjobs.claim.locking import JobLocks
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, OwnerDead, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
@@ -31,7 +31,7 @@ class BatchClaims(ClaimStrategy):
     needs_no_transaction = False
 
     def __init__(
-        self, backend: Backend, batches: OpenBatches, lock: LockStrategy, at_once: BatchStatement | None = None
+        self, backend: Backend, batches: OpenBatches, lock: JobLocks, at_once: BatchStatement | None = None
     ) -> None:
         self.at_once = at_once
         """One statement for a claim that is sent together with a settle; None: there is none."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -17,35 +16,19 @@ from claimjobs.claim.candidates import (
     examined_of,
     first_group,
 )
+from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job
 from claimjobs.statements.column_encoding import last_of
-from claimjobs.statements.find import SIZE, KeysetOrder, Selection
+from claimjobs.statements.find import SIZE, Selection
 from claimjobs.statements.lock import find_and_lock, lock, lock_first
 from claimjobs.table.backend import Backend
 
 
-class LockStrategy(ABC):
-    """A way to find and lock jobs, in the caller's transaction."""
-
-    keyset_order: KeysetOrder | None
-    is_lazy: bool
-
-    @abstractmethod
-    def lock(
-        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
-    ) -> ClaimResult:
-        """Lock jobs for a request. `marked`: values that the caller will write into the jobs; the jobs show them."""
-
-    @abstractmethod
-    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
-        """The statements that find and lock jobs with these keys."""
-
-
-class FindThenLock(LockStrategy):
+class FindThenLock(JobLocks):
     """Two statements, for any database with SKIP LOCKED: the client sends the candidates' keys back."""
 
     is_lazy = False
@@ -92,7 +75,7 @@ class FindThenLock(LockStrategy):
         return jobs
 
 
-class FindAndLock(LockStrategy):
+class FindAndLock(JobLocks):
     """One statement, for a database that can lock what a subquery finds.
 
     Only locked rows show which jobs are suspects. Rows of another group stay locked, unused, until the transaction
@@ -151,10 +134,9 @@ class FindAndLockStatement(CursorStatement[CompiledStatement]):
         return CompiledStatement(statement(roles, dialect, selection, self._reader.parts), constant=SIZE.key)
 
 
-def lock_strategy(backend: Backend, selection: Selection, known: Sequence[str] = ()) -> LockStrategy:
-    """The shortest way to find and lock that the database can do.
+class RowLocks(Locking):
+    """Row locks, by the shortest way to find and lock that the database can do."""
 
-    `known`: names of columns that are not read, because the caller knows what it will write into them.
-    """
-    at_once = backend.dialect.finds_and_locks_at_once or backend.dialect.locks_in_order
-    return (FindAndLock if at_once else FindThenLock)(backend, selection, known)
+    def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
+        at_once = backend.dialect.finds_and_locks_at_once or backend.dialect.locks_in_order
+        return (FindAndLock if at_once else FindThenLock)(backend, selection, known)

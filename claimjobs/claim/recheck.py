@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.claim.find_and_lock import LockStrategy
+from claimjobs.claim.locking import JobLocks
 from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.dialects import Key
@@ -22,10 +22,10 @@ from claimjobs.statements.lock import still_ready
 from claimjobs.table.backend import Backend
 
 
-class RecheckedLocks(LockStrategy):
+class RecheckedLocks(JobLocks):
     """Finds and locks as another strategy does, and reads the predicate once more under the locks."""
 
-    def __init__(self, backend: Backend, selection: Selection, locks: LockStrategy) -> None:
+    def __init__(self, backend: Backend, selection: Selection, locks: JobLocks) -> None:
         self._locks = locks
         self.keyset_order, self.is_lazy = locks.keyset_order, locks.is_lazy
         self._still_ready = still_ready(backend.source, backend.dialect, selection)

@@ -16,7 +16,7 @@ from claimjobs.claim.candidates import (
     examined_of,
     first_group,
 )
-from claimjobs.claim.find_and_lock import LockStrategy
+from claimjobs.claim.locking import JobLocks
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
@@ -58,7 +58,7 @@ class LockedRows(NamedTuple):
     """See `ClaimResult`."""
 
 
-class SideCarLocks(LockStrategy):
+class SideCarLocks(JobLocks):
     """Locks rows, and checks again that they are neither claimed nor done.
 
     The check is needed: what the locking statement read of the claims may be older than its locks, and another

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from claimjobs.claim.claimed_values import ClaimedValues
-from claimjobs.claim.find_and_lock import LockStrategy
+from claimjobs.claim.locking import JobLocks
 from claimjobs.claim.mark import Mark
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, ClaimStrategy, Phase
 from claimjobs.dialects import Key
@@ -17,9 +17,7 @@ class TwoPhases(ClaimStrategy):
 
     needs_no_transaction = False
 
-    def __init__(
-        self, backend: Backend, lock: LockStrategy, values: ClaimedValues, now: sa.ColumnElement[object]
-    ) -> None:
+    def __init__(self, backend: Backend, lock: JobLocks, values: ClaimedValues, now: sa.ColumnElement[object]) -> None:
         """`lock` does not read the columns of `values`."""
         self._lock, self._values = lock, values
         self._mark = Mark(backend, now)
@@ -39,7 +37,7 @@ class LockOnly(ClaimStrategy):
 
     needs_no_transaction = False
 
-    def __init__(self, lock: LockStrategy) -> None:
+    def __init__(self, lock: JobLocks) -> None:
         self._lock = lock
         self.keyset_order, self.is_lazy = self._lock.keyset_order, self._lock.is_lazy
 

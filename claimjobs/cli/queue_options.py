@@ -11,7 +11,7 @@ import click
 
 from claimjobs.cli.next_step import remember
 from claimjobs.cli.options import AnyCommand, Anywhere
-from claimjobs.options import CLAIMS, HOLDS, LOCKS
+from claimjobs.options import CLAIMS, HOLDS
 from claimjobs.queue.map_file import Described, described_in
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.on_done import FINISHES, LEAVE
@@ -66,7 +66,6 @@ OPTIONS: Final = (
 """The options for every command."""
 
 MORE: Final = (
-    _option("lock", type=click.Choice(LOCKS), help="What locks a row while it is claimed: by default its row lock."),
     _option("where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE."),
     _option(
         "order-by",

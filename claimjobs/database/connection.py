@@ -42,7 +42,7 @@ log = logging.getLogger("claimjobs.connection")
 
 
 class SessionLocks(Protocol):
-    """The advisory locks of a session, which outlast its transaction (`claim.advisory_locks.AdvisoryLocks`)."""
+    """The advisory locks of a session, which outlast its transaction (`contrib.advisory_locks.SessionKeyLocks`)."""
 
     def clear(self, connection: sa.Connection) -> None:
         """Release all of them."""

@@ -169,6 +169,7 @@ class SessionsNotOurs(ClaimjobsError):
 
     def __init__(self) -> None:
         super().__init__(
-            "lock='advisory' cannot work here: such a lock belongs to a session, and a pooler shares sessions, or the "
-            "primaries of a group do not see each other's locks: use lock='rows', or connect to the server itself"
+            "advisory locks cannot work here: such a lock belongs to a session, and a pooler shares sessions, or the "
+            "primaries of a group do not see each other's locks: connect to the server itself, or leave out `locking`; "
+            "if the pooler shares no session, give AdvisoryLocks(behind_pooler=True)"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 INSTEAD: Final[dict[str, str]] = {
@@ -11,4 +12,13 @@ INSTEAD: Final[dict[str, str]] = {
     "--rejects": "a line that does not fit is told with its number, and all others are enqueued",
     "--chunk": "a file is one transaction; make smaller files, as with `split -l 100000`",
     "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",
+    "--lock": "choose advisory locks in Python: Queue(hold='transaction', locking=AdvisoryLocks())",
+    "lock": "use locking=AdvisoryLocks() of claimjobs.contrib.advisory_locks, with hold='transaction'",
 }
+
+
+def refuse_parameters(names: Iterable[str]) -> None:
+    """Raise TypeError for a parameter that Queue does not have, and say what to use instead if it had it once."""
+    for name in names:
+        instead = f": {INSTEAD[name]}" if name in INSTEAD else ""
+        raise TypeError(f"Queue has no parameter {name!r}{instead}")

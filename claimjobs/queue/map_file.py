@@ -20,7 +20,7 @@ from claimjobs.table.reflection import checked_table
 Described = Mapping[str, Any]
 """Parameters of a Queue as plain data. The table may be MODULE:ATTRIBUTE of a Table or a mapped class."""
 
-PLAIN: Final = ("table", "where", "order_by", "hold", "claims", "lock", "side_car", "on_done")
+PLAIN: Final = ("table", "where", "order_by", "hold", "claims", "side_car", "on_done")
 """The parameters of a Queue that a map may have, beside its sections."""
 COLUMNS, STATES_OF_MAP = "columns", "states"
 ROLES: Final = tuple(field.name for field in fields(Columns) if field.name != STATES_OF_MAP)

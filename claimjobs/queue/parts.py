@@ -284,8 +284,7 @@ class QueueParts:
             selection,
             chosen.now,
             hold=chosen.hold,
-            lock=chosen.lock,
-            session_lock=chosen.liveness.session_lock,
+            locking=chosen.locking,
             lock_before_mark=lock_before_mark,
             replica=None if lock_before_mark else self.replica,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Any, Never, Self
 
 import sqlalchemy as sa
 
@@ -18,6 +18,7 @@ from claimjobs.admin.stats import Retries, Stats
 from claimjobs.batch.batch import Batch
 from claimjobs.batch.failures import Hook, Hooks
 from claimjobs.batch.settle import OnDone
+from claimjobs.claim.locking import Locking
 from claimjobs.claim.replica_url import replica_engine
 from claimjobs.control import Control
 from claimjobs.database.callers_transaction import CallersTransaction
@@ -28,11 +29,12 @@ from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.insert import OnBad
 from claimjobs.enqueue.trace_context import with_trace_context
 from claimjobs.errors import BadSize, NotPurgeable
+from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.writes_check import require_writes
-from claimjobs.options import ClaimsKind, HoldKind, Liveness, LockKind, Retry, SideCar
+from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.claimer import Claimer
 from claimjobs.queue.parts import QueueParts
@@ -74,9 +76,8 @@ class Queue:
     none), when its outcome is committed: `on_retry(job, error)` if it runs again later, `on_dead(job, error)` if it is
     dead. What they raise is logged. They are not called for a lost job.
 
-    `lock="advisory"` uses advisory locks on the keys in place of row locks; `claim` raises SessionsNotOurs if the
-    database gives none. With `hold="transaction"` all consumers of a table need the same `lock`: row locks and advisory
-    locks do not exclude each other. With `hold="lease"` they may differ, because the claim is written into the row.
+    `locking` finds and locks jobs in another way than by row locks, as `claimjobs.contrib.advisory_locks` does. All
+    consumers of a table need a locking that excludes those of the others.
 
     `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,
     `<table>_claims`, and nothing is written into the table itself. It needs `hold="lease"`. The
@@ -101,7 +102,7 @@ class Queue:
         columns: Columns | None = None,
         where: Where = None,
         order_by: OrderBy = None,
-        lock: LockKind = "rows",
+        locking: Locking | None = None,
         hold: HoldKind = "lease",
         claims: ClaimsKind | None = None,
         side_car: SideCar | bool = False,
@@ -113,8 +114,10 @@ class Queue:
         candidates: str | sa.URL | sa.Engine | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
+        **unknown: Never,
     ) -> None:
         """`dialect` overrides the detected capabilities of the server; `now` is an instant that tests inject."""
+        refuse_parameters(unknown)
         self.engine = engine_of(bind)
         self.report = Report()
         """Counts of what this Queue has done so far."""
@@ -124,7 +127,7 @@ class Queue:
             columns=columns,
             where=where,
             order_by=order_by,
-            lock=lock,
+            locking=locking,
             hold=hold,
             claims=claims,
             side_car=beside,

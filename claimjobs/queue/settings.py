@@ -10,15 +10,14 @@ import sqlalchemy as sa
 from claimjobs.batch.failures import Hooks
 from claimjobs.batch.settle import OnDone
 from claimjobs.callables import deferred
+from claimjobs.claim.locking import Locking
 from claimjobs.dialects import Dialect
 from claimjobs.options import (
     CLAIMS,
     HOLDS,
-    LOCKS,
     ClaimsKind,
     HoldKind,
     Liveness,
-    LockKind,
     Retry,
     SideCar,
     is_per_batch,
@@ -38,7 +37,8 @@ class Settings:
     columns: Columns | None
     where: Where
     order_by: OrderBy
-    lock: LockKind
+    locking: Locking | None
+    """None: row locks."""
     hold: HoldKind
     claims: ClaimsKind | None
     """None: the default, see `options.is_per_batch`."""
@@ -54,7 +54,6 @@ class Settings:
     hooks: Hooks
 
     def __post_init__(self) -> None:
-        _one_of(self.lock, LOCKS, "lock")
         _one_of(self.hold, HOLDS, "hold")
         _one_of(self.claims, (*CLAIMS, None), "claims")
         if self.on_done is not None and not callable(self.on_done):
@@ -71,12 +70,22 @@ class Settings:
             raise ValueError(f"side_car={self.side_car!r}: give True, False or SideCar(...)")
         if self.side_car is not None and self.on_done == LEAVE:
             raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
-        if self.side_car is not None and self.lock == "advisory":
-            raise ValueError("lock='advisory' is not for a side-car, whose claims lock its rows: leave it out")
-        if self.candidates is not None and (self.side_car is not None or self.lock == "advisory"):
-            raise ValueError("candidates are not read from a replica with a side-car or lock='advisory': leave one out")
-        if self.per_batch and self.lock == "advisory":
-            raise ValueError("claims='batches' is not for lock='advisory': leave one of them out")
+        if self.candidates is not None and (self.side_car is not None or self.locking is not None):
+            raise ValueError("candidates are not read from a replica with a side-car or a locking: leave one out")
+        is_per_batch(self.claims, self.hold, self.side_car)
+        if self.locking is not None:
+            self._check_locking(self.locking)
+
+    def _check_locking(self, locking: Locking) -> None:
+        if not isinstance(locking, Locking):
+            raise ValueError(f"locking={locking!r}: give a Locking, such as AdvisoryLocks()")  # noqa: TRY004
+        name = type(locking).__name__
+        if self.side_car is not None:
+            raise ValueError(
+                f"locking={name} is not for a side-car, whose claims lock the rows of its table: leave it out"
+            )
+        if self.hold not in locking.holds:
+            raise ValueError(f"locking={name} needs hold={' or '.join(map(repr, locking.holds))}")
 
     @property
     def map(self) -> Columns | None:

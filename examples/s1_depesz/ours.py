@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from benchmarks.harness import SECONDS_TO_START, Share, now
 from claimjobs import Columns, Queue
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from examples.harness import opened
 from examples.s1_depesz.processors import hashed
 
@@ -17,7 +18,7 @@ OWNED = Columns(key=("priority", "added_on"), priority=None, owner_id="processed
 
 WAYS: dict[str, dict[str, Any]] = {
     "claimjobs, a transaction a row": {"size": 1, "hold": "transaction", "columns": KEY},
-    "claimjobs, advisory lock a row": {"size": 1, "hold": "transaction", "lock": "advisory", "columns": KEY},
+    "claimjobs, advisory lock a row": {"size": 1, "hold": "transaction", "locking": AdvisoryLocks(), "columns": KEY},
     "claimjobs, a transaction for 100": {"size": 100, "hold": "transaction", "columns": KEY},
     "claimjobs, processed_by, 100": {"size": 100, "hold": "lease", "columns": OWNED},
 }

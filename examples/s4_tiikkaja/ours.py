@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from benchmarks.article import connected
 from benchmarks.crew import SPAWN, Worker
 from claimjobs import Columns, Queue
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from examples.harness import must, opened
 from examples.s4_tiikkaja import naive
 
@@ -24,7 +25,7 @@ SECONDS = 30.0
 
 def queue_on(bind: str | sa.Engine, table: str = "items", **options: Any) -> AbstractContextManager[Queue]:
     """The article's queue. A done row stays in the table, and is not available."""
-    given: dict[str, Any] = {"lock": "advisory", **options}
+    given: dict[str, Any] = {"locking": AdvisoryLocks(), **options}
     return opened(Queue(bind, table, columns=ITEMS, hold="transaction", on_done="keep", **given))
 
 

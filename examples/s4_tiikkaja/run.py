@@ -52,7 +52,7 @@ def locks(url: str, claims: int) -> Iterator[Figure]:
     yield Figure("row 1 of two queues at once: claimjobs", _yes(ours.same_number_in_two_queues(url)), "yes")
     yield Figure("the row of a dead consumer is claimed again: claimjobs", f"{ours.after_a_death(url):.2f} s", "asked")
     yield Figure("advisory locks of a claim: claimjobs", f"{ours.locks_while_claimed(url)}", "1")
-    yield Figure("... with row locks", f"{ours.locks_while_claimed(url, lock='rows')}")
+    yield Figure("... with row locks", f"{ours.locks_while_claimed(url, locking=None)}")
     yield Figure(f"... left after {claims:,} claims", f"{ours.locks_left(url, claims)}", "0")
 
 

@@ -12,7 +12,6 @@ from claimjobs import Columns, Queue, read_map
 from claimjobs.cli import exits
 from claimjobs.cli.queue_options import described_by
 from claimjobs.errors import BadMap
-from claimjobs.options import HOLDS
 from claimjobs.queue.map_file import described_in
 from claimjobs.workers.process_main import Plan
 from tests.backends import Backend
@@ -304,10 +303,16 @@ def test_what_does_not_go_with_a_table_that_must_not_be_altered(anywhere: Backen
         ended = claimjobs("setup-tables", "--side-car", *wish)
         assert ended.code == exits.USAGE
         assert "leave out --recreate and --add" in ended.err
-    words = ("--side-car", "--lock", "advisory", "--drain", "--url", anywhere.url)
+    words = ("--side-car", "--hold", "transaction", "--drain", "--url", anywhere.url)
     ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", *words)
     assert ended.code == exits.INPUT
-    assert "lock='advisory' is not for a side-car" in ended.err
+    assert "with a side-car a lease holds each claim" in ended.err
+
+
+def test_a_dropped_option_names_what_replaces_it() -> None:
+    ended = claimjobs("start-processing", f"{HANDLERS}:note_batch", "--lock", "advisory")
+    assert ended.code == exits.USAGE
+    assert "there is no --lock any more: choose advisory locks in Python" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -337,15 +342,3 @@ def test_a_map_that_would_have_no_effect_is_refused(anywhere: Backend, tmp_path:
     words = (f"{HANDLERS}:note_batch", "--drain", *mapped(tmp_path, text), "--url", anywhere.url)
     ended = claimjobs("start-processing", *words)
     assert (ended.code, told in ended.err) == (exits.INPUT, True), ended.err
-
-
-@pytest.mark.parametrize("hold", HOLDS)
-def test_advisory_locks_by_an_option(database: Backend, hold: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CLAIMJOBS_TEST_AUDIT", database.url)
-    database.queue().enqueue([{"d": "d", "e": "e"}] * 30)
-    AUDIT.create(database.engine)
-    words = ("--lock", "advisory", "--hold", hold, "--consumers", "2", "--batch-size", "7", "--drain")
-    ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words, "--url", database.url)
-    assert ended.code == exits.OK, ended.err
-    assert sorted(noted(database, "done")) == sorted(set(noted(database, "done")))
-    assert len(noted(database, "done")) == 30

@@ -21,7 +21,7 @@ from claimjobs import Queue, make, tables_for
 from claimjobs.cli import exits
 from claimjobs.database.connect import engine_of
 from claimjobs.dialects import DIALECTS, Dialect
-from claimjobs.errors import SessionsNotOurs, SessionsShared, SeveralPrimaries, UnknownDatabase
+from claimjobs.errors import SessionsShared, SeveralPrimaries, UnknownDatabase
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.galera import galera
@@ -100,8 +100,6 @@ def test_claims_that_only_lock_are_refused_on_every_member(
 def test_so_are_session_locks(primaries: Primaries, queue_to: Callable[..., Queue]) -> None:
     with pytest.raises(SessionsShared, match="primaries do not see each other's locks"):
         queue_to(primaries.members[0], liveness=Liveness(session_lock=True)).check()
-    with pytest.raises(SessionsNotOurs):
-        queue_to(primaries.members[0], lock="advisory").claim()
 
 
 def test_of_two_claims_of_one_job_one_is_refused_and_finds_others(

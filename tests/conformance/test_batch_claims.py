@@ -290,10 +290,9 @@ def test_tables_of_an_earlier_version(backend: Backend) -> None:
     backend.bare_queue(claims="rows").claim(1)
 
 
-@pytest.mark.parametrize("other", [{"hold": "transaction"}, {"lock": "advisory"}], ids=str)
-def test_what_does_not_go_together(anywhere: Backend, other: dict[str, Any]) -> None:
+def test_what_does_not_go_together(anywhere: Backend) -> None:
     with pytest.raises(ValueError, match="claims='batches'"):
-        Queue(anywhere.engine, claims="batches", **other)
+        Queue(anywhere.engine, claims="batches", hold="transaction")
 
 
 def test_an_owner_whose_settle_is_not_committed_is_not_reclaimed(backend: Backend) -> None:

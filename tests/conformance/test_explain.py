@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, make, side_car_tables
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.explain.subject import SMALL
 from claimjobs.findings import Explanation, Finding
 from tests.backends import Backend
@@ -133,8 +134,7 @@ def test_a_table_without_rows_is_explained(backend: Backend) -> None:
 WAYS: dict[str, dict[str, Any]] = {
     "lease": {},
     "transaction": {"hold": "transaction"},
-    "advisory": {"lock": "advisory"},
-    "advisory in a transaction": {"lock": "advisory", "hold": "transaction"},
+    "advisory": {"hold": "transaction", "locking": AdvisoryLocks()},
     "kept": {"on_done": "keep"},
 }
 

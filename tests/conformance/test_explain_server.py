@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import secrets
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import Liveness, Queue, make, side_car_tables
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.explain.subject import SIZE, SMALL
 from claimjobs.findings import Explanation, Finding
 from tests.backends import Backend
@@ -28,7 +29,12 @@ def warned(explained: Explanation, check: str) -> str:
 # --- a claim that is rolled back -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [{}, {"hold": "transaction"}, {"lock": "advisory"}], ids=str)
+HELD: Final[dict[str, Any]] = {"hold": "transaction"}
+
+
+@pytest.mark.parametrize(
+    "way", [{}, HELD, {**HELD, "locking": AdvisoryLocks()}], ids=["lease", "transaction", "advisory"]
+)
 def test_a_claim_of_n_locks_n_rows_and_is_rolled_back(backend: Backend, way: dict[str, Any]) -> None:
     queue = filled(backend, rows=500, **way)
     before = backend.rows()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from claimjobs import Batch, Queue, make, side_car_tables
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -15,7 +16,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "lease": {},
     "transaction": {"hold": "transaction"},
     "side-car": {"side_car": True, "on_done": "delete"},
-    "advisory locks": {"lock": "advisory"},
+    "advisory locks": {"hold": "transaction", "locking": AdvisoryLocks()},
 }
 
 

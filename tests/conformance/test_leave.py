@@ -11,6 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Queue
 from claimjobs.batch.still_due import MOST
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import StillDue
 from claimjobs.options import HOLDS
 from tests.backends import Backend
@@ -64,12 +65,13 @@ def returned(backend: Backend, batch: Batch, *keys: int) -> None:
             connection.execute(update)
 
 
-@pytest.mark.parametrize("hold", HOLDS)
-@pytest.mark.parametrize("lock", ["rows", "advisory"])
+@pytest.mark.parametrize(
+    ("hold", "locking"), [("lease", None), ("transaction", None), ("transaction", AdvisoryLocks())]
+)
 def test_the_rentals_of_sakila_are_returned_and_no_payment_loses_its_rental(
-    rentals: Backend, hold: Any, lock: Any
+    rentals: Backend, hold: Any, locking: Any
 ) -> None:
-    queue = queue_of(rentals, hold, lock=lock)
+    queue = queue_of(rentals, hold, locking=locking)
     for batch in queue.batches(4, drain=True):
         with batch:
             for job in batch:

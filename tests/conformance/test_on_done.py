@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Job
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import BadOnDone, DoneUndecided
 from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.options import HOLDS
@@ -204,10 +205,10 @@ def test_a_boolean_status_of_a_foreign_table_is_not_written_unless_that_is_said(
         assert sum(not row["status"] for row in backend.rows("tasks")) == number
 
 
-@pytest.mark.parametrize("lock", ["rows", "advisory"])
-def test_a_status_that_the_handler_writes_stays(backend: Backend, lock: Any) -> None:
+@pytest.mark.parametrize("locking", [None, AdvisoryLocks()], ids=["rows", "advisory"])
+def test_a_status_that_the_handler_writes_stays(backend: Backend, locking: Any) -> None:
     foreign(backend, sa.Column("status", sa.String(20), server_default="unclaimed"))
-    queue = backend.bare_queue("tasks", hold="transaction", lock=lock, on_done="keep")
+    queue = backend.bare_queue("tasks", hold="transaction", locking=locking, on_done="keep")
     with queue.claim() as batch:
         for job in batch:
             if job["id"] == 2:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, SideCar, job_table, make, side_car_tables
+from claimjobs import Queue, job_table, make, side_car_tables
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -72,7 +73,14 @@ def test_every_outcome_is_written(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"hold": "transaction"}, {"side_car": SideCar()}, {"lock": "advisory"}, {"order_by": ()}]
+    "options",
+    [
+        {"hold": "transaction"},
+        {"side_car": True},
+        {"hold": "transaction", "locking": AdvisoryLocks()},
+        {"order_by": ()},
+    ],
+    ids=["transaction", "side-car", "advisory", "any order"],
 )
 def test_other_kinds_of_claims_work(backend: Backend, options: dict[str, Any]) -> None:
     queue = divided(backend, on_done="keep", **options)

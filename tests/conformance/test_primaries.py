@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.dialects import Dialect
-from claimjobs.errors import SessionsNotOurs, SessionsShared, SeveralPrimaries
+from claimjobs.errors import SessionsShared, SeveralPrimaries
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
@@ -80,12 +80,10 @@ def test_they_are_refused_on_a_new_connection_when_the_group_has_changed(backend
         queue.claim(1)
 
 
-def test_advisory_locks_are_refused_also_where_a_session_lock_is_declared(backend: Backend) -> None:
-    with pytest.raises(SessionsNotOurs):
-        queue_on_one_of_several(backend, lock="advisory").claim()
+def test_a_session_lock_that_is_declared_is_refused(backend: Backend) -> None:
     dialect = Primaries().dialect(backend.dialect)
     with pytest.raises(SessionsShared, match="primaries do not see each other's locks"):
-        backend.queue(dialect=dialect, liveness=Liveness(session_lock=True), lock="advisory").claim()
+        backend.queue(dialect=dialect, liveness=Liveness(session_lock=True)).claim()
 
 
 def test_only_the_lease_tells_who_is_dead(backend: Backend) -> None:

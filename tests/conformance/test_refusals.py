@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, Retry, make, side_car_tables
 from claimjobs.claim.probe import Probe
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import BadRow, BatchRolledBack, KeyUnequal, OutcomeRefused, RowsRefused, WriteSwallowed
 from claimjobs.statements.find import Selection
 from claimjobs.table.roles import roles_of
@@ -21,7 +22,8 @@ SWALLOW = """
 CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS
 'BEGIN IF OLD.d >= ''{first}'' THEN RETURN NULL; END IF; RETURN {row}; END'
 """
-WAYS: dict[str, dict[str, Any]] = {"rows": {}, "advisory locks": {"lock": "advisory"}, "loop": {}}
+LOCKINGS: Final = (None, AdvisoryLocks())
+WAYS: dict[str, dict[str, Any]] = {"rows": {}, "loop": {}}
 
 
 def swallow(backend: Backend, event: str, first: str = "0000", table: str = "jobs") -> None:
@@ -134,11 +136,11 @@ def test_where_a_transaction_holds_the_jobs_a_refused_row_undoes_the_batch_and_s
     assert len(left(backend)) == 5
 
 
-@pytest.mark.parametrize("lock", ["rows", "advisory"])
+@pytest.mark.parametrize("locking", LOCKINGS, ids=["rows", "advisory"])
 def test_where_a_transaction_holds_the_jobs_a_row_that_a_foreign_key_holds_is_isolated(
-    backend: Backend, lock: str
+    backend: Backend, locking: Any
 ) -> None:
-    queue = filled(backend, 4, hold="transaction", lock=lock)
+    queue = filled(backend, 4, hold="transaction", locking=locking)
     key = {row["d"]: row["id"] for row in backend.rows()}["0001"]
     backend.run("CREATE TABLE parts (job BIGINT, FOREIGN KEY (job) REFERENCES jobs (id))")
     backend.run("INSERT INTO parts VALUES (:key)", key=key)
@@ -153,11 +155,11 @@ def test_where_a_transaction_holds_the_jobs_a_row_that_a_foreign_key_holds_is_is
 
 
 @pytest.mark.parametrize("uses", ["its connection", "nothing"])
-@pytest.mark.parametrize("lock", ["rows", "advisory"])
+@pytest.mark.parametrize("locking", LOCKINGS, ids=["rows", "advisory"])
 def test_where_a_transaction_holds_the_jobs_a_refused_row_is_isolated_and_the_others_are_done(
-    backend: Backend, uses: str, lock: str
+    backend: Backend, uses: str, locking: Any
 ) -> None:
-    queue = filled(backend, 8, hold="transaction", lock=lock)
+    queue = filled(backend, 8, hold="transaction", locking=locking)
     refuse(backend, "DELETE", "0005")
     backend.run("CREATE TABLE effects (d VARCHAR(10))")
     sizes = []
@@ -217,11 +219,10 @@ def test_an_update_that_is_swallowed_is_an_error_and_the_job_is_not_done_again(b
     backend.run("DROP TRIGGER swallow ON jobs")
 
 
-@pytest.mark.parametrize("way", ["rows", "advisory locks"])
-def test_a_settle_of_locked_rows_that_is_swallowed_is_rolled_back_and_raised(backend: Backend, way: str) -> None:
+@pytest.mark.parametrize("locking", LOCKINGS, ids=["rows", "advisory"])
+def test_a_settle_of_locked_rows_that_is_swallowed_is_rolled_back_and_raised(backend: Backend, locking: Any) -> None:
     backend.make()
-    ways: dict[str, dict[str, Any]] = {"rows": {}, "advisory locks": {"lock": "advisory"}}
-    queue = filled(backend, hold="transaction", on_done="delete", **ways[way])
+    queue = filled(backend, hold="transaction", on_done="delete", locking=locking)
     swallow(backend, "DELETE", "0004")
     backend.run("CREATE TABLE effects (d VARCHAR(10))")
     batch = queue.claim(5)
@@ -247,9 +248,8 @@ def test_a_swallowed_delete_beside_a_side_car_kills_the_job_alone(backend: Backe
 # --- a claim that is swallowed -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", ["rows", "advisory locks"])
-def test_a_mark_that_is_swallowed_is_raised_and_not_tried_for_ever(backend: Backend, way: str) -> None:
-    queue = filled(backend, **WAYS[way])
+def test_a_mark_that_is_swallowed_is_raised_and_not_tried_for_ever(backend: Backend) -> None:
+    queue = filled(backend)
     swallow(backend, "UPDATE")
     with pytest.raises(WriteSwallowed, match="the claim of 5 jobs of table 'jobs' reached 0"):
         next(queue.batches(5, drain=True))

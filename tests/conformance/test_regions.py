@@ -14,6 +14,7 @@ from claimjobs import Queue, job_table
 from claimjobs.batch.hold import Hold
 from claimjobs.claim.regions import MOST, Region, divided, shuffled
 from claimjobs.claim.strategy import After
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.database.connection import Connector
 from claimjobs.findings import Finding
 from claimjobs.statements.find import ends
@@ -25,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "claims per row": {"claims": "rows"},
     "claims per batch": {"claims": "batches"},
     "transaction": {"hold": "transaction"},
-    "advisory": {"lock": "advisory"},
+    "advisory": {"hold": "transaction", "locking": AdvisoryLocks()},
 }
 FREE: dict[str, Any] = {"order_by": ()}
 

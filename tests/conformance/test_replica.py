@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from claimjobs import Queue, make, tables_for
 from claimjobs.claim import replica as module
 from claimjobs.cli import exits
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import ConnectionFailed, ReplicaUnfit, ServerUnreachable
 from claimjobs.explain import replica as explained_replica
 from claimjobs.findings import Finding
@@ -376,7 +377,7 @@ def test_what_cannot_be_a_replica_is_refused(pair: Pair, database: Backend, queu
     for url, why in unfit_urls(pair).items():
         with pytest.raises(ConnectionFailed, match=why):
             queue_at(candidates=url).check()
-    for options in ({"side_car": True}, {"lock": "advisory"}):
+    for options in ({"side_car": True}, {"hold": "transaction", "locking": AdvisoryLocks()}):
         with pytest.raises(ValueError, match="candidates"):
             queue_at(**options)
 

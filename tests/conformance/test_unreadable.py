@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from claimjobs import Batch, Queue, Retry, make, side_car_tables
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import KeyUnreadable, NothingDone, Unreadable
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import handler_of
@@ -16,8 +17,7 @@ from tests.conformance.jobs import jobs
 WAYS: dict[str, dict[str, Any]] = {
     "lease": {},
     "transaction": {"hold": "transaction"},
-    "advisory locks": {"lock": "advisory"},
-    "advisory locks, transaction": {"lock": "advisory", "hold": "transaction"},
+    "advisory locks": {"hold": "transaction", "locking": AdvisoryLocks()},
     "side-car": {"side_car": True, "on_done": "delete"},
 }
 BAD = {

@@ -9,6 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue, make, side_car_tables, tables_for
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.errors import BadRow
 from tests.backends import Backend
 
@@ -160,7 +161,12 @@ def test_an_advisory_lock_names_an_instant_alike_in_all_sessions(backend: Backen
         "'unclaimed', PRIMARY KEY (device, at))"
     )
     columns = Columns(status="status", owner_id=None)
-    options: dict[str, Any] = {"hold": "transaction", "lock": "advisory", "columns": columns, "on_done": "delete"}
+    options: dict[str, Any] = {
+        "hold": "transaction",
+        "locking": AdvisoryLocks(),
+        "columns": columns,
+        "on_done": "delete",
+    }
     one, other = (
         backend.bare_queue("mails", bind=engine_in(backend, zone), **options) for zone in ("+02:00", "+00:00")
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.article import Connection
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from examples.s4_tiikkaja import naive, ours, scenes
 from examples.s4_tiikkaja import run as example
 from tests.backends import Backend
@@ -13,7 +14,7 @@ from tests.examples.conftest import Small
 pytestmark = pytest.mark.thorough("an example of an article, as a whole")
 
 ITEMS = 20
-LOCKS = ["advisory", "rows"]
+LOCKS = {"advisory": AdvisoryLocks(), "rows": None}
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_with_a_recheck_once(url: str) -> None:
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_ours_gives_no_row_twice_whatever_is_taken_between_its_steps(url: str, lock: str) -> None:
-    assert ours.snapshot_race(url, ITEMS, lock=lock) == 0
+    assert ours.snapshot_race(url, ITEMS, locking=LOCKS[lock]) == 0
 
 
 # --- the convoy ----------------------------------------------------------------------------------------------
@@ -57,7 +58,7 @@ def test_all_others_wait_for_the_first_row(url: str) -> None:
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_nobody_waits_for_ours(url: str, lock: str) -> None:
-    assert ours.convoy(url, 4, lock=lock) == 0
+    assert ours.convoy(url, 4, locking=LOCKS[lock]) == 0
 
 
 # --- locks ---------------------------------------------------------------------------------------------------
@@ -85,7 +86,7 @@ def test_ours_are_not(url: str) -> None:
 @pytest.mark.requires("named lock table")
 def test_ours_locks_what_it_claims(database: Backend, url: str) -> None:
     assert ours.locks_while_claimed(url) == 1
-    assert ours.locks_while_claimed(url, lock="rows") == 0
+    assert ours.locks_while_claimed(url, locking=None) == 0
 
 
 @pytest.mark.requires("named lock table")
@@ -95,4 +96,4 @@ def test_ours_leaves_no_lock_behind(database: Backend, url: str) -> None:
 
 @pytest.mark.parametrize("lock", LOCKS)
 def test_the_row_of_a_killed_consumer_comes_back(url: str, lock: str) -> None:
-    assert ours.after_a_death(url, lock=lock) < ours.SECONDS
+    assert ours.after_a_death(url, locking=LOCKS[lock]) < ours.SECONDS

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, make
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects import Dialect
 from claimjobs.table.definitions import shared_tables
 from claimjobs.table.side_car_table import side_car_tables
@@ -22,7 +23,7 @@ OPTIONS: dict[Way, dict[str, Any]] = {
     "lease": {"on_done": "delete"},
     "transaction": {"on_done": "delete", "hold": "transaction"},
     "side-car": {"on_done": "keep", "side_car": True},
-    "advisory": {"on_done": "delete", "hold": "transaction", "lock": "advisory"},
+    "advisory": {"on_done": "delete", "hold": "transaction", "locking": AdvisoryLocks()},
 }
 SIZE = 3
 """Jobs of a batch: a few batches for each case."""

@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 
-from claimjobs.claim.advisory_locks import KeyText
+from claimjobs.contrib.advisory_locks import KeyText
 from claimjobs.dialects import DIALECTS
 from claimjobs.dialects.types import Instant
 from claimjobs.table.columns import Columns

@@ -13,34 +13,21 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, Queue
 from claimjobs.batch.transaction_hold import TransactionHold
+from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsNotOurs
-from claimjobs.options import Liveness
 from claimjobs.signals import Cancelled
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
-from tests.conformance.owners import still
 
 JOBS = article_table()
-HOLDS = ["lease", "transaction"]
-LOCKS = ["rows", "advisory"]
 TRY = ("pg_try_advisory_lock(wanted", "get_lock(wanted")
 """An owner's own lock comes from no list."""
 
 
-@pytest.fixture(params=HOLDS)
-def hold(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
-def advisory(backend: Backend, hold: Any, **options: Any) -> Queue:
-    return backend.queue(**{"lock": "advisory", "hold": hold, "bind": backend.new_engine(), **options})
-
-
-def held_while(hold: str, count: int) -> int:
-    """How many advisory locks there are while so many jobs are in hand."""
-    return count if hold == "transaction" else 0
+def advisory(backend: Backend, **options: Any) -> Queue:
+    return backend.queue(**{"locking": AdvisoryLocks(), "hold": "transaction", "bind": backend.new_engine(), **options})
 
 
 @contextmanager
@@ -70,9 +57,8 @@ def take_all(queue: Queue, size: int) -> None:
 # --- claiming ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lock", LOCKS)
-def test_a_claim_takes_jobs_in_order_and_they_are_done(backend: Backend, hold: Any, lock: Any) -> None:
-    queue = backend.queue(lock=lock, hold=hold)
+def test_a_claim_takes_jobs_in_order_and_they_are_done(backend: Backend) -> None:
+    queue = advisory(backend)
     queue.enqueue(jobs(5))
     done: list[str] = []
     for batch in queue.batches(2, drain=True):
@@ -83,31 +69,28 @@ def test_a_claim_takes_jobs_in_order_and_they_are_done(backend: Backend, hold: A
     assert queue.report.done == 5
 
 
-def test_two_consumers_share_no_job_and_find_the_next_ones(backend: Backend, hold: Any) -> None:
-    one, other = advisory(backend, hold), advisory(backend, hold)
+def test_two_consumers_share_no_job_and_find_the_next_ones(backend: Backend) -> None:
+    one, other = advisory(backend), advisory(backend)
     one.enqueue(jobs(6))
     with one.claim(2) as a, other.claim(2) as b, one.claim(2) as c:
         assert [names(a), names(b), names(c)] == [["0000", "0001"], ["0002", "0003"], ["0004", "0005"]]
-        assert backend.advisory_locks() == held_while(hold, 6)
+        assert backend.advisory_locks() == 6
         assert not other.claim()
     assert backend.advisory_locks() == 0
 
 
-def test_a_claim_says_who_has_it_by_lease_and_locks_no_row_by_transaction(backend: Backend, hold: Any) -> None:
-    queue = advisory(backend, hold)
+def test_a_claim_locks_no_row_and_writes_none(backend: Backend) -> None:
+    queue = advisory(backend)
     queue.enqueue(jobs(1))
-    with queue.claim() as batch:
+    with queue.claim():
         assert backend.locked() == 0
         [row] = backend.rows()
-        by_lease = hold == "lease"
-        assert (row["status"], row["owner_id"]) == (("claimed", queue.owner_id) if by_lease else ("unclaimed", None))
-        if by_lease:
-            assert (batch[0].status, batch[0].owner_id) == ("claimed", queue.owner_id)
+        assert (row["status"], row["owner_id"]) == ("unclaimed", None)
 
 
-def test_the_locks_are_let_go_of_after_the_commit(backend: Backend, hold: Any) -> None:
+def test_the_locks_are_let_go_of_after_the_commit(backend: Backend) -> None:
     """Whoever has the lock next must see what was written."""
-    queue = still(advisory(backend, hold)) if hold == "lease" else advisory(backend, hold)
+    queue = advisory(backend)
     queue.enqueue(jobs(3))
     queue.claim(1).settle()
     with counted(queue.engine) as sent:
@@ -118,11 +101,8 @@ def test_the_locks_are_let_go_of_after_the_commit(backend: Backend, hold: Any) -
     assert "COMMIT" in kinds[: kinds.index("free")]
 
 
-@pytest.mark.parametrize(("hold", "others"), [("lease", "rows"), ("lease", "advisory"), ("transaction", "advisory")])
-def test_every_job_is_done_exactly_once(backend: Backend, hold: Any, others: Any) -> None:
-    """Beside others that hold by lease: for those it does not matter what they lock."""
-    queues = [advisory(backend, hold) for _ in range(3)]
-    queues += [advisory(backend, "lease", lock=others) for _ in range(3)]
+def test_every_job_is_done_exactly_once(backend: Backend) -> None:
+    queues = [advisory(backend) for _ in range(6)]
     queues[0].enqueue(jobs(900))
     done: list[str] = []
     threads = [threading.Thread(target=drain, args=(queue, done), daemon=True) for queue in queues]
@@ -145,7 +125,7 @@ def drain(queue: Queue, done: list[str]) -> None:
 
 def test_claims_in_vain_never_take_what_an_advisory_lock_protects(backend: Backend) -> None:
     """After some claims in vain a consumer claims in another way, which must ask for the same locks."""
-    one, other = advisory(backend, "transaction"), advisory(backend, "lease")
+    one, other = advisory(backend), advisory(backend)
     one.enqueue(jobs(3))
     with one.claim(3) as batch:
         assert [len(other.claim(3)) for _ in range(20)] == [0] * 20
@@ -154,11 +134,11 @@ def test_claims_in_vain_never_take_what_an_advisory_lock_protects(backend: Backe
 
 
 def test_two_descriptions_of_a_table_share_its_locks(backend: Backend) -> None:
-    one, other = advisory(backend, "transaction"), advisory(backend, "transaction", table=JOBS)
+    one, other = advisory(backend), advisory(backend, table=JOBS)
     one.enqueue(jobs(2))
     with backend.engine.connect() as connection:
         home = connection.execute(backend.dialect.key_locks.schema_of(one.table)).scalar_one()
-    third = backend.bare_queue(f"{home}.jobs", lock="advisory", hold="transaction", bind=backend.new_engine())
+    third = backend.bare_queue(f"{home}.jobs", locking=AdvisoryLocks(), hold="transaction", bind=backend.new_engine())
     with one.claim():
         assert not other.claim()
         assert not third.claim()
@@ -172,7 +152,7 @@ KEYS: dict[str, tuple[sa.types.TypeEngine[Any], list[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_keys_of_any_type_and_of_several_columns(backend: Backend, hold: Any, kind: str) -> None:
+def test_keys_of_any_type_and_of_several_columns(backend: Backend, kind: str) -> None:
     type_, values = KEYS[kind]
     table = sa.Table(
         "parts",
@@ -189,7 +169,12 @@ def test_keys_of_any_type_and_of_several_columns(backend: Backend, hold: Any, ki
     columns = Columns(key=("a", "b"))
     one, other = (
         backend.bare_queue(
-            table, lock="advisory", hold=hold, columns=columns, bind=backend.new_engine(), on_done="delete"
+            table,
+            locking=AdvisoryLocks(),
+            hold="transaction",
+            columns=columns,
+            bind=backend.new_engine(),
+            on_done="delete",
         )
         for _ in range(2)
     )
@@ -204,60 +189,35 @@ def test_keys_of_any_type_and_of_several_columns(backend: Backend, hold: Any, ki
 
 
 @pytest.mark.parametrize("on_done", ["delete", "keep"])
-def test_what_was_done_before_the_lock_was_had_is_not_done_again(backend: Backend, hold: Any, on_done: Any) -> None:
+def test_what_was_done_before_the_lock_was_had_is_not_done_again(backend: Backend, on_done: Any) -> None:
     """S4's snapshot race: the lock is free because the job is done, which phase 1 could not know."""
-    one, other = advisory(backend, hold), advisory(backend, hold, on_done=on_done)
+    one, other = advisory(backend), advisory(backend, on_done=on_done)
     one.enqueue(jobs(5))
     with at_locking(one, lambda: take_all(other, 2)), one.claim(5) as batch:
         assert names(batch) == ["0002", "0003", "0004"]
-        assert backend.advisory_locks() == held_while(hold, 3)  # S4's leak: those of the first two are free
+        assert backend.advisory_locks() == 3  # S4's leak: those of the first two are free
         batch.done()
     assert batch.lost == ()
 
 
-def test_others_are_tried_in_place_of_what_the_recheck_refused(backend: Backend, hold: Any) -> None:
-    one, other = advisory(backend, hold), advisory(backend, hold)
+def test_others_are_tried_in_place_of_what_the_recheck_refused(backend: Backend) -> None:
+    one, other = advisory(backend), advisory(backend)
     one.enqueue(jobs(8))
-    find_more(one, hold)
+    find_more(one)
     with at_locking(one, lambda: take_all(other, 2)) as rounds, one.claim(2) as batch:
         assert names(batch) == ["0002", "0003"]
         assert len(rounds) == 2
-        assert backend.advisory_locks() == held_while(hold, 2)
+        assert backend.advisory_locks() == 2
 
 
-def find_more(queue: Queue, hold: str) -> None:
+def find_more(queue: Queue) -> None:
     """As if the last claims had met others on their way."""
     hand: Any = queue._parts.hold
     hand._range._overfetch.factor = 4.0
 
 
-def test_jobs_that_another_consumer_has_claimed_by_row_locks_are_left_alone(backend: Backend) -> None:
-    one, other = advisory(backend, "lease"), advisory(backend, "lease", lock="rows")
-    one.enqueue(jobs(4))
-    held: list[Any] = []
-    with at_locking(one, lambda: held.append(other.claim(2))), one.claim(4) as batch:
-        assert names(held[0]) == ["0000", "0001"]
-        assert names(batch) == ["0002", "0003"]
-    held[0].done()
-    held[0].settle()
-    assert held[0].lost == ()
-
-
-def test_an_owner_that_was_declared_dead_claims_under_a_new_id(backend: Backend) -> None:
-    queue = still(advisory(backend, "lease"))
-    queue.enqueue(jobs(2))
-    before = queue.owner_id
-    backend.run("UPDATE claimjobs_owners SET died = beat WHERE id = :id", id=before)
-    with queue.claim() as batch:
-        assert len(batch) == 2
-        assert {row["owner_id"] for row in backend.rows()} == {queue.owner_id}
-        assert queue.owner_id != before
-        assert backend.advisory_locks() == 0
-    backend.run("DELETE FROM claimjobs_owners WHERE id = :id", id=before)
-
-
-def test_suspects_are_taken_in_halves(backend: Backend, hold: Any) -> None:
-    queue = advisory(backend, hold)
+def test_suspects_are_taken_in_halves(backend: Backend) -> None:
+    queue = advisory(backend)
     backend.insert("jobs", jobs(4, suspect=4))
     with queue.claim(4) as batch:
         assert len(batch) == 2
@@ -266,14 +226,14 @@ def test_suspects_are_taken_in_halves(backend: Backend, hold: Any) -> None:
 # --- how many locks, and what is left of them ------------------------------------------------------------------
 
 
-def test_a_claim_of_n_holds_n_locks_at_most(backend: Backend, hold: Any) -> None:
-    one, other = advisory(backend, hold), advisory(backend, hold)
+def test_a_claim_of_n_holds_n_locks_at_most(backend: Backend) -> None:
+    one, other = advisory(backend), advisory(backend)
     one.enqueue(jobs(40))
-    find_more(one, hold)
+    find_more(one)
     most = [0]
 
     def look(*_: Any) -> None:
-        most[0] = max(most[0], backend.advisory_locks() - held_while(hold, 3))
+        most[0] = max(most[0], backend.advisory_locks() - 3)
 
     with other.claim(3):
         sa.event.listen(one.engine, "after_cursor_execute", look)
@@ -283,8 +243,8 @@ def test_a_claim_of_n_holds_n_locks_at_most(backend: Backend, hold: Any) -> None
     assert most == [5]
 
 
-def test_nothing_is_left_behind_by_many_claims(backend: Backend, hold: Any) -> None:
-    one, other = advisory(backend, hold), advisory(backend, hold)
+def test_nothing_is_left_behind_by_many_claims(backend: Backend) -> None:
+    one, other = advisory(backend), advisory(backend)
     one.enqueue(jobs(60))
     for number in range(40):
         with pytest.raises(ZeroDivisionError), one.claim(1 + number % 5), other.claim(2):
@@ -301,15 +261,14 @@ def test_nothing_is_left_behind_by_many_claims(backend: Backend, hold: Any) -> N
     assert backend.advisory_locks() == 0
 
 
-def test_one_session_takes_no_lock_twice_where_keys_share_one(backend: Backend, hold: Any) -> None:
-    queue = advisory(backend, hold, dialect=one_lock_for_all(backend.dialect))
-    other = advisory(backend, hold, dialect=one_lock_for_all(backend.dialect))
+def test_one_session_takes_no_lock_twice_where_keys_share_one(backend: Backend) -> None:
+    queue = advisory(backend, dialect=one_lock_for_all(backend.dialect))
+    other = advisory(backend, dialect=one_lock_for_all(backend.dialect))
     queue.enqueue(jobs(9))
-    find_more(queue, hold)
+    find_more(queue)
     with queue.claim(2) as batch:
         assert names(batch) == ["0000"]
-        if hold == "transaction":
-            assert not other.claim(2)
+        assert not other.claim(2)
         batch.done()
     assert backend.advisory_locks() == 0
     with other.claim(2) as batch:
@@ -327,9 +286,9 @@ def one_lock_for_all(dialect: Dialect) -> Dialect:
     return WithOneLock()
 
 
-def test_the_locks_of_several_queues_in_one_database_are_apart(backend: Backend, hold: Any) -> None:
+def test_the_locks_of_several_queues_in_one_database_are_apart(backend: Backend) -> None:
     """S4: rows of two tables have the same ids."""
-    queues = [backend.queue(table, lock="advisory", hold=hold) for table in ("jobs", "mails")]
+    queues = [backend.queue(table, locking=AdvisoryLocks(), hold="transaction") for table in ("jobs", "mails")]
     for queue in queues:
         queue.enqueue(jobs(3))
     with queues[0].claim() as a, queues[1].claim() as b:
@@ -337,26 +296,9 @@ def test_the_locks_of_several_queues_in_one_database_are_apart(backend: Backend,
         assert [job.id for job in a.jobs] == [job.id for job in b.jobs]
 
 
-def test_a_deadlock_leaves_no_lock(backend: Backend) -> None:
-    queue = advisory(backend, "lease")
-    queue.enqueue(jobs(40))
-    found: list[str] = []
-    with stranger(backend) as connection:
-        # The heavier one lives: whoever has written more, or looks for deadlocks later.
-        connection.execute(sa.update(JOBS).where(JOBS.c.id > 1).values(e="theirs"))
-        claimer = threading.Thread(target=lambda: found.extend(names(queue.claim(2))))
-        claimer.start()
-        backend.wait_for(backend.someone_waits_for_a_lock, "the claim meets the stranger")
-        connection.execute(sa.update(JOBS).where(JOBS.c.id == 1).values(e="theirs"))
-        backend.wait_for(lambda: queue.report.transients["deadlock"], "the deadlock is seen")
-    claimer.join(120)
-    assert found == ["0000", "0001"]
-    assert backend.advisory_locks() == 0
-
-
 def test_a_handler_that_closes_the_connection_gives_no_lock_away(backend: Backend) -> None:
     """In the pool the session would keep them, for whoever has it next."""
-    queue = advisory(backend, "transaction")
+    queue = advisory(backend)
     queue.enqueue(jobs(3))
     batch = queue.claim()
     batch.connection.close()
@@ -369,24 +311,15 @@ def test_a_handler_that_closes_the_connection_gives_no_lock_away(backend: Backen
     assert queue.stats().left == 0
 
 
-@contextmanager
-def stranger(backend: Backend) -> Iterator[sa.Connection]:
-    with backend.engine.connect().execution_options(isolation_level="READ COMMITTED") as connection:
-        if backend.family == "postgres":
-            connection.execute(sa.text("SET deadlock_timeout = '1min'"))
-        yield connection
-        connection.rollback()
-
-
-def test_a_session_that_is_lost_in_a_claim_takes_its_locks_with_it(backend: Backend, hold: Any) -> None:
-    queue = advisory(backend, hold)
+def test_a_session_that_is_lost_in_a_claim_takes_its_locks_with_it(backend: Backend) -> None:
+    queue = advisory(backend)
     queue.enqueue(jobs(3))
     queue.claim(1).settle()
     end = lambda: end_claimer(backend, queue)  # noqa: E731
     with at_locking(queue, end, "after_cursor_execute"), queue.claim(2) as batch:
         assert names(batch) == ["0000", "0001"]
         assert queue.report.transients["connection lost"]
-        backend.wait_for(lambda: backend.advisory_locks() == held_while(hold, 2), "the old session's locks are free")
+        backend.wait_for(lambda: backend.advisory_locks() == 2, "the old session's locks are free")
         batch.done()
     assert batch.lost == ()
     assert backend.advisory_locks() == 0
@@ -394,8 +327,9 @@ def test_a_session_that_is_lost_in_a_claim_takes_its_locks_with_it(backend: Back
 
 def end_claimer(backend: Backend, queue: Queue) -> None:
     """End the session that claims, as an administrator would."""
-    hand = queue._parts.hold
-    connector: Any = hand._busy[0] if isinstance(hand, TransactionHold) else hand._connector
+    hold = queue._parts.hold
+    assert isinstance(hold, TransactionHold)
+    connector: Any = hold._busy[0]
     driver = connector._connection.connection.driver_connection
     session = driver.info.backend_pid if backend.family == "postgres" else driver.thread_id()
     with backend.engine.connect() as connection:
@@ -403,7 +337,7 @@ def end_claimer(backend: Backend, queue: Queue) -> None:
 
 
 def test_a_session_that_is_ended_frees_its_jobs(backend: Backend) -> None:
-    one, other = advisory(backend, "transaction"), advisory(backend, "transaction")
+    one, other = advisory(backend), advisory(backend)
     one.enqueue(jobs(2))
     batch = one.claim()
     end_claimer(backend, one)
@@ -416,8 +350,8 @@ def test_a_session_that_is_ended_frees_its_jobs(backend: Backend) -> None:
         batch.settle()
 
 
-def test_an_error_in_letting_go_ends_the_session_and_with_it_the_locks(backend: Backend, hold: Any) -> None:
-    queue = advisory(backend, hold)
+def test_an_error_in_letting_go_ends_the_session_and_with_it_the_locks(backend: Backend) -> None:
+    queue = advisory(backend)
     queue.enqueue(jobs(2))
 
     def fail(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
@@ -435,15 +369,14 @@ def test_an_error_in_letting_go_ends_the_session_and_with_it_the_locks(backend: 
 # --- where there can be none -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("declared", [True, False])
-def test_where_sessions_are_not_ours_a_claim_says_so(backend: Backend, hold: Any, declared: bool) -> None:
-    if declared:
-        queue = advisory(backend, hold, liveness=Liveness(session_lock=False))
-    else:
-        queue = advisory(backend, hold, dialect=not_ours(backend.dialect))
+def test_where_sessions_may_be_shared_a_claim_says_so(backend: Backend) -> None:
+    queue = advisory(backend, dialect=not_ours(backend.dialect))
     queue.enqueue(jobs(1))
-    with pytest.raises(SessionsNotOurs, match="lock='rows'"):
+    with pytest.raises(SessionsNotOurs, match="behind_pooler=True"):
         queue.claim()
+    trusting = advisory(backend, dialect=not_ours(backend.dialect), locking=AdvisoryLocks(behind_pooler=True))
+    with trusting.claim() as batch:
+        assert len(batch) == 1
     assert backend.rows()[0]["status"] == "unclaimed"
 
 
@@ -458,6 +391,21 @@ def not_ours(dialect: Dialect) -> Dialect:
     return Pooled()
 
 
-def test_a_lock_of_another_kind_is_refused(backend: Backend) -> None:
-    with pytest.raises(ValueError, match="'rows', 'advisory'"):
-        backend.bare_queue(lock="table")
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"hold": "lease"}, "locking=AdvisoryLocks needs hold='transaction'"),
+        ({"claims": "batches", "hold": "lease"}, "locking=AdvisoryLocks needs hold='transaction'"),
+        ({"side_car": True, "hold": "lease"}, "locking=AdvisoryLocks is not for a side-car"),
+        ({"locking": AdvisoryLocks}, "give a Locking, such as AdvisoryLocks"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_with_advisory_locks_is_refused(anywhere: Backend, options: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        advisory(anywhere, **options)
+
+
+def test_the_parameter_that_was_dropped_names_what_replaces_it(anywhere: Backend) -> None:
+    with pytest.raises(TypeError, match=r"locking=AdvisoryLocks\(\) of claimjobs.contrib.advisory_locks"):
+        Queue(anywhere.engine, lock="advisory")  # type: ignore[arg-type]

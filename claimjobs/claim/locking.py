@@ -1,0 +1,49 @@
+"""Locking: how candidates become locked jobs. A queue chooses one by what the database can do, or is given one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from claimjobs.claim.row_reader import AS_IT_IS
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
+from claimjobs.dialects import Key
+from claimjobs.options import HOLDS, HoldKind
+from claimjobs.statements.find import KeysetOrder, Selection
+from claimjobs.table.backend import Backend
+
+
+class JobLocks(ABC):
+    """Finds and locks jobs of one selection, in the caller's transaction: in one statement, or one after the other."""
+
+    keyset_order: KeysetOrder | None
+    """The order, if a claim can begin anywhere in it."""
+    is_lazy: bool
+    """Whether the database reads no more candidates than are needed. Then the limit may be high."""
+
+    @abstractmethod
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    ) -> ClaimResult:
+        """Lock jobs for a request. `marked`: values that the caller will write into the jobs; the jobs show them.
+
+        The jobs must be ready after they were locked: others may have claimed or settled some of the candidates before.
+        """
+
+    @abstractmethod
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        """The statements that find and lock jobs with these keys."""
+
+
+class Locking(ABC):
+    """A way to find and lock jobs, for `Queue(locking=...)`. Without one the row locks of the database are used."""
+
+    holds: Sequence[HoldKind] = HOLDS
+    """The values of `hold` that it may be used with."""
+
+    @abstractmethod
+    def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
+        """The locks for a selection. `known`: names of columns that need not be read, because the claim writes them."""
