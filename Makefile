@@ -96,7 +96,7 @@ chaos: model ## the model, then faults under load on Postgres and MySQL, and the
 cluster: $(READY) ## what people run in place of one server, each setting under load and faults: one table (CLUSTER_ARGS=...)
 	@$(BIN)/python -m tests.cluster $(CLUSTER_ARGS)
 
-operation: $(READY) ## a run operated for an hour on Postgres and MySQL: upgraded, deployed, stopped, paused, scraped (OPERATION_ARGS=...)
+operation: $(READY) ## a run operated for an hour on Postgres and MySQL: deployed, stopped, paused, scraped (OPERATION_ARGS=...)
 	$(BIN)/python -m tests.operation $(OPERATION_ARGS)
 
 bench: $(READY) ## claimjobs beside the raw loops, every scenario, on Postgres and MySQL: twenty minutes (BENCH_ARGS=--small)

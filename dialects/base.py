@@ -17,7 +17,6 @@ from claimjobs.dialects.error_codes import ErrorCodes
 from claimjobs.dialects.inspection import Inspection
 from claimjobs.dialects.key_locks import KeyLocks
 from claimjobs.dialects.lexis import Lexis
-from claimjobs.dialects.online_ddl import OnlineDDL
 from claimjobs.dialects.sessions import ISOLATION, Sessions
 from claimjobs.dialects.table_rules import TableRules
 from claimjobs.dialects.value_encoding import ValueEncoding
@@ -32,14 +31,13 @@ class Dialect:
     """The portable base. Facts are attributes; what must be written differently is a method.
 
     What is not about the text of statements is in parts of its own: `errors`, `sessions`, `key_locks`, `table_rules`,
-    `online_ddl`, `encoding`, `waking`, `inspection` and `access_rights`.
+    `encoding`, `waking`, `inspection` and `access_rights`.
     """
 
     errors: ClassVar[ErrorCodes]
     sessions: ClassVar[Sessions]
     key_locks: ClassVar[KeyLocks]
     table_rules: ClassVar[TableRules]
-    online_ddl: ClassVar[OnlineDDL]
     encoding: ClassVar[ValueEncoding] = ValueEncoding()
     waking: ClassVar[Waking]
     inspection: ClassVar[Inspection]

@@ -47,9 +47,6 @@ class ErrorCodes:
     bad_name: ClassVar[frozenset[Any]] = frozenset()
     """Codes of "nothing can be made under this name": it is too long, in use, or empty."""
 
-    not_online: ClassVar[frozenset[Any]] = frozenset()
-    """Codes of "this ALTER TABLE is not possible with the algorithm that it names"."""
-
     bad_row: ClassVar[frozenset[Any]] = frozenset()
     """Codes of "this row does not fit": a value is too long, NULL, out of range, or violates a constraint."""
 

@@ -10,7 +10,6 @@ from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.mysql.access_rights import MariaDBAccessRights
 from claimjobs.dialects.mysql.errors import MariaDBErrors
 from claimjobs.dialects.mysql.inspection import MariaDBInspection
-from claimjobs.dialects.mysql.online_ddl import MariaDBOnlineDDL
 from claimjobs.dialects.mysql.sessions import MariaDBSessions
 from claimjobs.dialects.mysql.table_rules import MariaDBTableRules
 
@@ -21,7 +20,6 @@ class MariaDB(MySQL):
     table_rules = MariaDBTableRules()
     inspection = MariaDBInspection()
     access_rights = MariaDBAccessRights()
-    online_ddl = MariaDBOnlineDDL()
 
     title = "MariaDB"
     # SKIP LOCKED and JSON_TABLE both came with 10.6.

@@ -1,12 +1,27 @@
-"""Which tables and which types of a key are accepted. Each database has its own kinds of tables and types."""
+"""Which tables and which types of a key are accepted, and what is needed to alter a table in use."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 import sqlalchemy as sa
+
+LOCK_TIMEOUT: Final = 2
+"""Seconds for which DDL waits for its lock. All statements that come later wait behind it."""
+
+
+class SchemaStep(NamedTuple):
+    """A change of the tables of one kind that claimjobs makes, from one version of their schema to a later one."""
+
+    version: int
+    """The version after this step. No other step has it."""
+    kind: str
+    """"jobs", "side-car", or the name of a table that queues share."""
+    statement: str
+    """One statement, with `{table}` in place of the table's name."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,11 @@ class Place:
 
 
 class TableRules:
-    """Questions about a table before anything is claimed from it."""
+    """Questions about a table before anything is claimed from it, and what is needed to alter one in use."""
+
+    steps: ClassVar[tuple[SchemaStep, ...]] = ()
+    """The steps from version 1 of the schema to that of today, in their order. The versions are those of all databases.
+    """
 
     exact_types: ClassVar[tuple[type[sa.types.TypeEngine[Any]], ...]] = (
         *(sa.Integer, sa.Numeric, sa.String, sa.Uuid, sa.Boolean),
@@ -103,3 +122,20 @@ class TableRules:
     def collations(self, connection: sa.Connection, table: sa.Table) -> Mapping[str, str]:
         """The collations of the table's texts, if the database refuses to compare texts of different collations."""
         return {}
+
+    @contextmanager
+    def limited(self, connection: sa.Connection) -> Iterator[None]:
+        """In this block a statement waits LOCK_TIMEOUT seconds for its lock at most. The session is as it was after it.
+
+        It is within a transaction.
+        """
+        raise NotImplementedError
+        yield
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        """A session that has a lock on this table, for a message; None: the server shows none to this user."""
+        raise NotImplementedError
+
+    def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
+        """The tables of the connection's schema whose comments contain these words."""
+        raise NotImplementedError

@@ -1,76 +1,100 @@
-"""Upgrade the tables that claimjobs made to the schema of this version, while consumers work."""
+"""Upgrade the tables that claimjobs made: numbered steps of SQL, in their order.
+
+A table's comment says the version of its schema. A step and the comment that names it are one transaction where the
+database has transactions of DDL.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
-from claimjobs.database.session_sharing import why_shared
-from claimjobs.dialects import Dialect
-from claimjobs.dialects.online_ddl import LOCK_TIMEOUT, Change
-from claimjobs.errors import AccessDenied, ClaimjobsError, SessionsShared, UpgradeRunning, UpgradeStopped
-from claimjobs.table.definitions import owner_table
-from claimjobs.table.versions import OutdatedTable, outdated
+from claimjobs.dialects.table_rules import SchemaStep
+from claimjobs.errors import TableMissing, TablesNewer, UnfitTable, UpgradeStopped
+from claimjobs.table.create import alter
+from claimjobs.table.ddl import text
+from claimjobs.table.definitions import MADE_BY, OWN_TABLES, OWNER_TABLE, SCHEMA, version_of
+from claimjobs.table.reflection import resolve
+
+
+@dataclass(frozen=True)
+class OutdatedTable:
+    """A table of an earlier version, and the statements that upgrade it."""
+
+    table: sa.Table
+    version: int
+    changes: tuple[tuple[str, ...], ...]
+    """Those of each step, and of the comment after it."""
 
 
 def plan(engine: sa.Engine, names: Sequence[str] = ()) -> list[OutdatedTable]:
-    """The outdated tables, with the changes that `upgrade` would make; of the tables of jobs, only these names.
+    """The tables of earlier versions in the connection's schema; of those of jobs and side-cars only these names, which
+    may include a schema.
 
-    Raises ConnectionFailed, TableMissing, TablesNewer, and UnfitTable for a table that claimjobs did not make.
+    Raises ConnectionFailed, TableMissing if claimjobs made no table here, TablesNewer, and UnfitTable for the name of a
+    table that claimjobs did not make.
     """
-    dialect = dialect_for(engine)
+    rules = dialect_for(engine).table_rules
     with connected(engine) as connection:
-        return outdated(connection, dialect, names)
+        made = rules.named_with(connection, MADE_BY)
+        shared = [name for name in made if name in OWN_TABLES]
+        chosen = [*shared, *(names or (name for name in made if name not in OWN_TABLES))]
+        if not chosen:
+            raise TableMissing(OWNER_TABLE)
+        found = [_outdated(engine, resolve(connection, name), rules.steps) for name in chosen]
+    return [table for table in found if table.changes]
 
 
 def upgrade(engine: sa.Engine, names: Sequence[str] = ()) -> Iterator[OutdatedTable]:
-    """Upgrade the outdated tables, and yield each one when it is done. No change is in a transaction with another.
+    """Upgrade the tables of earlier versions, and yield each one when it is done.
 
-    Raises what `plan` raises; UpgradeRunning if another upgrade works in this database; UpgradeStopped if the database
-    refuses a change, or its lock, and AccessDenied if this user lacks the right; SessionsShared behind a pooler by
-    transaction, where others would inherit the settings and the lock of the upgrade.
+    A statement waits 2 s for its lock at most: TableInUse. Raises what `plan` raises; AccessDenied if this user lacks
+    the right; UpgradeStopped if the database refuses a statement. The steps before it are done, and stay.
     """
-    dialect = dialect_for(engine)
-    with connected(engine) as connection:
-        if why := why_shared(engine, dialect, connection):
-            raise SessionsShared("an upgrade", why)
-        session = connection.execution_options(isolation_level="AUTOCOMMIT")
-        session.detach()  # its settings and its lock must not come back to the pool
-        owners = owner_table()
-        if session.scalar(sa.select(dialect.sessions.try_leader_lock(owners, owners))) is False:  # None: no such table
-            raise UpgradeRunning
-        for table in outdated(session, dialect, names):
-            for change in table.changes:
-                _make(session, dialect, table, change=change)
-            yield table
+    for outdated in plan(engine, names):
+        for statements in outdated.changes:
+            try:
+                alter(engine, outdated.table, statements)
+            except sa.exc.DBAPIError as error:
+                if error.connection_invalidated:
+                    raise
+                raise UpgradeStopped(outdated.table.fullname, "; ".join(statements), reason(error)) from error
+        yield outdated
 
 
-def _make(session: sa.Connection, dialect: Dialect, table: OutdatedTable, *, change: Change) -> None:
-    try:
-        session.exec_driver_sql(dialect.online_ddl.lock_timeout(change)).close()
-        # Without parameters a driver leaves a percent sign as it is.
-        session.exec_driver_sql(change.statement, execution_options={"no_parameters": True}).close()
-    except sa.exc.DBAPIError as error:
-        if dialect.errors.broken_kind(error):
-            raise
-        raise _explained(error, dialect, table, change=change) from error
-
-
-def _explained(error: sa.exc.DBAPIError, dialect: Dialect, table: OutdatedTable, *, change: Change) -> ClaimjobsError:
-    said = reason(error)
-    if dialect.errors.refuses_account(error):
-        return AccessDenied(
-            f"this user may not alter table {table.table!r} ({said}): ask for the right to, or give the output of "
-            "`claimjobs upgrade-tables --sql` to somebody who has it"
+def _outdated(engine: sa.Engine, table: sa.Table, steps: Sequence[SchemaStep]) -> OutdatedTable:
+    version = version_of(table.comment)
+    if version is None:
+        raise UnfitTable(
+            f"table {table.fullname!r} was not made by claimjobs, which therefore does not alter it: "
+            f"see `claimjobs setup-tables --table {table.fullname}` for what it lacks"
         )
-    step = "mend that, then run `claimjobs upgrade-tables` again."
-    if dialect.errors.transient_kind(error):
-        step = (
-            f"others use the table, and it was not free within {LOCK_TIMEOUT} s; run `claimjobs upgrade-tables` again."
-        )
-    if dialect.errors.code(error) in dialect.errors.not_online:
-        step = "run it without ALGORITHM and LOCK when the table may be locked, then `claimjobs upgrade-tables` again."
-    return UpgradeStopped(table.table, change.statement, said, step)
+    if version > SCHEMA:
+        raise TablesNewer(table.fullname, version, SCHEMA)
+    name, kind = engine.dialect.identifier_preparer.format_table(table), _kind(table)
+    needed = [step for step in steps if step.version > version and step.kind == kind]
+    changes: list[tuple[str, ...]] = [
+        (step.statement.format(table=name), _comment(engine, table, step.version)) for step in needed
+    ]
+    if max([version, *(step.version for step in needed)]) < SCHEMA:
+        changes.append((_comment(engine, table, SCHEMA),))
+    return OutdatedTable(table, version, tuple(changes))
+
+
+def _kind(table: sa.Table) -> str:
+    """Which steps are for this table: those of its name, of tables of jobs, or of side-cars, which have no priority."""
+    if table.name in OWN_TABLES:
+        return table.name
+    return "jobs" if "priority" in table.c else "side-car"
+
+
+def _comment(engine: sa.Engine, table: sa.Table, version: int) -> str:
+    ours = re.sub(rf"{MADE_BY}, schema \d+", f"{MADE_BY}, schema {version}", table.comment or "")
+    described = sa.Table(table.name, sa.MetaData(schema=table.schema), comment=ours)
+    statement = text(sa.schema.SetTableComment(described), engine).removesuffix(";")
+    return statement.replace("%%", "%")  # SQLAlchemy doubles it for statements with parameters

@@ -47,10 +47,10 @@ def require_session_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table) -
     """
     with connected(engine) as connection:
         if why := _why_unseen(dialect, connection) or why_shared(engine, dialect, connection):
-            raise SessionsShared("a session lock", why)
+            raise SessionsShared(why)
         connection.detach()  # its lock must not come back to the pool
         if not _is_kept(dialect, connection, table):
-            raise SessionsShared("a session lock", "the server grants such locks and keeps none")
+            raise SessionsShared("the server grants such locks and keeps none")
 
 
 def _why_unseen(dialect: Dialect, connection: sa.Connection) -> str | None:

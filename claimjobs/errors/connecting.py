@@ -140,12 +140,13 @@ class SessionReadOnly(SettingUnfit):
 
 
 class SessionsShared(ConnectionFailed):
-    """What needs a session of its own cannot have one: a pooler shares sessions, or a group does not share locks."""
+    """A session lock is wanted and cannot work: a pooler shares sessions, or a group does not share locks."""
 
-    def __init__(self, what: str, reason: str) -> None:
+    def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{what} cannot work here: {reason}: connect to the server itself, or set the pool mode of the pooler to "
-            "session; a consumer also works by its lease alone (`--session-lock auto`, `Liveness(session_lock=None)`)"
+            f"a session lock cannot work here: {reason}: connect to the server itself, or set the pool mode of the "
+            "pooler to session; a consumer also works by its lease alone (`--session-lock auto`, "
+            "`Liveness(session_lock=None)`)"
         )
 
 

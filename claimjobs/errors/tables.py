@@ -11,11 +11,15 @@ class UnfitTable(ClaimjobsError):
     """The table is missing, or cannot be used as a queue."""
 
 
+_WITHOUT_TABLE = ("jobs", "claimjobs_owners", "claimjobs_queues", "claimjobs_batches")
+"""What `claimjobs setup-tables` makes if no table is named."""
+
+
 class TableMissing(UnfitTable):
     """A table is not in the database."""
 
     def __init__(self, name: str) -> None:
-        hints = {"jobs": "", "claimjobs_owners": "", "claimjobs_ledger": " --ledger"}
+        hints = {**dict.fromkeys(_WITHOUT_TABLE, ""), "claimjobs_ledger": " --ledger"}
         hint = hints.get(name, f" --table {shlex.quote(name)}")
         super().__init__(
             f"table {name!r} is not in this database: run `claimjobs setup-tables{hint}`, or check the name and the URL"
@@ -33,33 +37,18 @@ class ClaimsMissing(TableMissing):
         )
 
 
-class OwnersMissing(TableMissing):
-    """The table of owners is not in the schema of the table of jobs."""
+class SharedTableMissing(TableMissing):
+    """A table that queues share (owners, queues, open batches) is not in the schema of the table of jobs."""
 
-    def __init__(self, owners: str, jobs: str) -> None:
-        if "." not in owners:
-            super().__init__(owners)
+    def __init__(self, name: str, jobs: str) -> None:
+        if "." not in name:
+            super().__init__(name)
             return
         UnfitTable.__init__(
             self,
-            f"table {owners!r} is not in this database, and it must be in the schema of {jobs!r}: "
+            f"table {name!r} is not in this database, and it must be in the schema of {jobs!r}: "
             f"run `claimjobs setup-tables --table {shlex.quote(jobs)}`",
         )
-
-
-class QueuesMissing(TableMissing):
-    """The table of queues is not in the database, though the table of owners is: an earlier version made that."""
-
-    def __init__(self, name: str) -> None:
-        UnfitTable.__init__(
-            self,
-            f"table {name!r} is not in this database, whose tables were made by an earlier version: "
-            "run `claimjobs upgrade-tables`",
-        )
-
-
-class BatchesMissing(QueuesMissing):
-    """The table of open batches is not in the database: an earlier version made its tables."""
 
 
 class ClaimsDiffer(UnfitTable):
@@ -114,10 +103,10 @@ class TablesNewer(UnfitTable):
 class UpgradeStopped(ClaimjobsError):
     """A statement of an upgrade was refused. The statements before it are done, and stay."""
 
-    def __init__(self, table: str, statement: str, reason: str, step: str) -> None:
+    def __init__(self, table: str, statement: str, reason: str) -> None:
         super().__init__(
-            f"table {table!r} is not upgraded, because the database refused `{statement}` ({reason}): {step} "
-            "What was done before stays"
+            f"table {table!r} is not upgraded, because the database refused `{statement}` ({reason}): mend that, then "
+            "run `claimjobs upgrade-tables` again"
         )
 
 
@@ -129,13 +118,6 @@ class TableInUse(ClaimjobsError):
             f"table {table!r} was not free within {seconds:g} s: a lock on it has {holder}; wait for the end of that "
             "transaction, or end it, then run this again"
         )
-
-
-class UpgradeRunning(ClaimjobsError):
-    """Another upgrade works in this database."""
-
-    def __init__(self) -> None:
-        super().__init__("another upgrade works in this database: wait for its end, then run this again")
 
 
 class NotClaimable(UnfitTable):

@@ -280,14 +280,14 @@ class Queue:
 
         Consumers notice it with their next heartbeat, after a fifth of a lease, or when they wake. They finish the
         batch in hand, release what they claimed ahead, and wait. It counts for the whole table, whatever `where`. If
-        the queue is paused already, only the reason is replaced. Raises QueuesMissing.
+        the queue is paused already, only the reason is replaced. Raises SharedTableMissing.
         """
         with self._parts.connector() as connector:
             PauseSwitch(self.engine, connector, self._parts.backend).pause(reason)
         self._claimer.expect_pause()
 
     def resume(self) -> bool:
-        """End a pause, and wake the consumers; return whether the queue was paused. Raises QueuesMissing."""
+        """End a pause, and wake the consumers; return whether the queue was paused. Raises SharedTableMissing."""
         with self._parts.connector() as connector:
             was_paused = PauseSwitch(self.engine, connector, self._parts.backend).resume(self._parts.enqueuer.notifier)
         self._claimer.expect_pause()

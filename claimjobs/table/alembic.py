@@ -6,8 +6,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.table.definitions import OWN_TABLES, job_table
-from claimjobs.table.versions import version_of
+from claimjobs.table.definitions import OWN_TABLES, job_table, version_of
 
 
 def include_object(  # noqa: PLR0917 - Alembic calls it so

@@ -14,13 +14,11 @@ from claimjobs.database.inspector import inspected_once, inspector_of
 from claimjobs.dialects import Dialect
 from claimjobs.errors import (
     AccessDenied,
-    BatchesMissing,
     ClaimsMissing,
     ColumnMissing,
     NotConsumer,
-    OwnersMissing,
     OwnersOutdated,
-    QueuesMissing,
+    SharedTableMissing,
     SideCarThere,
     TableMissing,
 )
@@ -201,16 +199,10 @@ def _check_owners(connection: sa.Connection, backend: Backend) -> None:
     """
     in_batches, dialect, here = backend.roles.batches is not None, backend.dialect, sa.MetaData(schema=backend.schema)
     try:
-        owners = resolve(connection, owner_table(here))
+        owners = _shared(connection, backend, owner_table(here))
         check_queues(connection, backend)
         if in_batches:
-            _check_batches(connection, backend)
-    except ColumnMissing as missing:
-        raise OwnersOutdated(backend.owners.fullname, missing.column) from None
-    except QueuesMissing:
-        raise
-    except TableMissing:
-        raise OwnersMissing(backend.owners.fullname, backend.source.name) from None
+            _shared(connection, backend, batches_table(here))
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise
@@ -221,16 +213,15 @@ def _check_owners(connection: sa.Connection, backend: Backend) -> None:
 
 
 def check_queues(connection: sa.Connection, backend: Backend) -> None:
-    """Raises QueuesMissing."""
-    try:
-        resolve(connection, queues_table(sa.MetaData(schema=backend.schema)))
-    except TableMissing:
-        raise QueuesMissing(backend.queues.fullname) from None
+    """Raises SharedTableMissing or OwnersOutdated for the table of queues."""
+    _shared(connection, backend, queues_table(sa.MetaData(schema=backend.schema)))
 
 
-def _check_batches(connection: sa.Connection, backend: Backend) -> None:
-    """Raises BatchesMissing."""
+def _shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.Table:
+    """A table that queues share, which is there as described. Raises SharedTableMissing or OwnersOutdated."""
     try:
-        resolve(connection, batches_table(sa.MetaData(schema=backend.schema)))
+        return resolve(connection, table)
+    except ColumnMissing as missing:
+        raise OwnersOutdated(table.fullname, missing.column) from None
     except TableMissing:
-        raise BatchesMissing(backend.batches.fullname) from None
+        raise SharedTableMissing(table.fullname, backend.source.name) from None

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
-from claimjobs.dialects.online_ddl import LOCK_TIMEOUT
+from claimjobs.dialects.table_rules import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import TableLike
@@ -99,7 +99,7 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
 
 
 def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
-    with connected(engine) as connection, connection.begin(), dialect.online_ddl.limited(connection):
+    with connected(engine) as connection, connection.begin(), dialect.table_rules.limited(connection):
         tables = _in_one_schema(connection, tables, dialect=dialect)
         there = [table for table in tables if exists(connection, table)]
         _must_have_schema(connection, tables)
@@ -171,20 +171,20 @@ def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
 
 
 def alter(engine: sa.Engine, table: sa.Table, statements: Iterable[str]) -> None:
-    """Run DDL for a table, one statement after the other.
+    """Run DDL for a table, one statement after the other, in one transaction where the database has such.
 
     Raises AccessDenied if this user lacks the right, and TableInUse if a statement does not get its lock in time.
     """
     dialect = dialect_for(engine)
-    for statement in statements:
-        try:
-            with connected(engine) as connection, connection.begin(), dialect.online_ddl.limited(connection):
-                # As it is written: without parameters a driver leaves a percent sign as it is.
+    try:
+        with connected(engine) as connection, connection.begin(), dialect.table_rules.limited(connection):
+            for statement in statements:
+                # Without parameters a driver leaves a percent sign as it is.
                 connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
-        except sa.exc.DBAPIError as error:
-            _explain_refusal(dialect, error)
-            _explain_lock(engine, dialect, table, error)
-            raise
+    except sa.exc.DBAPIError as error:
+        _explain_refusal(dialect, error)
+        _explain_lock(engine, dialect, table, error)
+        raise
 
 
 def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
@@ -199,7 +199,7 @@ def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
     if dialect.errors.refuses_account(error):
         raise AccessDenied(
             f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
-            "or give the output of `claimjobs setup-tables --sql` to somebody who has it"
+            "or give what this command prints with --sql to somebody who has it"
         ) from error
 
 
@@ -209,7 +209,7 @@ def _explain_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table, error: s
         return
     holder = None
     with suppress(sa.exc.DBAPIError), connected(engine) as connection:
-        holder = dialect.online_ddl.lock_holder(connection, table)
+        holder = dialect.table_rules.lock_holder(connection, table)
     raise TableInUse(table.fullname, LOCK_TIMEOUT, holder or "a session that this user may not see") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -35,11 +36,11 @@ LONGEST_NAME: Final = 255
 MADE_BY: Final = "made by claimjobs"
 """In the comment of each table that claimjobs makes. It drops no other table, and by default deletes no rows there."""
 
-SCHEMA: Final = 3
-"""The version of the tables that are defined here. It grows by one with each change that an existing table needs."""
+SCHEMA: Final = 1
+"""The version of the tables that are defined here. Each later one has a step in the dialects' `table_rules.steps`."""
 
 COMMENT: Final = f"{MADE_BY}, schema {SCHEMA}"
-"""The comment of a table. A comment without a number is that of a table of schema 1, or an older one."""
+"""The comment of a table."""
 
 DEMONSTRATION: Final = "jobs of the demonstration"
 """In the comment of the tables of the demonstration, which deletes their jobs."""
@@ -50,6 +51,12 @@ claims rows of the same table with such a number is never taken for an owner of 
 LAST_OWNER: Final = 2**31 - 1
 """The largest id that the type of the column holds. The first id of a table of owners counts seconds."""
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+def version_of(comment: str | None) -> int | None:
+    """The version of the schema that a table's comment names; None: claimjobs did not make the table."""
+    found = re.search(rf"{MADE_BY}, schema (\d+)", comment or "")
+    return None if found is None else int(found[1])
 
 
 def job_table(

@@ -25,7 +25,6 @@ from claimjobs.dialects.mysql.keys import (
     listed,
     straight,
 )
-from claimjobs.dialects.mysql.online_ddl import MySQLOnlineDDL
 from claimjobs.dialects.mysql.sessions import MySQLSessions
 from claimjobs.dialects.mysql.table_rules import MySQLTableRules
 from claimjobs.dialects.mysql.waking import MySQLWaking
@@ -36,7 +35,6 @@ class MySQL(Dialect):
     sessions = MySQLSessions()
     key_locks = MySQLKeyLocks()
     table_rules = MySQLTableRules()
-    online_ddl = MySQLOnlineDDL()
     encoding = MySQLEncoding()
     waking = MySQLWaking()
     inspection = MySQLInspection()

@@ -61,8 +61,6 @@ class MySQLErrors(ErrorCodes):
     # fmt: on
     # 1109 is a table that information_schema does not have; 1300 (MariaDB) and 3854 are characters of no name.
     bad_name = frozenset({1049, 1050, 1059, 1061, 1102, 1103, 1109, 1300, 3854})
-    # 4092: a table has had too many instant changes since it was built.
-    not_online = frozenset({1845, 1846, 4092})
     bad_row = frozenset(
         # 1216, 1217, 1451 and 1452 are foreign keys, 1365 a division by zero, 1369 a view's check, 1644 SIGNAL,
         # 1690 a number out of range.

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql
 
 from claimjobs.dialects.mysql.keys import PREPARER
-from claimjobs.dialects.table_rules import Place, TableRules
+from claimjobs.dialects.table_rules import LOCK_TIMEOUT, Place, TableRules
 
 _KIND: Final = sa.text(
     "SELECT table_type, tables.engine, coalesce(transactions, 'NO') = 'YES' "
@@ -51,6 +52,21 @@ _HIDDEN_KEY: Final = "my_row_id"
 _SHOWS_KEYS: Final = "show_gipk_in_create_table_and_information_schema"
 _CLOCK: Final = re.compile(r"(?i)\b(?:now|local|cur)(?:rent)?(?:_?timestamp|_?date|_?time)?\b")
 """A function in a default that tells the time of the session's zone."""
+_NAMED_WITH: Final = sa.text(
+    "SELECT table_name FROM information_schema.tables WHERE table_schema = database() "
+    "AND table_type = 'BASE TABLE' AND locate(:words, table_comment) > 0 ORDER BY table_name"
+)
+_HOLDER: Final = sa.text(
+    "SELECT processlist_id AS id, processlist_user AS user, processlist_host AS host "
+    "FROM performance_schema.metadata_locks JOIN performance_schema.threads ON thread_id = owner_thread_id "
+    "WHERE object_type = 'TABLE' AND object_schema = coalesce(:schema, database()) AND object_name = :name "
+    "AND lock_status = 'GRANTED' AND processlist_id <> connection_id() LIMIT 1"
+)
+_OLDEST: Final = sa.text(
+    "SELECT id, user, host FROM information_schema.innodb_trx "
+    "JOIN information_schema.processlist ON id = trx_mysql_thread_id "
+    "WHERE id <> connection_id() ORDER BY trx_started LIMIT 1"
+)
 
 
 class MySQLTableRules(TableRules):
@@ -142,11 +158,34 @@ class MySQLTableRules(TableRules):
         found = connection.execute(_COLLATIONS, {"schema": table.schema, "name": table.name})
         return {row[0]: row[1] for row in found}
 
+    @contextmanager
+    def limited(self, connection: sa.Connection) -> Iterator[None]:
+        # The default is a year on MySQL and a day on MariaDB.
+        before = connection.exec_driver_sql("SELECT @@SESSION.lock_wait_timeout").scalar_one()
+        connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {LOCK_TIMEOUT}").close()
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                connection.exec_driver_sql(f"SET SESSION lock_wait_timeout = {before}").close()
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        found = connection.execute(_HOLDER, {"schema": table.schema, "name": table.name}).first()
+        return None if found is None else f"session {found.id} ({found.user}@{found.host})"
+
+    def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
+        return connection.scalars(_NAMED_WITH, {"words": words}).all()
+
 
 class MariaDBTableRules(MySQLTableRules):
     unused = "ignored = 'YES'"
     # Its JSON_TABLE has no ENUM, and changes the bits of a BIT; a text would not find a row through the index.
     inexact_types = (*MySQLTableRules.inexact_types, sa.Enum, mysql.BIT)
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        # Metadata locks are shown by a plugin that few servers have. A transaction that has a lock is not sure either.
+        found = connection.execute(_OLDEST).first()
+        return None if found is None else f"perhaps session {found.id} ({found.user}@{found.host})"
 
 
 def _mentions(expression: str, column: str) -> bool:

@@ -17,7 +17,6 @@ from claimjobs.dialects.postgres.errors import PostgresErrors
 from claimjobs.dialects.postgres.inspection import PostgresInspection
 from claimjobs.dialects.postgres.key_locks import PostgresKeyLocks
 from claimjobs.dialects.postgres.names import PREPARER
-from claimjobs.dialects.postgres.online_ddl import PostgresOnlineDDL
 from claimjobs.dialects.postgres.sessions import PostgresSessions
 from claimjobs.dialects.postgres.table_rules import PostgresTableRules
 from claimjobs.dialects.postgres.wake_trigger import PostgresWakeTrigger
@@ -32,7 +31,6 @@ class Postgres(Dialect):
     sessions = PostgresSessions()
     key_locks = PostgresKeyLocks()
     table_rules = PostgresTableRules()
-    online_ddl = PostgresOnlineDDL()
     encoding = PostgresEncoding()
     waking = PostgresWaking()
     inspection = PostgresInspection()

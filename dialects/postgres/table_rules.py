@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
 from claimjobs.dialects.postgres.names import PREPARER
-from claimjobs.dialects.table_rules import Place, TableRules
+from claimjobs.dialects.table_rules import LOCK_TIMEOUT, Place, TableRules
 
 # All partitions of a table count, because another server may store one of them.
 _KIND: Final = sa.text(
@@ -38,6 +39,15 @@ _KINDS: Final = {"v": "a view", "m": "a materialized view", "f": "a foreign tabl
 _PARTITIONED_BY: Final = sa.text(
     "SELECT attname FROM pg_partitioned_table JOIN pg_attribute ON attrelid = partrelid AND attnum = ANY(partattrs) "
     "WHERE partrelid = to_regclass(:name)"
+)
+_NAMED_WITH: Final = sa.text(
+    "SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p') "
+    "AND strpos(obj_description(oid, 'pg_class'), :words) > 0 ORDER BY relname"
+)
+_HOLDER: Final = sa.text(
+    "SELECT pid, usename, coalesce(nullif(application_name, ''), state, 'hidden') AS doing "
+    "FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE granted AND relation = to_regclass(:name) "
+    "AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 1"
 )
 
 
@@ -82,6 +92,18 @@ class PostgresTableRules(TableRules):
 
     def partition_columns(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         return connection.scalars(_PARTITIONED_BY, {"name": PREPARER.format_table(table)}).all()
+
+    @contextmanager
+    def limited(self, connection: sa.Connection) -> Iterator[None]:
+        connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT}s'").close()
+        yield
+
+    def lock_holder(self, connection: sa.Connection, table: sa.Table) -> str | None:
+        found = connection.execute(_HOLDER, {"name": PREPARER.format_table(table)}).first()
+        return None if found is None else f"session {found.pid} ({found.usename}, {found.doing})"
+
+    def named_with(self, connection: sa.Connection, words: str) -> Sequence[str]:
+        return connection.scalars(_NAMED_WITH, {"words": words}).all()
 
 
 def _refused_for_rule(rule: str, table: str) -> tuple[str, str]:

@@ -90,10 +90,8 @@ class Formation:
 class Group:
     """Processes with one leader, in a session of their own."""
 
-    def __init__(
-        self, command: list[str], environment: dict[str, str], log: Path, consumers: int | None, *, folder: Path = ROOT
-    ) -> None:
-        """`consumers` of a supervisor; None: the leader is a consumer itself. `folder`: where it is started."""
+    def __init__(self, command: list[str], environment: dict[str, str], log: Path, consumers: int | None) -> None:
+        """`consumers` of a supervisor; None: the leader is a consumer itself."""
         self.size = consumers or 1
         self.supervised = consumers is not None
         self.doomed = False
@@ -102,7 +100,7 @@ class Group:
         with log.open("ab") as output:
             self.leader = subprocess.Popen(
                 command,
-                cwd=folder,
+                cwd=ROOT,
                 env={**os.environ, **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

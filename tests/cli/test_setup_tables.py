@@ -409,8 +409,6 @@ def test_the_owners_of_an_earlier_version_name_the_command_that_upgrades_them(da
         ended = claimjobs(command, "--url", database.url)
         assert ended.code == exits.TABLE
         assert "was made by an earlier version and has no column 'beat': run `claimjobs upgrade-tables`" in ended.err
-    assert claimjobs("upgrade-tables", "--yes", "--url", database.url).code == exits.OK
-    assert claimjobs("setup-tables", "--url", database.url).code == exits.OK
 
 
 def test_jobs_of_an_earlier_version_are_a_queue_and_what_they_lack_is_told(database: Backend) -> None:

@@ -26,11 +26,11 @@ from claimjobs.errors import (
     NoPrimaryKey,
     NotExclusive,
     NotUnique,
-    QueuesMissing,
     ServerLacks,
     ServerTooOld,
     ServerUnknown,
     ServerUnreachable,
+    SharedTableMissing,
     TableMissing,
     UnknownDatabase,
 )
@@ -245,11 +245,13 @@ def test_the_owners_are_missing(backend: Backend) -> None:
     )
 
 
-def test_the_table_of_queues_is_missing_in_tables_of_an_earlier_version(backend: Backend) -> None:
+def test_the_table_of_queues_is_missing(backend: Backend) -> None:
     backend.make()
     backend.run(f"DROP TABLE {QUEUES_TABLE}")
     for use in every_use(backend.bare_queue()):
-        assert failure(use, QueuesMissing).endswith("run `claimjobs upgrade-tables`")
+        assert f"table {QUEUES_TABLE!r} is not in this database: run `claimjobs setup-tables`" in failure(
+            use, SharedTableMissing
+        )
 
 
 def test_a_table_that_is_made_after_the_complaint_is_found(backend: Backend) -> None:

@@ -10,7 +10,6 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, make, side_car_tables
-from claimjobs.admin.upgrade import upgrade
 from claimjobs.database import session_sharing
 from claimjobs.database.connect import engine_of
 from claimjobs.dialects import DIALECTS
@@ -172,8 +171,6 @@ def test_a_session_lock_is_refused_where_sessions_are_shared(anywhere: Backend, 
             for begin in (queue.check, queue.claim):
                 with pytest.raises(SessionsShared, match="session lock cannot work here: another client gets session"):
                     begin()
-            with pytest.raises(SessionsShared, match="an upgrade cannot work here"):
-                list(upgrade(through))
         ended = claimjobs("start-processing", "--session-lock", "on", "--url", url)
         assert (ended.code, "`--session-lock auto`" in ended.err) == (3, True)
         assert _left_in_session(url) == []

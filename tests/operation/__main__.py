@@ -1,49 +1,39 @@
 """`python -m tests.operation --minutes 60`: operate a run on Postgres and MySQL, and count what was lost on the way.
 
-It begins with the version before (`--before`, a revision of this repository), whose tables are upgraded under load.
-Then two supervisors of this version are deployed anew, stopped by a deadline, scraped, paused, resumed and explained,
-one action after the other. It prints one line for each database, and ends with 1 if a job was lost or settled twice.
+Two supervisors are deployed anew, stopped by a deadline, scraped, paused, resumed and explained, one action after the
+other. It prints one line for each database, and ends with 1 if a job was lost or settled twice.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import logging
 import random
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import servers
 from tests.chaos.arena import own_server
-from tests.chaos.fleet import ROOT, Overdue
+from tests.chaos.fleet import Overdue
 from tests.operation.operator import Operator
 
 BACKENDS: tuple[servers.Backend, ...] = ("postgres", "mysql")
-BEFORE = "72f7d8e"
-"""The last revision whose tables had no version in their comments and no table of queues."""
 
 
 def main() -> int:
     """Operate on each database at the same time."""
     parser = argparse.ArgumentParser(prog="python -m tests.operation", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--before", default=BEFORE, help="revision whose tables and consumers the run begins with")
     parser.add_argument("--backend", action="append", choices=[*BACKENDS, "mariadb"], dest="backends")
     options = parser.parse_args()
     logging.getLogger("psycopg").setLevel(logging.ERROR)
     stop = threading.Event()
-    with _version(options.before) as before, ThreadPoolExecutor() as pool:
-        runs = [
-            pool.submit(_operated, backend, before, options.minutes * 60, stop)
-            for backend in options.backends or BACKENDS
-        ]
+    with ThreadPoolExecutor() as pool:
+        runs = [pool.submit(_operated, backend, options.minutes * 60, stop) for backend in options.backends or BACKENDS]
         try:
             lines = [run.result() for run in runs]
         except BaseException:
@@ -52,20 +42,11 @@ def main() -> int:
     return 1 if any(lines) else 0
 
 
-@contextlib.contextmanager
-def _version(revision: str) -> Iterator[Path]:
-    """The files of a revision, in a folder."""
-    with tempfile.TemporaryDirectory(prefix="cj-before-") as folder:
-        files = subprocess.run(["git", "archive", revision], cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-        subprocess.run(["tar", "-x", "-C", folder], input=files, check=True)
-        yield Path(folder)
-
-
-def _operated(backend: servers.Backend, before: Path, seconds: float, stop: threading.Event) -> list[str]:
+def _operated(backend: servers.Backend, seconds: float, stop: threading.Event) -> list[str]:
     """Operate on one database; return the promises that were broken."""
     with own_server(backend) as server, tempfile.TemporaryDirectory(prefix="cj-operation-") as folder:
         with Operator(server, Path(folder), random.Random(1)) as operator:
-            operator.begin_with(before)
+            operator.begin()
             end = time.monotonic() + seconds
             while time.monotonic() < end and not stop.is_set():
                 operator.act()

@@ -38,7 +38,7 @@ STOP_TIMEOUT = 0.02
 
 @dataclass
 class Supervisor:
-    """A deployed run, and the port on which it serves its health and metrics. 0: the version before has none."""
+    """A deployed run, and the port on which it serves its health and metrics."""
 
     group: Group
     port: int
@@ -74,20 +74,13 @@ class Operator:
 
     # --- actions ---------------------------------------------------------------------------------------
 
-    def begin_with(self, before: Path) -> None:
-        """The tables and consumers of the version before, at work; then upgrade the tables, then the consumers."""
-        self._claimjobs("setup-tables", at=before)
+    def begin(self) -> None:
+        """The tables, a load, and two supervisors at work. The tables have the schema of this version."""
+        self._claimjobs("setup-tables")
         audit.install(self._engine)
         self._load.start()
-        self.supervisors = [self._deployed(at=before) for _ in range(2)]
-        time.sleep(5)
-        self._claimjobs("upgrade-tables", "--check", expected=8)
-        self._claimjobs("upgrade-tables", "--yes")
+        self.supervisors = [self._deployed() for _ in range(2)]
         self._claimjobs("upgrade-tables", "--check")
-        self.done["upgraded under load"] += 1
-        time.sleep(5)
-        for _ in range(2):
-            self.deploy()
 
     def act(self) -> None:
         """Let it work for some seconds, then do one thing, by lot."""
@@ -166,19 +159,17 @@ class Operator:
 
     # --- how -------------------------------------------------------------------------------------------
 
-    def _deployed(self, *words: str, at: Path = ROOT) -> Supervisor:
+    def _deployed(self, *words: str) -> Supervisor:
         self._logs += 1
-        new = at == ROOT
-        port = free_port() if new else 0
-        ports = ("--metrics-port", str(port), "--health-port", str(port)) if new else ()
+        port = free_port()
+        ports = ("--metrics-port", str(port), "--health-port", str(port))
         command = [sys.executable, "-m", "claimjobs", "start-processing", HANDLER, "--consumers", str(CONSUMERS)]
-        environment = {work.AUDIT_URL: self.server.url, work.SECONDS: "0.05", "PYTHONPATH": str(at)}
+        environment = {work.AUDIT_URL: self.server.url, work.SECONDS: "0.05", "PYTHONPATH": str(ROOT)}
         group = Group(
             [*command, "--batch-size", str(BATCH), "--url", self.server.url, "--json", *ports, *words],
             environment,
             self.folder / f"{self._logs}.log",
             CONSUMERS,
-            folder=at,
         )
         ids = "SELECT pid FROM claimjobs_owners WHERE died IS NULL"
         until(lambda: len({row[0] for row in self._rows(ids)} & set(group.consumers())) == CONSUMERS, "it is deployed")
@@ -190,10 +181,12 @@ class Operator:
         code = supervisor.group.leader.wait()
         assert code == 0, f"{code}: {supervisor.group.log.read_text()[-2000:]}"
 
-    def _claimjobs(self, *words: str, at: Path = ROOT, expected: int | None = 0) -> str:
+    def _claimjobs(self, *words: str, expected: int | None = 0) -> str:
         command = [sys.executable, "-m", "claimjobs", *words, "--url", self.server.url]
-        environment = {**os.environ, "PYTHONPATH": str(at)}
-        run = subprocess.run(command, cwd=at, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        run = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False
+        )
         assert expected in (None, run.returncode), f"{words}: {run.returncode}\n{run.stdout}{run.stderr}"
         return run.stdout
 

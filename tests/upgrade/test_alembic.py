@@ -65,6 +65,6 @@ def test_a_column_of_the_payload_is_proposed(made: Backend) -> None:
 def test_tables_of_an_earlier_schema_are_left_to_upgrade_tables(made: Backend) -> None:
     made.run("ALTER TABLE emails DROP COLUMN suspect")
     said = "COMMENT ON TABLE emails IS" if made.family == "postgres" else "ALTER TABLE emails COMMENT"
-    made.run(f"{said} 'made by claimjobs'")
+    made.run(f"{said} 'made by claimjobs, schema 0'")
     assert proposals(made, emails(), None)
     assert {change[1].name for change in proposals(made, emails(), claimjobs.include_object)} == THEIRS
