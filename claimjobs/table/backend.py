@@ -197,12 +197,12 @@ def _check_owners(connection: sa.Connection, backend: Backend) -> None:
 
     In another schema, which a name without a schema may mean as well, they are those of other tables of jobs.
     """
-    in_batches, dialect, here = backend.roles.batches is not None, backend.dialect, sa.MetaData(schema=backend.schema)
+    in_batches, dialect = backend.roles.batches is not None, backend.dialect
     try:
-        owners = _shared(connection, backend, owner_table(here))
+        owners = _shared(connection, backend, backend.owners)
         check_queues(connection, backend)
         if in_batches:
-            _shared(connection, backend, batches_table(here))
+            _shared(connection, backend, backend.batches)
     except sa.exc.DBAPIError as error:
         if not dialect.errors.refuses_account(error):
             raise
@@ -214,13 +214,13 @@ def _check_owners(connection: sa.Connection, backend: Backend) -> None:
 
 def check_queues(connection: sa.Connection, backend: Backend) -> None:
     """Raises SharedTableMissing or OwnersOutdated for the table of queues."""
-    _shared(connection, backend, queues_table(sa.MetaData(schema=backend.schema)))
+    _shared(connection, backend, backend.queues)
 
 
 def _shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.Table:
     """A table that queues share, which is there as described. Raises SharedTableMissing or OwnersOutdated."""
     try:
-        return resolve(connection, table)
+        return resolve(connection, table.to_metadata(sa.MetaData(), schema=backend.schema))
     except ColumnMissing as missing:
         raise OwnersOutdated(table.fullname, missing.column) from None
     except TableMissing:

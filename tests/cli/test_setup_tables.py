@@ -190,8 +190,8 @@ def test_recreate_knows_its_own_also_where_the_description_is_a_plain_table(data
     )
     words = ("setup-tables", "--table", "cli_plain:emails", "--url", database.url)
     assert claimjobs(*words).out == f"emails: made\n{shared('made')}"
-    assert sa.inspect(database.engine).get_table_comment("emails")["text"] == "mail, made by claimjobs, schema 3"
-    assert "'mail, made by claimjobs, schema 3'" in claimjobs(*words, "--sql").out
+    assert sa.inspect(database.engine).get_table_comment("emails")["text"] == "mail, made by claimjobs, schema 1"
+    assert "'mail, made by claimjobs, schema 1'" in claimjobs(*words, "--sql").out
     assert claimjobs(*words, "--recreate", "--yes").out.startswith("emails: dropped and made anew\n")
 
 
