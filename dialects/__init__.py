@@ -9,7 +9,7 @@ from claimjobs.dialects.key_locks import Lock
 from claimjobs.dialects.lexis import Lexis
 from claimjobs.dialects.mariadb import MariaDB
 from claimjobs.dialects.mysql import MySQL
-from claimjobs.dialects.postgres import PortablePostgres, Postgres
+from claimjobs.dialects.postgres import Postgres
 from claimjobs.dialects.waking import Listener
 
 DIALECTS: dict[str, type[Dialect]] = {"postgresql": Postgres, "mysql": MySQL, "mariadb": MariaDB}
@@ -45,7 +45,6 @@ __all__ = [
     "Lexis",
     "Listener",
     "Lock",
-    "PortablePostgres",
     "are_one_family",
     "dialect_named_by",
     "dialect_of",

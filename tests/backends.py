@@ -22,7 +22,7 @@ from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.databases import Database
-from tests.flavours import CAPABILITIES, FLAVOURS, MAY_BE_MISSING, Family
+from tests.flavours import CAPABILITIES, MAY_BE_MISSING, Family
 from tests.plans import Plan, explain, rows_read
 
 if TYPE_CHECKING:
@@ -63,9 +63,9 @@ class Servers:
         except servers.Unavailable as error:
             self._missing[family] = error
 
-    def lend(self, name: str) -> Backend:
-        """An empty database on the server of a flavour, to be closed by the caller."""
-        return Backend(name, self.get(FLAVOURS[name].family))
+    def lend(self, family: Family) -> Backend:
+        """An empty database on the server of a family, to be closed by the caller."""
+        return Backend(family, self.get(family))
 
     def close(self) -> None:
         self._open.close()
@@ -176,14 +176,12 @@ CLAIMS: Final = os.environ.get("CLAIMJOBS_TEST_CLAIMS")
 class Backend:
     """An empty database of its own for one test. See tests/conftest.py for how to use it."""
 
-    def __init__(self, name: str, host: Host) -> None:
-        flavour = FLAVOURS[name]
-        self.name = name
-        self.family: Family = flavour.family
+    def __init__(self, family: Family, host: Host) -> None:
+        self.family: Family = family
+        self.name: str = family
         self.server = host.server
         self.may_leave_owners = False
         """For a test that kills a process: whether rows may be left in the table of owners."""
-        self._override = flavour.dialect
         self._host = host
         self._place = host.lend()
         self._database = self._place.database
@@ -197,7 +195,7 @@ class Backend:
     def dialect(self) -> Dialect:
         """What claimjobs takes this database for."""
         name = "postgresql" if self.family == "postgres" else self.family
-        return self._override or DIALECTS[name]()
+        return DIALECTS[name]()
 
     def requires(self, capability: str) -> None:
         """Skip the test on a database that lacks a capability (see CAPABILITIES)."""
@@ -221,8 +219,7 @@ class Backend:
         self, table: str | sa.Table | type[Any] = "jobs", *, bind: sa.Engine | None = None, **options: Any
     ) -> Queue:
         """A Queue on tables that are there. Closed at teardown."""
-        options = {"dialect": self._override, **options}
-        if CLAIMS and not {"hold", "lock", "side_car", "claims"} & options.keys():
+        if CLAIMS and not {"hold", "side_car", "claims"} & options.keys():
             options["claims"] = CLAIMS
         queue = Queue(bind or self.engine, table, **options)
         self._queues.append(queue)
@@ -230,7 +227,7 @@ class Backend:
 
     def assignments(self, table: str, *, bind: sa.Engine | None = None, **options: Any) -> Assignments:
         """Rows of a table that is there, to be given to workers."""
-        given = Assignments(bind or self.engine, table, **{"dialect": self._override, **options})
+        given = Assignments(bind or self.engine, table, **options)
         self._queues.append(given)
         return given
 

@@ -1,9 +1,8 @@
 """Fixtures for every folder of tests.
 
-`backend`  An empty database of its own for this test, once on each backend: `postgres` (claims in one statement),
-           `postgres-portable` (the portable statements), `mysql`, `mariadb`. For the library's behaviour.
-`database` The same on `postgres`, `mysql` and `mariadb`: for what runs in another process, where no dialect can be
-           passed in.
+`backend`  An empty database of its own for this test, once on each of `postgres`, `mysql` and `mariadb`. For what
+           the library does.
+`database` The same, for what runs in another process.
 `anywhere` The same on Postgres alone: for what does not depend on the database.
 `clock`    An instant to inject in place of the database's clock: `backend.queue(now=clock.sql)`; `clock.now += ...`.
 
@@ -37,7 +36,7 @@ import pytest
 from benchmarks import crew
 from tests import authorities
 from tests.backends import DEADLINE, Backend, Clock, Servers, poll
-from tests.flavours import FAMILIES, FLAVOURS
+from tests.flavours import FAMILIES, Family
 
 pytest_plugins = ["tests.suites"]
 
@@ -107,7 +106,7 @@ def _children() -> list[str]:
     return found
 
 
-@pytest.fixture(params=FLAVOURS)
+@pytest.fixture(params=FAMILIES)
 def backend(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Backend]:
     yield from _lent(request.param, servers)
 
@@ -122,8 +121,8 @@ def anywhere(servers: Servers) -> Iterator[Backend]:
     yield from _lent("postgres", servers)
 
 
-def _lent(name: str, servers: Servers) -> Iterator[Backend]:
-    lent = servers.lend(name)
+def _lent(family: Family, servers: Servers) -> Iterator[Backend]:
+    lent = servers.lend(family)
     yield lent
     lent.close()
 

@@ -10,9 +10,8 @@ test        `make test`: each test function once on Postgres and once on MySQL, 
               @pytest.mark.mariadb("why")          on MariaDB, too
               @pytest.mark.thorough("why")         not at all
 check       `make check`: of the suite `test` what is marked `core`, on Postgres, and the unit tests.
-rest        What `make test-all` runs beside `test`: all parameters on Postgres and MySQL; on MariaDB, and with the
-            portable statements on Postgres, each function with its first parameters, the pairs, and what no other
-            database can run.
+rest        What `make test-all` runs beside `test`: all parameters on Postgres and MySQL; on MariaDB each
+            function with its first parameters, the pairs, and what no other database can run.
 
 A test marked `requires("a capability")` is collected for the databases only that have it (see CAPABILITIES).
 """
@@ -26,7 +25,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.flavours import CAPABILITIES, FAMILIES, FLAVOURS
+from tests.flavours import CAPABILITIES, FAMILIES
 
 SUITES: Final = ("everything", "test", "check", "rest")
 FAST: Final = ("postgres", "mysql")
@@ -94,8 +93,7 @@ def _of_server(server: str | None, items: list[pytest.Item]) -> list[pytest.Item
 
 
 def _family_of(item: pytest.Item) -> str:
-    server = server_of(item)
-    return NO_SERVER if server is None else FLAVOURS[server].family
+    return server_of(item) or NO_SERVER
 
 
 def _checked(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -147,7 +145,7 @@ def _of_one_server(items: list[pytest.Item]) -> list[pytest.Item]:
 
 def server_of(item: pytest.Item) -> str | None:
     """The server that an item runs on; None: it has no parameter that says so."""
-    return next((value for value in _values(item).values() if isinstance(value, str) and value in FLAVOURS), None)
+    return next((value for value in _values(item).values() if isinstance(value, str) and value in FAMILIES), None)
 
 
 def _number(items: list[pytest.Item]) -> None:
@@ -156,7 +154,7 @@ def _number(items: list[pytest.Item]) -> None:
     for item in items:
         numbers = item.stash[NUMBERS] = {}
         for name, value in _values(item).items():
-            if isinstance(value, str) and value in FLAVOURS:
+            if isinstance(value, str) and value in FAMILIES:
                 continue
             known = [number for number, one in enumerate(seen[name]) if one is value]
             numbers[name] = known[0] if known else len(seen[name])

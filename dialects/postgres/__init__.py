@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from claimjobs.dialects.postgres.dialect import PortablePostgres, Postgres
+from claimjobs.dialects.postgres.dialect import Postgres
 
-__all__ = ["PortablePostgres", "Postgres"]
+__all__ = ["Postgres"]

@@ -165,20 +165,6 @@ class Postgres(Dialect):
         copy_rows.copy(connection, table, keys, rows)
 
 
-class PortablePostgres(Postgres):
-    """Postgres with the portable statements: three round trips for a claim instead of one.
-
-    The conformance suite runs it, so that the portable base is proven on more than one family of databases.
-    """
-
-    claims_in_one_statement = False
-    locks_in_order = False
-    returns_what_it_writes = False
-    skips_duplicates = False
-    copies = pipelines = False
-    among = Dialect.among
-
-
 def json_keys(
     document: sa.ColumnElement[Any], key: Sequence[sa.ColumnElement[Any]]
 ) -> tuple[sa.FromClause, Sequence[sa.ColumnElement[Any]]]:

@@ -8,7 +8,6 @@ import signal
 import sqlalchemy as sa
 
 from claimjobs import Batch, Ledger, Queue
-from claimjobs.dialects import Dialect
 
 PAYMENTS = sa.Table(
     "payments",
@@ -27,9 +26,9 @@ def pay(batch: Batch, destination: sa.Engine, ledger: Ledger) -> None:
                 connection.execute(sa.insert(PAYMENTS).values(what=job.d))
 
 
-def pay_and_die(url: str, destination: str, dialect: Dialect | None) -> None:
+def pay_and_die(url: str, destination: str) -> None:
     """Pay for all jobs of a batch, and die with it in hand."""
     engine, queue = sa.create_engine(destination), Queue(url)
     batch = queue.claim()
-    pay(batch, engine, Ledger("jobs", dialect=dialect))
+    pay(batch, engine, Ledger("jobs"))
     os.kill(os.getpid(), signal.SIGKILL)

@@ -8,7 +8,6 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs import Queue, job_table
-from claimjobs.dialects import Dialect
 
 VISITS = job_table(
     "visits",
@@ -20,10 +19,10 @@ VISITS = job_table(
 )
 
 
-def send(url: str, dialect: Dialect | None, rounds: list[list[dict[str, Any]]], everyone: Any) -> int:
+def send(url: str, rounds: list[list[dict[str, Any]]], everyone: Any) -> int:
     """Enqueue each round's rows, in an order of one's own, when everyone is there; how many came in."""
     came = 0
-    with Queue(url, VISITS, dialect=dialect) as queue:
+    with Queue(url, VISITS) as queue:
         queue.check()
         for rows in rounds:
             everyone.wait()

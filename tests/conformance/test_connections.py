@@ -44,7 +44,8 @@ def test_a_producer_outlives_a_session_that_ended_while_it_had_nothing_to_do(
     """No heart looks after its connection, which waits in a pool; for a moment, or for long."""
     if rested:
         monkeypatch.setattr("claimjobs.database.ping.FRESH", 0.0)
-    queue = Queue(backend.url, dialect=backend.queue()._chosen.dialect)
+    queue = Queue(backend.url)
+    backend.make()
     backend.engine.dispose()
     for use in (queue.enqueue, queue.enqueue, lambda _: queue.stats()):
         use(jobs(1))

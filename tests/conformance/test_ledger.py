@@ -23,7 +23,6 @@ from claimjobs.table.definitions import LEDGER_TABLE, ledger_table
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.payer import PAYMENTS, pay, pay_and_die
-from tests.flavours import FLAVOURS
 
 SPAWN = multiprocessing.get_context("spawn")
 Make = Callable[..., Ledger]
@@ -34,7 +33,7 @@ def ledger_of(backend: Backend) -> Make:
     """A ledger of this name in the database, which is the destination."""
     Ledger.make(backend.engine)
     PAYMENTS.create(backend.engine)
-    return lambda queue="jobs": Ledger(queue, dialect=FLAVOURS[backend.name].dialect)
+    return lambda queue="jobs": Ledger(queue)
 
 
 def attempt(backend: Backend, ledger: Ledger, key: Any) -> bool:
@@ -179,7 +178,7 @@ def test_a_second_execution_has_no_second_effect(
     ledger, queue = ledger_of(), anywhere.queue()
     queue.enqueue(jobs(5))
     if dies == "dies":
-        payer = SPAWN.Process(target=pay_and_die, args=(anywhere.url, backend.url, FLAVOURS[backend.name].dialect))
+        payer = SPAWN.Process(target=pay_and_die, args=(anywhere.url, backend.url))
         payer.start()
         payer.join(120)
         anywhere.wait_for(queue.reclaim, "what the dead held is handed back")
@@ -199,7 +198,7 @@ def test_a_second_execution_has_no_second_effect(
 
 
 def test_a_destination_without_a_ledger_says_how_to_make_one(backend: Backend) -> None:
-    ledger = Ledger("jobs", dialect=FLAVOURS[backend.name].dialect)
+    ledger = Ledger("jobs")
     with pytest.raises(TableMissing, match="run `claimjobs setup-tables --ledger`"):
         attempt(backend, ledger, 1)
     with pytest.raises(TableMissing, match="run `claimjobs setup-tables --ledger`"):

@@ -23,7 +23,7 @@ from claimjobs.table.definitions import OWNER_TABLE, article_table, owner_table
 from claimjobs.table.roles import ColumnRoles, roles_of
 from tests.backends import Backend, Servers
 from tests.conformance.jobs import by_hand, jobs
-from tests.flavours import FLAVOURS
+from tests.flavours import FAMILIES
 from tests.plans import Plan
 
 JOBS = article_table()
@@ -32,7 +32,7 @@ SIZE = 100
 CANDIDATES = 800
 
 
-@pytest.fixture(scope="module", params=FLAVOURS)
+@pytest.fixture(scope="module", params=FAMILIES)
 def backend(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Backend]:
     """One database for all tests here: they undo what they do, and 20,000 rows take a while."""
     lent = servers.lend(request.param)

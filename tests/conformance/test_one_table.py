@@ -29,7 +29,7 @@ def abroad(backend: Backend, servers: Servers) -> Iterator[sa.Engine]:
         url = sa.make_url(backend.url).update_query_dict({"options": "-csearch_path=abroad,public"})
         yield backend.new_engine_to(url.render_as_string(hide_password=False))
         return
-    lent = servers.lend(backend.name)
+    lent = servers.lend(backend.family)
     yield lent.engine
     for queue in backend._queues:  # some have connections with the default schema that is removed now
         queue.close()

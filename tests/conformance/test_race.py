@@ -10,7 +10,6 @@ from claimjobs.options import CLAIMS, ClaimsKind
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 from tests.conformance.racer import AUDIT, race
-from tests.flavours import FLAVOURS
 
 PROCESSES = 8
 JOBS = 20_000
@@ -24,7 +23,7 @@ def test_every_job_is_done_exactly_once(backend: Backend, claims: ClaimsKind) ->
     AUDIT.create(backend.engine)
     queue.enqueue(jobs(JOBS))
     start = SPAWN.Barrier(PROCESSES, timeout=120)
-    options = {"dialect": FLAVOURS[backend.name].dialect, "claims": claims}
+    options = {"claims": claims}
     gather([Worker(race, backend.url, options, SIZE, start) for _ in range(PROCESSES)])
     with backend.engine.connect() as connection:
         handled, distinct, owners = connection.execute(

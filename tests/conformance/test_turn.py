@@ -57,7 +57,7 @@ def test_round_trips_of_a_batch(backend: Backend) -> None:
     """Seen on the line, not in a library: what a driver adds would show here."""
     turns = round_trips_of_batches(backend, "rows")
     assert set(turns) == {1 if backend.has("one statement") else round_trips_of(way_of_a_turn(backend), backend)}
-    assert turns[0] <= 5 or backend.name == "postgres-portable"
+    assert turns[0] <= 5
 
 
 def test_round_trips_of_a_batch_with_claims_per_batch(backend: Backend) -> None:

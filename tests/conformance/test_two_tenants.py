@@ -29,7 +29,7 @@ NEXT_ID = {
 @pytest.fixture
 def neighbour(backend: Backend, servers: Servers) -> Iterator[Backend]:
     """Another empty schema: in the database of `backend`, which gets a schema of its own, or a database beside it."""
-    lent = servers.lend(backend.name)
+    lent = servers.lend(backend.family)
     if backend.has("schemas"):
         for tenant, place in (("tenant1", backend), ("tenant2", lent)):
             backend.run(f"CREATE SCHEMA {tenant}")

@@ -19,7 +19,6 @@ from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
 from tests.backends import Backend
 from tests.conformance.jobs import counted
 from tests.conformance.sender import VISITS, send
-from tests.flavours import FLAVOURS
 
 KEY = ("customer", "day")
 
@@ -243,8 +242,8 @@ def test_processes_that_enqueue_the_same_keys_at_once_all_succeed_and_each_key_i
     backend.make(VISITS)
     count, sizes = 4, [1] * 10 + [80] * 10
     rounds = [visits(*(f"{n:03}" for n in range(size)), day=day) for day, size in enumerate(sizes)]
-    everyone, dialect = SPAWN.Barrier(count, timeout=120), FLAVOURS[backend.name].dialect
-    came = gather([Worker(send, backend.url, dialect, rounds, everyone) for _ in range(count)])
+    everyone = SPAWN.Barrier(count, timeout=120)
+    came = gather([Worker(send, backend.url, rounds, everyone) for _ in range(count)])
     wanted = sorted((row["day"], row["customer"]) for rows in rounds for row in rows)
     assert sorted((row["day"], row["customer"]) for row in backend.rows(VISITS)) == wanted
     assert sum(came) == len(wanted)

@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from tests.backends import Backend
 from tests.docs.markdown import OPERATING, Block, blocks
-from tests.flavours import FLAVOURS
 
 TITLES = {"postgres": "Postgres", "mysql": "MySQL", "mariadb": "MariaDB"}
 SQL = blocks(OPERATING, "sql")
@@ -21,7 +20,7 @@ def _for(backend: Backend, *, partitioned: bool = False) -> list[Block]:
     for block in SQL:
         head = re.match(r"-- (.*)\n", block.text)
         words = head[1].split(", ") if head else list(TITLES.values())
-        if TITLES[FLAVOURS[backend.name].family] in words and partitioned == ("partitioned" in words):
+        if TITLES[backend.family] in words and partitioned == ("partitioned" in words):
             found.append(block)
     return found
 

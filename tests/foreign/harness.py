@@ -12,11 +12,10 @@ import sqlalchemy as sa
 
 from claimjobs import Batch, Queue, make
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
-from claimjobs.dialects import Dialect
 from claimjobs.table.definitions import shared_tables
 from claimjobs.table.side_car_table import side_car_tables
 from tests.backends import Backend, Servers
-from tests.flavours import FLAVOURS, Family
+from tests.flavours import Family
 from tests.foreign.cases import QUEUE, Case, Way
 
 OPTIONS: dict[Way, dict[str, Any]] = {
@@ -68,7 +67,7 @@ def run(places: Places, family: Family, way: Way, case: Case) -> None:
     place, name = places.at(family), f"{case.table}{places.name()}"
     engine = places.engine(family, case.settings)
     try:
-        with _queues(engine, name, way, case=case, dialect=FLAVOURS[place.name].dialect) as queues:
+        with _queues(engine, name, way, case=case) as queues:
             _ends_as_it_should(place, name, way, case=case, queues=queues)
     finally:
         with place.engine.connect() as connection:
@@ -127,12 +126,10 @@ def _sql(statement: str, place: Backend, name: str) -> str:
 
 
 @contextlib.contextmanager
-def _queues(engine: sa.Engine, name: str, way: Way, *, case: Case, dialect: Dialect | None) -> Iterator[list[Queue]]:
+def _queues(engine: sa.Engine, name: str, way: Way, *, case: Case) -> Iterator[list[Queue]]:
     """Two consumers. Each claims through a connection of its own: of a pool they have none in common."""
     with contextlib.ExitStack() as stack:
-        queues = [
-            Queue(engine, name, columns=case.columns, dialect=dialect, **OPTIONS[way], **case.options) for _ in range(2)
-        ]
+        queues = [Queue(engine, name, columns=case.columns, **OPTIONS[way], **case.options) for _ in range(2)]
         for queue in queues:
             stack.callback(queue.close)
         yield queues

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 FILE = """
 import pytest
 
-SERVERS = ["postgres", "postgres-portable", "mysql", "mariadb"]
+SERVERS = ["postgres", "mysql", "mariadb"]
 each_server = pytest.mark.parametrize("backend", SERVERS)
 numbers = pytest.mark.parametrize("n", [1, 2, pytest.param(3, marks=pytest.mark.pair("three is odd"))])
 
@@ -53,11 +53,11 @@ OF_TEST = {
     "test_no_server": "1 3",
 }
 OF_REST = {
-    "test_pairs": "1-mariadb 1-postgres-portable 2-mysql 2-postgres 3-mariadb 3-postgres-portable",
-    "test_core": "1-postgres-portable 2-mysql 2-postgres 3-postgres-portable",
-    "test_values": "1-mariadb 1-mysql 1-postgres-portable 2-postgres 3-mariadb 3-mysql 3-postgres-portable",
-    "test_long": "mariadb mysql postgres postgres-portable",
-    "test_uuid": "mariadb postgres-portable",
+    "test_pairs": "1-mariadb 2-mysql 2-postgres 3-mariadb",
+    "test_core": "2-mysql 2-postgres",
+    "test_values": "1-mariadb 1-mysql 2-postgres 3-mariadb 3-mysql",
+    "test_long": "mariadb mysql postgres",
+    "test_uuid": "mariadb",
     "test_there_alone": "mariadb",
     "test_no_server": "2",
 }
