@@ -12,9 +12,9 @@ from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, tri
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import OwnTable, UnfitTable
-from claimjobs.queue.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
+from claimjobs.explain.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
 from claimjobs.queue.map_file import Described, queue_of
-from claimjobs.queue.settings import Settings
+from claimjobs.settings import Settings
 from claimjobs.table import create as setup
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import ledger_table

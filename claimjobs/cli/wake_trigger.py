@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from claimjobs.cli.console import show
 from claimjobs.database.connect import connected
 from claimjobs.errors import TableMissing
-from claimjobs.queue.settings import Settings
+from claimjobs.settings import Settings
 from claimjobs.table.create import alter, exists, tables_for
 from claimjobs.table.side_car_table import side_car_tables
 from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement, trigger_of

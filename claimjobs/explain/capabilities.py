@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -10,10 +12,10 @@ from claimjobs.claim.strategy import Phase
 from claimjobs.database.connect import connected, dotted
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import ServerLacks
-from claimjobs.explain.row_locks import lock_nothing
+from claimjobs.errors import ClaimjobsError, ServerLacks
 from claimjobs.explain.sent import as_sent
 from claimjobs.explain.subject import NOBODY, Subject
+from claimjobs.statements import samples
 
 EXPLAIN: Final = "EXPLAIN"
 """Without options, which differ even between servers of one protocol."""
@@ -30,7 +32,7 @@ def require_capabilities(engine: sa.Engine, subject: Subject) -> None:
         connection = pooled.execution_options(isolation_level="AUTOCOMMIT")
         for phase in subject.phases(NOBODY, subject.some_keys(connection) or [_no_key(subject)]):
             _require(connection, subject, phase)
-    if lock_nothing(engine, subject):
+    if _locks_nothing(engine, subject):
         raise _lacks(subject, "SKIP LOCKED", "two sessions locked one row at once")
 
 
@@ -55,3 +57,39 @@ def _require(connection: sa.Connection, subject: Subject, phase: Phase) -> None:
 def _lacks(subject: Subject, statement: str, why: str) -> ServerLacks:
     dialect = subject.backend.dialect
     return ServerLacks(subject.backend.source.name, statement, why, f"{dialect.title} {dotted(dialect.oldest)}")
+
+
+def _locks_nothing(engine: sa.Engine, subject: Subject) -> bool:
+    """Whether two sessions lock one row of the table at once, so that two consumers would claim one job. A plan does
+    not show that.
+
+    False also if that cannot be tried: the table has no row that is free, this account may lock none, or a pooler may
+    let the second session wait for the end of the first. The lock lasts some milliseconds.
+    """
+    dialect, table = subject.backend.dialect, subject.backend.source
+    lock = samples.locked(table, dialect)
+    with suppress(sa.exc.DBAPIError, ClaimjobsError), connected(engine) as first:
+        keys = {"claimjobs_keys": subject.some_keys(first)[:1]}
+        is_direct = dialect.sessions.is_as_greeted(first)
+        first.rollback()
+        if is_direct and keys["claimjobs_keys"] and _gets(first, lock, keys, dialect.isolation):
+            with _elsewhere(engine) as second:
+                return _gets(second, lock, keys, dialect.isolation)
+    return False
+
+
+def _gets(connection: sa.Connection, lock: sa.Select[Any], keys: Mapping[str, Any], isolation: str) -> bool:
+    """Whether this session gets the lock. It keeps it until its transaction ends."""
+    connection.execution_options(isolation_level=isolation)
+    return connection.execute(lock, keys).first() is not None
+
+
+@contextmanager
+def _elsewhere(engine: sa.Engine) -> Iterator[sa.Connection]:
+    """A connection made as the engine makes its own, in no pool that others use: that one may have no more."""
+    alone = sa.Engine(engine.pool.recreate(), engine.dialect, engine.url)
+    try:
+        with connected(alone) as connection:
+            yield connection
+    finally:
+        alone.dispose()

@@ -14,10 +14,7 @@ from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects.inspection import NotShown
 from claimjobs.errors import ClaimjobsError
-from claimjobs.explain.durability import durability
-from claimjobs.explain.failures import comments, failures
-from claimjobs.explain.holders import lease, time_limits, wake
-from claimjobs.explain.key_numbers import key_numbers
+from claimjobs.explain.checks import durability, failures, time_limits, wake
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
 from claimjobs.explain.replica import as_finding, oldest_owner, opened
 from claimjobs.explain.rights import rights
@@ -48,10 +45,8 @@ class Explainer:
         subject = self._subject
         with self._session() as session:
             self._add(session, "plan", self._plans)
-            self._add(session, "key", lambda connection: key_numbers(connection, subject))
             self._add(session, "durability", lambda connection: durability(connection, subject))
-            self._add(session, "failures", lambda _: failures(subject))
-            self._add(session, "comments", lambda connection: comments(connection, subject))
+            self._add(session, "failures", lambda connection: failures(connection, subject))
             self._add(session, "regions", lambda _: regions(subject))
             self._add(session, "rights", lambda connection: rights(connection, subject))
             self._add(session, "isolation", lambda connection: isolation(connection, subject))
@@ -60,7 +55,6 @@ class Explainer:
             self._add(session, "time limits", lambda connection: time_limits(connection, subject))
             self._add(session, "old rows", lambda connection: subject.inspection.garbage(connection, subject.table))
             self._add(session, "snapshots", lambda connection: snapshots(connection, subject))
-            self._add(session, "lease", lambda connection: lease(connection, subject))
             self._add(session, "wake", lambda connection: wake(connection, subject))
             self._add(session, "replica", self._replica)
             if analyze:

@@ -23,8 +23,8 @@ from claimjobs.errors import KeyUnreadable
 from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.parts import QueueParts
 from claimjobs.queue.row_isolation import ERRORS, RowIsolation
-from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
+from claimjobs.settings import Settings
 from claimjobs.table.predicates import Where
 
 PROBES: Final = frozenset(2**n for n in range(1, 30))

@@ -12,7 +12,7 @@ from claimjobs.explain.explainer import Explainer
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Explanation, Finding
 from claimjobs.queue.parts import QueueParts
-from claimjobs.queue.settings import Settings
+from claimjobs.settings import Settings
 
 FATAL: Final = (UnfitTable, BadPredicate, SettingUnfit, AccessDenied)
 CHECKS: Final = ("table", "predicate", "settings", "rights")

@@ -42,8 +42,8 @@ from claimjobs.lease.reaper import Reaper
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.queue.idle_owner import IdleOwner
-from claimjobs.queue.settings import Settings
 from claimjobs.report import Report
+from claimjobs.settings import Settings
 from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs

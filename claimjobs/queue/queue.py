@@ -38,9 +38,9 @@ from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
 from claimjobs.queue.claimer import Claimer
 from claimjobs.queue.parts import QueueParts
-from claimjobs.queue.settings import Settings, must_work_when_called
 from claimjobs.queue.stop_deadline import StopDeadline
 from claimjobs.report import Report
+from claimjobs.settings import Settings, must_work_when_called
 from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import DEFAULT_TABLE

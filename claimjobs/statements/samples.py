@@ -1,4 +1,4 @@
-"""Some rows of a table, for `explain`: whether there are many, the keys of a few, and the oldest claim."""
+"""Some rows of a table, for `explain`: whether there are many, the keys of a few, and an owner."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
 from claimjobs.statements.lock import free_ones
-from claimjobs.table.batches import OpenBatches
-from claimjobs.table.columns import CLAIMED
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -23,25 +21,9 @@ def keys(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     return _some(sa.select(*roles.key).where(*dialect.encoding.readable(roles.key)))
 
 
-def highest(table: sa.Table, column: sa.Column[Any]) -> sa.Select[Any]:
-    """The highest value of a column; NULL: there are no rows."""
-    return sa.select(sa.func.max(column)).select_from(table)
-
-
 def locked(roles: ColumnRoles, dialect: Dialect) -> sa.Select[Any]:
     """Lock those of the rows `keys` that nobody else has locked, as a claim does: their keys."""
     return free_ones(dialect.restrict_to_keys(sa.select(*roles.key), roles.key, roles.key_index), roles)
-
-
-def oldest_batch(batches: OpenBatches, now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """When the first of the open batches was claimed (NULL: there are none), and the time."""
-    has_jobs = batches.table.c.jobs > 0
-    return sa.select(sa.func.min(batches.table.c.since), now).select_from(batches.table).where(batches.ours, has_jobs)
-
-
-def oldest_claim(roles: ColumnRoles, owner_date: sa.Column[Any], now: sa.ColumnElement[Any]) -> sa.Select[Any]:
-    """When the first of the jobs that are claimed now was claimed (NULL: there are none), and the time."""
-    return sa.select(sa.func.min(owner_date), now).select_from(roles.table).where(roles.state.is_(CLAIMED))
 
 
 def some_owner(owners: sa.Table) -> sa.Select[Any]:

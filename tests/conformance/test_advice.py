@@ -7,7 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.queue.diagnosis import advice, checked_roles
+from claimjobs.explain.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
 from tests.backends import Backend
 from tests.conformance.jobs import jobs

@@ -34,7 +34,7 @@ from claimjobs.errors import (
     TableMissing,
     UnknownDatabase,
 )
-from claimjobs.queue.diagnosis import advice, checked_roles
+from claimjobs.explain.diagnosis import advice, checked_roles
 from claimjobs.table.create import make, tables_for
 from claimjobs.table.definitions import OWNER_TABLE, QUEUES_TABLE, article_table
 from tests.backends import Backend

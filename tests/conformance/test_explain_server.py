@@ -282,28 +282,6 @@ def test_what_the_server_hides_from_this_user_is_not_known(backend: Backend) -> 
 # --- owners --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("each_kind_of_claim")
-def test_a_batch_that_lasts_longer_than_it_may_is_a_warning(backend: Backend) -> None:
-    queue = filled(backend, rows=3)
-    with queue.claim(1) as batch:
-        hasty = backend.queue(liveness=Liveness(max_batch_time=0.001))
-        backend.wait_for(lambda: of(hasty.explain(), "lease").verdict == "warning", "the claim is old enough")
-        assert "longer than max_batch_time" in warned(hasty.explain(), "lease")
-        assert of(backend.queue().explain(), "lease").verdict == "ok"
-        batch.done()
-
-
-def test_a_heartbeat_that_is_late_is_a_warning(backend: Backend) -> None:
-    queue = backend.queue()
-    backend.run(
-        "INSERT INTO claimjobs_owners (id, host, pid, claims, lease, beat) "
-        "VALUES (1, 'there', 1, 'jobs', 10, '2020-01-01 00:00:00')"
-    )
-    says = warned(queue.explain(), "lease")
-    backend.run("DELETE FROM claimjobs_owners")
-    assert "owner 1 has been silent" in says
-
-
 def wake(queue: Queue) -> Finding:
     return of(queue.explain(), "wake")
 

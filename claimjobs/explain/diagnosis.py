@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import dialect_named_by
 from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, SideCarThere, UnfitTable
-from claimjobs.queue.settings import Settings
+from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import Backend, inspect_table
 from claimjobs.table.claim_index import claim_index, holds, indexes_of, missing_index, renewed

@@ -1,62 +1,41 @@
-"""Those who hold jobs: whether their leases fit their batches, and whether idle ones can be woken."""
+"""What ends or delays claims, beside the plans: crashes, failures that cannot be stored, limits of time, poolers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import NotShown
+from claimjobs.errors import StateMissing
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Finding
-from claimjobs.lease.registry import read_owners
-from claimjobs.statements import samples
 from claimjobs.table.definitions import OWNER_TABLE
+from claimjobs.table.failures import AGAIN, lacking
+from claimjobs.table.on_done import MARK_LOST, lost_mark
 from claimjobs.table.wake_trigger import is_trigger_there
 
-LATE: Final = 0.8
-"""The part of its lease after which a heartbeat is late. An idle owner is silent for three quarters of it."""
+
+def durability(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """The tables that the server empties after a crash. None if it empties none of them."""
+    backend = subject.backend
+    tables = [backend.source.table, backend.roles.table]
+    if backend.by_lease:
+        tables.append(backend.owners)
+    if backend.roles.batches is not None:
+        tables.append(backend.roles.batches.table)
+    for table in dict.fromkeys(tables):
+        if fix := tuple(backend.dialect.table_rules.emptied_by_crash(connection, table)):
+            says = f"the server writes no log for {table.fullname}, and empties it after a crash: let it write one"
+            yield Finding("durability", "warning", says, fix)
 
 
-def lease(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """Whether heartbeats come in time, and whether a batch lasts longer than it may."""
-    backend, longest = subject.backend, subject.liveness.max_batch_time
-    if not backend.by_lease:
-        yield Finding("lease", "ok", "an open transaction holds claims: there is no lease")
-        return
-    silent = [owner for owner in read_owners(connection, backend) if owner.silence > LATE * owner.lease]
-    if silent:
-        says = (
-            f"owner {silent[0].id} has been silent for {silent[0].silence:.1f} s of its lease of {silent[0].lease:g} s"
-        )
-        hint = "it has ended, or its handler leaves no time for heartbeats: then give a longer Liveness(lease=...)"
-        yield Finding("lease", "warning", f"{says}: {hint}")
-    age = _longest_batch(connection, subject)
-    if age is not None and age > longest:
-        says = f"a job has been claimed for {age:,.0f} s, longer than max_batch_time ({longest:g} s)"
-        yield Finding("lease", "warning", f"{says}: its handler hangs, or needs a longer Liveness(max_batch_time=...)")
-    elif not silent:
-        text = "no job is claimed now" if age is None else f"the longest claim has lasted {age:,.1f} s"
-        yield Finding("lease", "ok", f"heartbeats keep a lease of {subject.liveness.lease:g} s; {text}")
-
-
-def _longest_batch(connection: sa.Connection, subject: Subject) -> float | None:
-    """How long ago the first of the claimed jobs was claimed."""
-    roles = subject.backend.roles
-    if roles.batches is not None:
-        oldest = samples.oldest_batch(roles.batches, subject.now)
-    elif roles.owner_date is not None:
-        oldest = samples.oldest_claim(roles, roles.owner_date, subject.now)
-    else:
-        raise NotShown("no column says when a job was claimed")
-    since, now = connection.execute(oldest).one()
-    return None if since is None else max(0.0, (_aware(now) - _aware(since)).total_seconds())
-
-
-def _aware(instant: datetime) -> datetime:
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """What the table lacks to store a failure, or to know that its done jobs may be deleted. None if it has it all."""
+    for lack in lacking(subject.backend.roles):
+        fails = "fails for the last time" if isinstance(lack, StateMissing) else "fails"
+        yield Finding("failures", "warning", f"a job that {fails} {AGAIN}, because {lack}")
+    if fix := lost_mark(connection, subject.table):
+        yield Finding("comments", "warning", MARK_LOST, (fix,))
 
 
 def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
