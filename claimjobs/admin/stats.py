@@ -154,8 +154,8 @@ def _sorted(rows: Iterable[Any]) -> tuple[defaultdict[str, list[Any]], Counter[A
     known: defaultdict[str, list[Any]] = defaultdict(list)
     others: Counter[Any] = Counter()
     for row in rows:
-        if row.state is not None:
-            known[row.state].append(row)
+        if row.claimjobs_state is not None:
+            known[row.claimjobs_state].append(row)
         elif row.jobs:  # a table without columns for a state has one group, which may be empty
             others[row[0]] += row.jobs
     return known, others

@@ -18,11 +18,11 @@ _LIMIT: Final = sa.bindparam("claimjobs_limit", type_=sa.Integer)
 
 
 def by_state(roles: ColumnRoles, now: sa.ColumnElement[Any], *where: sa.ColumnElement[bool]) -> sa.Select[Any]:
-    """One row for each state: the columns that distinguish it, those of `counts`, and its name, `state`.
+    """One row for each state: the columns that distinguish it, those of `counts`, and its name, `claimjobs_state`.
 
     All rows of a group have the same state, so the aggregate only lets SQL accept it beside the groups.
     """
-    state, name = roles.state.distinguishing_columns, sa.func.min(roles.state.name).label("state")
+    state, name = roles.state.distinguishing_columns, sa.func.min(roles.state.name).label("claimjobs_state")
     rows = sa.select(*state, *counts(roles, now), name).select_from(roles.table).where(*where).group_by(*state)
     return rows if roles.batches is None else rows.where(roles.free)
 
