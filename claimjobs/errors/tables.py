@@ -69,14 +69,16 @@ class ClaimsDiffer(UnfitTable):
 
 
 class MapsDiffer(ClaimsDiffer):
-    """Other consumers of the table know its key or its states by other columns: their claims are not seen."""
+    """Other consumers of the table know its key or its states by other columns, or have another side-car, or none:
+    their claims are not seen."""
 
     def __init__(self, table: str, ours: str, theirs: str, others: int) -> None:
         UnfitTable.__init__(
             self,
-            f"table {table!r} has {others} {'owner' if others == 1 else 'owners'} with another map of its columns "
-            f"({theirs}, and here {ours}), so their claims are not seen: give all consumers of a table the same "
-            "Columns, or end those consumers first, and run `claimjobs reclaim` with their map if one of them died",
+            f"table {table!r} has {others} {'owner' if others == 1 else 'owners'} with another map of its columns, "
+            f"or another side-car ({theirs}, and here {ours}), so their claims are not seen: give all consumers of a "
+            "table the same Columns and the same side_car, or end those consumers first, and run `claimjobs reclaim` "
+            "with theirs if one of them died",
         )
 
 

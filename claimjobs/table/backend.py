@@ -113,10 +113,12 @@ def inspect_table(
         if side_car is not None:
             source = source_roles(connection, found, described, columns=given)
             source = replace(source, depend_on_zone=zoned)
-            place = found.table_rules.place(connection, described)
-            claims = _claims(connection, found, source, named=side_car.name_for(place.full_name(described)))
+            home = found.table_rules.place(connection, described)
+            claims = _claims(connection, found, source, named=side_car.name_for(home.full_name(described)))
             place = found.table_rules.place(connection, claims.table)
-            claims, shared = replace(claims, recorded_as=place.name), place.metadata
+            # Not the side-car names the queue: who has another one, or none, is to be seen.
+            name = home.name if home.schema == place.schema else f"{home.schema}.{home.name}"
+            claims, shared = replace(claims, recorded_as=name), place.metadata
             batches = OpenBatches(batches_table(shared), claims.claims, claims.key, dialect or found)
             claims, source = _per_batch(claims, batches), replace(source, batches=replace(batches, key=source.key))
             backend = Backend(dialect or found, claims, owner_table(shared), place.schema, False, source)

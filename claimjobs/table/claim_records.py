@@ -21,7 +21,7 @@ class ClaimRecords:
     """The kind of an owner's records (`rows`, `batches` or `nothing`), and a description of each kind that it sees.
 
     Two programs see each other's records only if their descriptions are the same text: it names the columns of the
-    key, and for claims in rows those of the state, with their values.
+    key, and the side-car, or for claims in rows the columns of the state, with their values.
     """
 
     kind: str | None
@@ -34,7 +34,10 @@ class ClaimRecords:
         seen = backend.roles
         if not (backend.by_lease and backend.records_claims):
             return cls(NOTHING, (_by_row(seen),))
-        return cls("rows", (_by_row(seen),)) if seen.batches is None else cls("batches", (_by_batch(seen),))
+        if seen.batches is None:
+            return cls("rows", (_by_row(seen),))
+        beside = {} if backend.user_table is None else {"side_car": seen.table.name}
+        return cls("batches", (_text({"batches": _key(seen), **beside}),))
 
     @classmethod
     def in_row(cls, kind: str | None, sees: str | None) -> ClaimRecords:
@@ -56,10 +59,6 @@ class ClaimRecords:
         if self.kind is None or other.kind is None:
             return True
         return {*self.left} <= {*other.sees} and {*other.left} <= {*self.sees}
-
-
-def _by_batch(roles: ColumnRoles) -> str:
-    return _text({"batches": _key(roles)})
 
 
 def _by_row(roles: ColumnRoles) -> str:

@@ -41,8 +41,11 @@ DECLARE
     place text;
     claimed text;
 BEGIN
-    SELECT quote_ident(n.nspname), c.relname INTO STRICT place, claimed
-        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = {claims}::regclass;
+    SELECT quote_ident(n.nspname), CASE WHEN there.oid = n.oid THEN '' ELSE there.nspname || '.' END || t.relname
+        INTO STRICT place, claimed
+        FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+            pg_class t JOIN pg_namespace there ON there.oid = t.relnamespace
+        WHERE c.oid = {claims}::regclass AND t.oid = jobs;
     EXECUTE 'CREATE OR REPLACE FUNCTION ' || place || '.{name}() RETURNS trigger LANGUAGE plpgsql '
         'SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS '
         || quote_literal(replace($body${body}$body$, '{owners}', place || '.{owner_table}'));

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Columns, job_table
+from claimjobs import Columns, SideCar, job_table, make, side_car_tables
 from claimjobs.errors import ClaimsDiffer, MapsDiffer
 from claimjobs.table.definitions import BATCHES_TABLE
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
+from tests.conformance.orders import ORDERS, fill
 from tests.conformance.owners import declare_dead, hold_of, owner_row, still
 
 TWO_KEYS = job_table(
@@ -73,3 +74,27 @@ def test_a_claim_by_transaction_with_another_map_is_refused_beside_claims_in_row
     )
     with pytest.raises(MapsDiffer):
         other.claim(1)
+
+
+def test_consumers_with_two_side_cars_of_one_table_or_one_and_none_refuse_each_other(backend: Backend) -> None:
+    """Neither would see the jobs that the other one holds."""
+    ORDERS.create(backend.engine)
+    fill(backend, 6)
+    kinds: dict[str, dict[str, Any]] = {
+        "orders_claims": {"side_car": SideCar()},
+        "ours": {"side_car": SideCar("ours")},
+        "": {"claims": "batches", "columns": Columns(status=None), "on_done": "delete"},
+        "by transaction": {"hold": "transaction", "columns": Columns(status=None), "on_done": "delete"},
+    }
+    for name in ("orders_claims", "ours"):
+        make(backend.engine, side_car_tables(backend.engine, "orders", kinds[name]["side_car"]))
+    for first in list(kinds)[:3]:
+        one = backend.bare_queue("orders", **kinds[first])
+        assert len(one.claim(2)) == 2
+        for second in kinds.keys() - {first}:
+            with pytest.raises(ClaimsDiffer, match="1 owner with") as refusal:
+                backend.bare_queue("orders", **kinds[second]).claim(2)
+            if {first, second} != {"", "by transaction"}:
+                assert "the same side_car" in str(refusal.value)
+        one.close()
+    assert len(backend.bare_queue("orders", **kinds["ours"]).claim(6)) == 6

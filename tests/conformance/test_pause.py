@@ -164,10 +164,10 @@ def test_a_table_that_does_not_exist_cannot_be_paused(anywhere: Backend) -> None
     assert anywhere.rows("claimjobs_queues") == []
 
 
-def test_a_side_car_is_paused_by_its_own_name(backend: Backend) -> None:
+def test_a_queue_with_a_side_car_is_paused_by_the_name_of_its_table(backend: Backend) -> None:
     queue = orders(backend, 2)
     queue.pause()
-    assert [row["claims"] for row in backend.rows("claimjobs_queues")] == ["orders_claims"]
+    assert [row["claims"] for row in backend.rows("claimjobs_queues")] == ["orders"]
     assert len(queue.claim(1)) == 0
     queue.resume()
     assert len(queue.claim(1)) == 1

@@ -258,7 +258,7 @@ def test_a_settle_between_two_looks_does_not_free_its_jobs(backend: Backend) -> 
 
     def claimed_by_another() -> None:
         with backend.engine.begin() as connection:
-            open_their_batch(connection, [1, 2], "orders_claims")
+            open_their_batch(connection, [1, 2], "orders")
 
     def settled_by_another() -> None:
         with backend.engine.begin() as connection:
@@ -277,7 +277,7 @@ def test_a_claim_goes_on_if_others_have_claimed_all_that_it_locked(backend: Back
 
     def claimed_by_another() -> None:
         with backend.engine.begin() as connection:
-            open_their_batch(connection, [3, 1], "orders_claims")
+            open_their_batch(connection, [3, 1], "orders")
 
     with before_each(engine, "SELECT orders.id AS", claimed_by_another):
         assert keys(queue.claim(2)) == [4, 2]
