@@ -12,7 +12,6 @@ from typing import Any, ClassVar, TypeVar
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.access_rights import AccessRights
 from claimjobs.dialects.error_codes import ErrorCodes
 from claimjobs.dialects.inspection import Inspection
 from claimjobs.dialects.key_locks import KeyLocks
@@ -31,7 +30,7 @@ class Dialect:
     """The portable base. Facts are attributes; what must be written differently is a method.
 
     What is not about the text of statements is in parts of its own: `errors`, `sessions`, `key_locks`, `table_rules`,
-    `encoding`, `waking`, `inspection` and `access_rights`.
+    `encoding`, `waking` and `inspection`.
     """
 
     errors: ClassVar[ErrorCodes]
@@ -41,7 +40,6 @@ class Dialect:
     encoding: ClassVar[ValueEncoding] = ValueEncoding()
     waking: ClassVar[Waking]
     inspection: ClassVar[Inspection]
-    access_rights: ClassVar[AccessRights]
 
     title: ClassVar[str]
     """The database's name for people, in messages and reports only."""

@@ -7,7 +7,6 @@ phase 2 has no rows that could be locked.
 from __future__ import annotations
 
 from claimjobs.dialects.mysql import MySQL
-from claimjobs.dialects.mysql.access_rights import MariaDBAccessRights
 from claimjobs.dialects.mysql.errors import MariaDBErrors
 from claimjobs.dialects.mysql.inspection import MariaDBInspection
 from claimjobs.dialects.mysql.sessions import MariaDBSessions
@@ -19,7 +18,6 @@ class MariaDB(MySQL):
     sessions = MariaDBSessions()
     table_rules = MariaDBTableRules()
     inspection = MariaDBInspection()
-    access_rights = MariaDBAccessRights()
 
     title = "MariaDB"
     # SKIP LOCKED and JSON_TABLE both came with 10.6.

@@ -12,13 +12,12 @@ from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, tri
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.embedded.server import chosen_url
 from claimjobs.errors import OwnTable, UnfitTable
-from claimjobs.explain.diagnosis import ADDABLE, additions, advice, checked_roles, rights, what_becomes_of_done_jobs
+from claimjobs.explain.diagnosis import ADDABLE, additions, advice, checked_roles, what_becomes_of_done_jobs
 from claimjobs.queue.map_file import Described, queue_of
 from claimjobs.settings import Settings
 from claimjobs.table import create as setup
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import ledger_table
-from claimjobs.table.grants import PURPOSES, ledger_grants
 from claimjobs.table.side_car_table import side_car_tables
 
 DDL_WITHOUT_URL = "postgresql://"
@@ -34,17 +33,6 @@ DDL_WITHOUT_URL = "postgresql://"
 @click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; change nothing.")
 @click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
 @click.option(
-    "--grants", "grants_", is_flag=True, help="Print the GRANT statements for three accounts; change nothing."
-)
-@click.option(
-    "--account",
-    "accounts",
-    multiple=True,
-    metavar="KIND=NAME",
-    help=f"With --grants: the name of an account, {', '.join(PURPOSES)}. Can be repeated. "
-    "Default: claimjobs_producer and so on.",
-)
-@click.option(
     "--wake-trigger", "trigger", flag_value="make", help="Also make a trigger by which each INSERT wakes consumers."
 )
 @click.option("--drop-wake-trigger", "trigger", flag_value="drop", help="Only drop that trigger.")
@@ -56,8 +44,6 @@ def setup_tables(
     yes: bool,
     sql: bool,
     ledger: bool,
-    grants_: bool,
-    accounts: tuple[str, ...],
     trigger: Wanted,
     url: str | None,
     described: Described,
@@ -89,10 +75,6 @@ def setup_tables(
     A statement waits 2 s for its lock on a table, because all later statements on the table wait behind it. Then the
     command says who has the lock, and ends.
 
-    --grants prints the GRANT statements for a producer, which enqueues jobs, a consumer, which claims them, and an
-    operator (status, dead, purge, reclaim, pause). An administrator runs them. A right on columns is for the columns
-    that the tables have now: print the statements again after the tables were changed.
-
     \b
     Examples:
       claimjobs setup-tables
@@ -102,15 +84,10 @@ def setup_tables(
       claimjobs setup-tables --sql --url mysql:// > jobs.sql
       claimjobs setup-tables --ledger
       claimjobs setup-tables --wake-trigger
-      claimjobs setup-tables --grants --account producer=shop > grants.sql
     """
     wanted = _requested(add)
-    if trigger is not None and not (grants_ or accounts or ledger):
+    if trigger is not None and not ledger:
         check_wanted(engine_of(chosen_url(url) or DDL_WITHOUT_URL), trigger)
-    if grants_ or accounts:
-        _refuse_other_options(grants_, recreate or sql or bool(wanted))
-        _print_grants(url, described, _named(accounts), ledger=ledger)
-        return
     _refuse_mixtures(recreate, wanted, ledger, trigger=trigger, side_car=bool(described.get("side_car")))
     if sql and not wanted and not described.get("side_car"):
         _print_ddl(engine_of(chosen_url(url) or DDL_WITHOUT_URL), described, trigger, recreate, ledger=ledger)
@@ -156,31 +133,6 @@ def _refuse_mixtures(recreate: bool, wanted: list[str], ledger: bool, *, trigger
         raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
     if side_car and (recreate or wanted):
         raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
-
-
-def _refuse_other_options(grants_: bool, others: bool) -> None:
-    if not grants_:
-        raise click.UsageError("--account KIND=NAME goes with --grants")
-    if others:
-        raise click.UsageError("--grants is about tables that exist: leave out --add, --recreate and --sql")
-
-
-def _named(accounts: tuple[str, ...]) -> dict[str, str]:
-    """The name of each account. Raises BadParameter; a database may take `public` for every account."""
-    names = {kind: f"claimjobs_{kind}" for kind in PURPOSES}
-    for text in accounts:
-        kind, _, name = (part.strip() for part in text.partition("="))
-        if kind not in names or not name.isprintable() or name.lower() in ("", "public", "none"):
-            form = f"give KIND=NAME, the name of one account, KIND being one of {', '.join(names)}"
-            raise click.BadParameter(f"{text!r}: {form}", param_hint="--account")
-        names[kind] = name
-    return names
-
-
-def _print_grants(url: str | None, described: Described, names: dict[str, str], *, ledger: bool) -> None:
-    with engine_for(url) as engine:
-        lines = ledger_grants(engine, names) if ledger else rights(engine, queue_of(engine, described).settings, names)
-        show_sql("\n".join(lines))
 
 
 def _add(engine: sa.Engine, table: sa.Table, statements: list[str], yes: bool, sql: bool) -> None:

@@ -43,7 +43,7 @@ class NotConsumer(AccessDenied):
     def __init__(self, tables: str, reason: str, needed: str) -> None:
         super().__init__(
             f"this user may not read {tables} ({reason}), as a consumer must, which needs {needed}: give a consumer's "
-            "account in the URL, or grant this one what `claimjobs setup-tables --grants` prints for a consumer"
+            "account in the URL, or grant this one what docs/security.md has for a consumer"
         )
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+_GRANTS: Final = "run the GRANT statements of docs/security.md"
+
 INSTEAD: Final[dict[str, str]] = {
+    "--account": _GRANTS,
+    "--grants": _GRANTS,
     "--column": "write the name of the column into [columns] of a --map file",
     "--partition-by-time": "make the partitions yourself, as docs/operating.md shows under 'Kept jobs'",
     "--state": "write the value of the state into [states] of a --map file",

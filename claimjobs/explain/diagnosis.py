@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -19,7 +19,6 @@ from claimjobs.table.create import exists, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import job_table
 from claimjobs.table.failures import AGAIN, lacking_dead
-from claimjobs.table.grants import grants
 from claimjobs.table.on_done import Finish, default_finish, sentence
 from claimjobs.table.predicates import order_of
 from claimjobs.table.reflection import columns_in_database, resolve
@@ -109,15 +108,6 @@ def what_becomes_of_done_jobs(engine: sa.Engine, settings: Settings, *, recreate
     if (on_done := settings.on_done or default) is None:
         return str(DoneUndecided(roles.name))
     return sentence(roles, on_done, beside=settings.side_car is not None)
-
-
-def rights(engine: sa.Engine, settings: Settings, names: Mapping[str, str]) -> list[str]:
-    """The GRANT statements for the accounts of the queue, line by line (see `table.grants`). Raises as
-    `checked_backend`."""
-    backend = checked_backend(engine, settings)
-    with connected(engine) as connection:
-        default = "keep" if settings.side_car else default_finish(connection, backend.roles)
-    return list(grants(engine, backend, names, deletes=(settings.on_done or default) == "delete"))
 
 
 # --- optional columns and the index --------------------------------------------------------------------------

@@ -10,7 +10,6 @@ from sqlalchemy.dialects import mysql
 
 from claimjobs.dialects.base import Dialect, Write
 from claimjobs.dialects.lexis import STANDARD_QUOTES, Lexis
-from claimjobs.dialects.mysql.access_rights import MySQLAccessRights
 from claimjobs.dialects.mysql.encoding import MySQLEncoding
 from claimjobs.dialects.mysql.errors import MySQLErrors
 from claimjobs.dialects.mysql.inspection import MySQLInspection
@@ -38,7 +37,6 @@ class MySQL(Dialect):
     encoding = MySQLEncoding()
     waking = MySQLWaking()
     inspection = MySQLInspection()
-    access_rights = MySQLAccessRights()
 
     title = "MySQL"
     drivers = ("pymysql", "mysqldb")

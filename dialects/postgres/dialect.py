@@ -11,7 +11,6 @@ from sqlalchemy.dialects.postgresql import psycopg
 
 from claimjobs.dialects.base import Dialect
 from claimjobs.dialects.lexis import LETTER, STANDARD_QUOTES, Lexis
-from claimjobs.dialects.postgres.access_rights import PostgresAccessRights
 from claimjobs.dialects.postgres.encoding import PostgresEncoding
 from claimjobs.dialects.postgres.errors import PostgresErrors
 from claimjobs.dialects.postgres.inspection import PostgresInspection
@@ -34,7 +33,6 @@ class Postgres(Dialect):
     encoding = PostgresEncoding()
     waking = PostgresWaking()
     inspection = PostgresInspection()
-    access_rights = PostgresAccessRights()
 
     title = "Postgres"
     drivers = ("psycopg",)

@@ -1,0 +1,236 @@
+"""The GRANT statements of the page about security: each account can do its work, and nothing else."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+import sqlalchemy as sa
+
+from claimjobs import Queue, make, side_car_tables
+from claimjobs.cli import exits
+from claimjobs.options import Retry
+from claimjobs.table.definitions import OWNER_TABLE
+from tests.backends import Backend
+from tests.cli.command import claimjobs
+from tests.conformance.jobs import jobs, names
+from tests.conformance.owners import still
+from tests.conformance.sleepers import PATIENT, Consumer
+from tests.docs.markdown import SECURITY, blocks
+
+Kind = Literal["rows", "batches", "transaction", "side-car"]
+TITLES = {"postgres": "Postgres", "mysql": "MySQL", "mariadb": "MariaDB"}
+NAMES = ("shop_worker", "shop_ops", "shop")
+"""The accounts of the page."""
+OPTIONS: dict[Kind, dict[str, Any]] = {
+    "rows": {},
+    "batches": {"claims": "batches"},
+    "transaction": {"hold": "transaction"},
+    "side-car": {"side_car": True, "on_done": "keep"},
+}
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """Accounts with the rights of the page, by the names that they have there."""
+
+    backend: Backend
+    names: dict[str, str]
+    opened: ExitStack
+
+    def url(self, account: str) -> str:
+        """The URL of the test's database for this account."""
+        url = sa.make_url(self.backend.url).set(username=self.names[account], password="secret")
+        return url.render_as_string(hide_password=False)
+
+    def queue(self, account: str, table: str = "jobs", **options: Any) -> Queue:
+        """A queue of this account, until the accounts are dropped."""
+        engine = sa.create_engine(self.url(account), poolclass=sa.NullPool)
+        self.opened.callback(engine.dispose)
+        return self.opened.enter_context(Queue(engine, table, **options))
+
+    def run(self, *words: str) -> str:
+        """What a command of the operator printed."""
+        ended = claimjobs(*words, "--url", self.url("shop_ops"))
+        assert ended.code == exits.OK, f"{words}: {ended.err}"
+        return ended.out.strip()
+
+
+def statements(backend: Backend, what: str) -> list[str]:
+    """Those of the page for this database."""
+    title = TITLES[backend.family]
+    heads = {
+        block.text.partition("\n")[0].removeprefix("-- ").rpartition(", "): block for block in blocks(SECURITY, "sql")
+    }
+    [block] = [block for (titles, _, kind), block in heads.items() if kind == what and title in titles.split(", ")]
+    return block.text.partition("\n")[2].strip().removesuffix(";").split(";\n")
+
+
+@contextmanager
+def accounts(backend: Backend, consumer: Kind) -> Iterator[Accounts]:
+    """A consumer's account for a kind of queue, a producer's and an operator's."""
+    postgres = backend.family == "postgres"
+    database = sa.make_url(backend.url).database
+    made = {name: f"cj_{secrets.token_hex(4)}" for name in NAMES}
+    if postgres:  # in a new database everybody has it
+        backend.run("REVOKE USAGE ON SCHEMA public FROM PUBLIC")
+    try:
+        for name in made.values():
+            account = f"ROLE {name} LOGIN PASSWORD 'secret'" if postgres else f"USER {name} IDENTIFIED BY 'secret'"
+            backend.run(f"CREATE {account}")
+        others = () if consumer == "side-car" else ("producer", "operator")
+        for statement in (line for what in (consumer, *others) for line in statements(backend, what)):
+            here, _, to = statement.replace("shop.", f"{database}.").rpartition(" TO ")
+            backend.run(f"{here} TO {made[to]}")
+        with ExitStack() as opened:
+            yield Accounts(backend, made, opened)
+    finally:
+        for name in made.values():
+            if postgres:
+                backend.run(f"DROP OWNED BY {name}")
+            backend.run(f"DROP {'ROLE' if postgres else 'USER'} IF EXISTS {name}")
+
+
+def test_each_block_is_for_a_database_and_an_account_that_there_are() -> None:
+    heads = [re.match(r"-- (.*)\n", block.text) for block in blocks(SECURITY, "sql")]
+    assert all(heads)
+    assert {word for head in heads if head for word in head[1].split(", ")} == {
+        *TITLES.values(),
+        *OPTIONS,
+        *("producer", "operator"),
+    }
+
+
+@pytest.mark.parametrize("kind", ["rows", "batches", "transaction"])
+def test_a_job_is_worked_through_with_the_rights_of_the_page(backend: Backend, kind: Kind) -> None:
+    backend.make()
+    options = OPTIONS[kind]
+    with accounts(backend, kind) as given:
+        assert given.queue("shop", **options).enqueue(jobs(5)) == 5
+        if kind == "transaction":
+            assert backend.run("DELETE FROM jobs WHERE d = '0000'") == 1
+        else:
+            assert names(still(backend.queue(**options)).claim(1)) == ["0000"]
+            backend.run(f"UPDATE {OWNER_TABLE} SET died = beat")
+        queue = given.queue("shop_worker", retry=Retry(attempts=2), **options)
+        with queue.claim(4) as batch:
+            if kind != "transaction":
+                assert queue.reclaim() == 1
+            batch.done(batch[0])
+            batch.fail(batch[1], "not now")
+            batch.fail(batch[2], "never", retry=False)
+            batch.release(batch[3])
+        found = {row["d"]: row["status"] for row in backend.rows() if row["d"] != "0000"}
+        assert found == {"0002": "unclaimed", "0003": "dead", "0004": "unclaimed"}
+        map_options = ("--claims", "batches") if kind == "batches" else ()
+        for words in (("pause", "--reason", "a drill"), ("status", "--json"), ("resume",)):
+            given.run(*words, *map_options)
+        [dead] = [str(row["id"]) for row in backend.rows() if row["status"] == "dead"]
+        assert given.run("dead", "retry", dead, *map_options) == "1"
+        backend.run("UPDATE jobs SET status = 'dead'")
+        assert given.run("dead", "drop", dead, "--yes", *map_options) == "1"
+        given.run("purge", "--status", "dead", "--older-than", "1d", *map_options)
+        backend.may_leave_owners = True
+
+
+def test_a_job_with_a_side_car_is_worked_through_with_the_rights_of_the_page(backend: Backend) -> None:
+    backend.run("CREATE TABLE orders (id integer PRIMARY KEY, what varchar(20))")
+    backend.run("INSERT INTO orders VALUES (1, 'tea'), (2, 'salt'), (3, 'rice')")
+    make(backend.engine, side_car_tables(backend.engine, "orders"))
+    with accounts(backend, "side-car") as given:
+        dying = still(backend.bare_queue("orders", **OPTIONS["side-car"]))
+        assert len(dying.claim(1)) == 1
+        backend.run(f"UPDATE {OWNER_TABLE} SET died = beat")
+        queue = given.queue("shop_worker", "orders", **OPTIONS["side-car"])
+        with queue.claim(3) as batch:
+            assert queue.reclaim() == 1
+            batch.done(batch[0])
+            batch.fail(batch[1], "never", retry=False)
+        assert sorted(row["status"] for row in backend.rows("orders_claims")) == ["dead", "done", "unclaimed"]
+    backend.may_leave_owners = True
+
+
+FORBIDDEN = {
+    "shop": (
+        "SELECT d FROM jobs",
+        "UPDATE jobs SET d = ''",
+        "DELETE FROM jobs",
+        "INSERT INTO jobs (d, e, status) VALUES ('', '', 'dead')",
+        f"DELETE FROM {OWNER_TABLE}",
+    ),
+    "shop_worker": ("INSERT INTO jobs (d, e) VALUES ('', '')", "UPDATE jobs SET d = ''", "UPDATE jobs SET id = 1"),
+    "shop_ops": (
+        "INSERT INTO jobs (d, e) VALUES ('', '')",
+        "UPDATE jobs SET d = ''",
+        f"INSERT INTO {OWNER_TABLE} (host, pid, claims, lease) VALUES ('', 1, 'jobs', 10)",
+    ),
+}
+DDL = ("CREATE TABLE mine (id integer)", "DROP TABLE jobs", "ALTER TABLE jobs ADD COLUMN more integer", "TRUNCATE jobs")
+
+
+@pytest.mark.parametrize("account", FORBIDDEN)
+def test_what_is_not_granted_is_refused(database: Backend, account: str) -> None:
+    database.make()
+    with accounts(database, "rows") as given:
+        engine = given.queue(account).engine
+        for statement in (*FORBIDDEN[account], *DDL):
+            with engine.connect() as connection, pytest.raises(sa.exc.DBAPIError) as refused:
+                connection.exec_driver_sql(statement)
+            assert "denied" in str(refused.value) or "must be owner" in str(refused.value), statement
+
+
+def test_commands_about_claims_say_that_they_need_a_consumers_account(database: Backend) -> None:
+    database.make()
+    with accounts(database, "rows") as given:
+        started = claimjobs("start-processing", "shop:send", "--url", given.url("shop"))
+        assert (started.code, started.out, started.err.count("\n")) == (exits.CONNECTION, "", 1)
+        assert ": give a consumer's account in the URL" in started.err
+        for account, says in (("shop", "as a consumer must"), ("shop_ops", "lacks INSERT on claimjobs_owners, which")):
+            explained = claimjobs("explain", "--url", given.url(account))
+            assert explained.code == exits.WILL_NOT_WORK
+            [line] = [line for line in explained.out.splitlines() if ": will not work: rights: " in line]
+            assert says in line
+            assert "a consumer's account" in line
+        assert ": rights: this user may claim" in claimjobs("explain", "--url", given.url("shop_worker")).out
+
+
+def test_a_killed_consumer_is_replaced_by_another_of_its_account(database: Backend) -> None:
+    database.make()
+    with accounts(database, "rows") as given, database.bare_queue() as looking:
+        looking.enqueue(jobs(3))
+        url = given.url("shop_worker")
+        program = f"from claimjobs import Queue; batch = Queue({url!r}).claim(3); input(len(batch))"
+        with subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as killed:
+            assert killed.stdout is not None
+            assert killed.stdout.read(1) == "3"
+            killed.kill()
+        queue = given.queue("shop_worker")
+        database.wait_for(lambda: queue.reclaim() or not looking.stats().claimed, "its jobs are reclaimed")
+        done = []
+        while batch := queue.claim(1):
+            with batch:
+                done += names(batch)
+                batch.done()
+        assert sorted(done) == ["0000", "0001", "0002"]
+
+
+def test_an_idle_consumer_is_woken_by_a_producer_of_another_account(database: Backend) -> None:
+    """Where a wake is an interrupt, no right of the page suffices: the consumer polls."""
+    if database.dialect.interrupts:
+        pytest.skip("a wake is an interrupt, which needs a right over all sessions")
+    database.make()
+    with accounts(database, "rows") as given:
+        producer, queue = given.queue("shop"), given.queue("shop_worker", liveness=PATIENT)
+        with Consumer(database, queue) as consumer:
+            consumer.falls_asleep()
+            producer.enqueue(jobs(1))
+            consumer.does("0000")
