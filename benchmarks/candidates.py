@@ -23,6 +23,7 @@ from benchmarks.meter import Meter
 from benchmarks.report import Sample
 from benchmarks.scenario import Plot
 from benchmarks.tables import WrongCount
+from claimjobs.contrib.replica import Replica
 from servers.replication import Pair, replicated
 
 if TYPE_CHECKING:
@@ -79,11 +80,12 @@ def _by_predicate(url: str, number: int, **options: Any) -> Iterator[Ours]:
 @contextmanager
 def _on_replica(url: str, number: int, *, candidates: str) -> Iterator[Ours]:
     """Raises WrongCount if the replica was left: a few claims at the end find nothing there."""
-    with _by_predicate(url, number, candidates=candidates) as loop:
+    replica = Replica(candidates)
+    with _by_predicate(url, number, locking=replica) as loop:
         yield loop
-        done = loop.queue.report
-        if done.replica_reads < 0.9 * done.claims:
-            raise WrongCount(f"the replica answered {done.replica_reads} of {done.claims} searches")
+        claims = loop.queue.report.claims
+        if replica.reads < 0.9 * claims:
+            raise WrongCount(f"the replica answered {replica.reads} of {claims} searches")
 
 
 def goals(_found: Found, _backend: str) -> Iterator[Goal]:

@@ -63,12 +63,6 @@ TRYING_AGAIN: Final = "trying_again"
 OUTAGE_OVER: Final = "outage_over"
 """A transaction succeeded after it was tried again for a while."""
 
-REPLICA_LEFT: Final = "replica_left"
-"""Candidates are read from the primary, because the replica lags, does not answer, or is none of this database."""
-REPLICA_USED: Final = "replica_used"
-"""Candidates are read from the replica again."""
-REPLICA_TAKES_WRITES: Final = "replica_takes_writes"
-"""The server from which candidates are read is not read-only: it may be the primary."""
 
 # --- processes ---------------------------------------------------------------------------------------------------
 

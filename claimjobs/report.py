@@ -47,12 +47,6 @@ class Report:
     """Keys found in phase 1."""
     collisions: int = 0
     """Candidates that another consumer had locked or claimed before phase 2."""
-    replica_reads: int = 0
-    """How often candidates were read from a replica."""
-    replica_claims: int = 0
-    """Claims that locked candidates which a replica found. All others searched the primary."""
-    replica_left: int = 0
-    """How often a consumer went back to the primary, because the replica lagged, failed or was of another database."""
     claimed: int = 0
     done: int = 0
     retried: int = 0

@@ -47,8 +47,6 @@ class Settings:
     liveness: Liveness
     on_done: OnDone | None
     """None: the default of the table, see `table.on_done`."""
-    candidates: sa.Engine | None
-    """Of a replica from which candidates are read; None: they are read where they are locked."""
     dialect: Dialect | None
     now: sa.ColumnElement[Any]
     hooks: Hooks
@@ -70,8 +68,6 @@ class Settings:
             raise ValueError(f"side_car={self.side_car!r}: give True, False or SideCar(...)")
         if self.side_car is not None and self.on_done == LEAVE:
             raise ValueError("on_done='leave' is not for a side-car, which knows by its key what is done: leave it out")
-        if self.candidates is not None and (self.side_car is not None or self.locking is not None):
-            raise ValueError("candidates are not read from a replica with a side-car or a locking: leave one out")
         is_per_batch(self.claims, self.hold, self.side_car)
         if self.locking is not None:
             self._check_locking(self.locking)

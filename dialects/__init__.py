@@ -33,11 +33,6 @@ def dialect_named_by(bind: sa.Engine | sa.Connection) -> Dialect:
     return DIALECTS[bind.dialect.name]()
 
 
-def are_one_family(one: Dialect, other: Dialect) -> bool:
-    """Whether one of them can replicate the other, as far as their kinds say."""
-    return isinstance(one, type(other)) or isinstance(other, type(one))
-
-
 __all__ = [
     "DIALECTS",
     "Dialect",
@@ -45,7 +40,6 @@ __all__ = [
     "Lexis",
     "Listener",
     "Lock",
-    "are_one_family",
     "dialect_named_by",
     "dialect_of",
 ]

@@ -86,7 +86,6 @@ class CandidateRange:
         candidates that the search has met."""
         self._overfetch.learn(result, request.size, request.limit)
         self._report.count_claim(len(result.jobs), candidates=result.found, collisions=result.collisions)
-        self._report.replica_claims += result.from_replica
         self._found += result.found
         if self._are_all_locked(request, result):
             widest = WIDEST if result.end is not None else math.inf

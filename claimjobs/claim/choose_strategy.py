@@ -14,7 +14,6 @@ from claimjobs.claim.find_and_lock import RowLocks
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.one_statement import OneStatement
 from claimjobs.claim.recheck import RecheckedLocks
-from claimjobs.claim.replica import FindOnReplica, Replica
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.claim.two_phases import LockOnly, TwoPhases
 from claimjobs.options import HoldKind
@@ -30,28 +29,25 @@ def strategy_for(
     hold: HoldKind = "lease",
     locking: Locking | None = None,
     lock_before_mark: bool = False,
-    replica: Replica | None = None,
 ) -> ClaimStrategy:
     """The strategy for these settings.
 
     `locking`: how jobs are found and locked; None: by row locks, together with the mark where the database can.
 
-    `replica`: where candidates are found; None: where they are locked.
-
     `lock_before_mark`: a claim by lease locks rows in a statement before the one that marks them. So it raises Unmarked
     if the database swallows the mark. A statement that checks and marks at once cannot distinguish that from rows that
     others have claimed.
     """
-    may_be_one = locking is None and replica is None and not selection.reads_other_rows
+    may_be_one = locking is None and not selection.reads_other_rows
     if (batches := backend.roles.batches) is not None:
         at_once = batch_statement(backend, selection, batches) if may_be_one and backend.user_table is None else None
-        return BatchClaims(backend, batches, _locks(backend, selection, now, locking, replica=replica), at_once)
+        return BatchClaims(backend, batches, _locks(backend, selection, now, locking), at_once)
     if hold == "transaction":
-        return LockOnly(_locks(backend, selection, now, locking, replica=replica))
+        return LockOnly(_locks(backend, selection, now, locking))
     if may_be_one and backend.dialect.claims_in_one_statement and not lock_before_mark:
         return OneStatement(backend, selection, now)
     values = ClaimedValues(backend.roles)
-    locks = _locks(backend, selection, now, locking, replica=replica, known=values.names)
+    locks = _locks(backend, selection, now, locking, known=values.names)
     return TwoPhases(backend, locks, values, now)
 
 
@@ -61,7 +57,6 @@ def _locks(
     now: sa.ColumnElement[Any],
     locking: Locking | None,
     *,
-    replica: Replica | None,
     known: Sequence[str] = (),
 ) -> JobLocks:
     """How jobs are found and locked. `known`: names of columns that are not read, because the claim writes them."""
@@ -70,8 +65,6 @@ def _locks(
         from claimjobs.claim.side_car import side_car_locks  # noqa: PLC0415 - most users need no side-car
 
         locks = side_car_locks(backend, selection, now)
-    elif replica is not None:
-        locks = FindOnReplica(backend, selection, replica, known)
     else:
         locks = (locking or RowLocks()).locks(backend, selection, known)
     return RecheckedLocks(backend, selection, locks) if selection.reads_other_rows else locks

@@ -47,3 +47,6 @@ class Locking(ABC):
     @abstractmethod
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
         """The locks for a selection. `known`: names of columns that need not be read, because the claim writes them."""
+
+    def close(self) -> None:  # noqa: B027 - most have nothing to close
+        """Close what it has opened. Called when the Queue is closed; a later claim opens it again."""

@@ -43,8 +43,6 @@ class ClaimResult(NamedTuple):
     """Whether these are suspects. Then fewer may be claimed than were wanted."""
     batch: int = 0
     """The number of the open batch that records them; 0: the claim is recorded in their rows."""
-    from_replica: bool = False
-    """Whether a replica found their candidates."""
     end: After = None
     """The place of the last candidate, if it read as many as it might and others have locked all of them."""
 

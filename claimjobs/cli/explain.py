@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,15 +12,13 @@ import click
 from claimjobs.cli import exits
 from claimjobs.cli.console import data, show
 from claimjobs.cli.next_step import completed
-from claimjobs.cli.options import candidates_url_option, engine_for, url_option
+from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.queue_options import claim_options
-from claimjobs.errors import ConnectionFailed
-from claimjobs.explain.replica import unusable
 from claimjobs.findings import Explanation, Verdict
 from claimjobs.queue.map_file import Described, queue_of
 
 if TYPE_CHECKING:
-    import sqlalchemy as sa
+    pass
 
 CODES: Final[dict[Verdict, int]] = {
     "ok": exits.OK,
@@ -35,7 +32,6 @@ CODES: Final[dict[Verdict, int]] = {
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
 @click.option("--analyze", is_flag=True, help="Claim once for real, and roll back: count row locks and rows read.")
 @url_option
-@candidates_url_option
 @claim_options
 @click.pass_context
 def explain(
@@ -43,7 +39,6 @@ def explain(
     as_json: bool,
     analyze: bool,
     url: str | None,
-    candidates_url: str | None,
     described: Described,
 ) -> None:
     """Say what a claim and a settle of this queue do on this database, and what its settings mean for them.
@@ -53,9 +48,6 @@ def explain(
     transaction that is rolled back. Until then other consumers skip the rows that it locks. Each line is a
     finding with its verdict: ok, not known, warning, will not work. SQL that removes the cause follows, if there is
     any.
-
-    With --candidates-url it also says whether claims can search on that replica, how far it is behind, and what the
-    plan of the search is there. The plans of the other statements are those on the primary.
 
     "not known" means that the server does not show it to this user; the line says why.
 
@@ -71,23 +63,10 @@ def explain(
       claimjobs explain --table emails --where "attempts = 0" --order-by priority
       claimjobs explain --analyze --json
     """
-    with engine_for(url) as engine:
-        found = _explanation(engine, described, candidates_url, analyze=analyze)
+    with engine_for(url) as engine, queue_of(engine, described) as queue:
+        found = queue.explain(analyze=analyze)
     data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_lines(found))
     context.exit(CODES[found.verdict])
-
-
-def _explanation(engine: sa.Engine, described: Described, candidates: str | None, *, analyze: bool) -> Explanation:
-    """What is found. If the URL of the replica cannot be used, that is a finding, too."""
-    try:
-        queue = queue_of(engine, described, candidates=candidates)
-    except ConnectionFailed as error:  # of the replica: nothing is connected yet, and the primary has its engine
-        if candidates is None:
-            raise
-        found = _explanation(engine, described, None, analyze=analyze)
-        return replace(found, findings=(*found.findings, unusable(error)))
-    with queue:
-        return queue.explain(analyze=analyze)
 
 
 def _lines(found: Explanation) -> Iterator[str]:

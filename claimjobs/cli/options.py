@@ -90,17 +90,6 @@ def url_option(command: AnyCommand) -> AnyCommand:
     )(command)
 
 
-def candidates_url_option(command: AnyCommand) -> AnyCommand:
-    """`--candidates-url`, a replica."""
-    return click.option(
-        "--candidates-url",
-        envvar="CLAIMJOBS_CANDIDATES_URL",
-        metavar="URL",
-        callback=_not_empty,
-        help="A replica of the database. Claims are searched for there, and locked on the primary, which is --url.",
-    )(command)
-
-
 def _not_empty(context: click.Context, option: click.Parameter, url: str | None) -> str | None:
     if url is not None and not url.strip():
         raise click.BadParameter("it is empty: give a URL, or leave the option out", param=option)
@@ -140,11 +129,9 @@ def engine_for(url: str | None) -> Iterator[sa.Engine]:
 
 
 @contextmanager
-def queue_for(
-    url: str | None, described: Described, retry: Retry | None = None, *, candidates: str | None = None
-) -> Iterator[Queue]:
-    """The Queue of this command. `candidates`: the URL of a replica."""
+def queue_for(url: str | None, described: Described, retry: Retry | None = None) -> Iterator[Queue]:
+    """The Queue of this command."""
     from claimjobs.queue.map_file import queue_of  # noqa: PLC0415 - SQLAlchemy is slow to import
 
-    with engine_for(url) as engine, queue_of(engine, described, retry=retry, candidates=candidates) as queue:
+    with engine_for(url) as engine, queue_of(engine, described, retry=retry) as queue:
         yield queue

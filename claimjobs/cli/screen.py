@@ -186,10 +186,6 @@ def summary_lines(summary: Summary) -> list[str]:
         f"{summary.rate:,.0f} jobs/s over {summary.seconds:.1f} s; {_effort(summary.total)}; "
         f"{summary.total.retried:,} retried",
     ]
-    if summary.total.replica_reads:
-        lines.append(
-            f"candidates read on the replica {summary.total.replica_reads:,} times, for {summary.total.claims:,} claims"
-        )
     if summary.unaccounted:
         lines.append(
             f"off by {summary.unaccounted:,}: another program works on this table, or a process was killed "

@@ -17,7 +17,7 @@ from claimjobs.cli.console import data, show, write_nowhere
 from claimjobs.cli.listening import bind_option, port_option
 from claimjobs.cli.log_format import log_format_option, log_to_stderr
 from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
-from claimjobs.cli.options import candidates_url_option, database, url_option
+from claimjobs.cli.options import database, url_option
 from claimjobs.cli.queue_options import claim_options
 from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_lines
 from claimjobs.log_records import LogFormat
@@ -155,7 +155,6 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     help="Write the table as an SVG.",
 )
 @url_option
-@candidates_url_option
 @claim_options
 @click.pass_context
 def start_processing(
@@ -188,7 +187,6 @@ def start_processing(
     log_format: LogFormat,
     file: Path | None,
     url: str | None,
-    candidates_url: str | None,
     described: Described,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
@@ -251,7 +249,6 @@ def start_processing(
         plan = Plan(
             reached,
             described,
-            candidates=candidates_url,
             handler=handler,
             per=per,
             size=batch_size,

@@ -57,16 +57,6 @@ class PoolerUnfit(ConnectionFailed):
         )
 
 
-class ReplicaUnfit(ConnectionFailed):
-    """Candidates cannot be read from the replica."""
-
-    def __init__(self, table: str, reason: str) -> None:
-        super().__init__(
-            f"no candidates of table {table!r} can be read from the replica ({reason}): check that it is "
-            f"a replica of the same database, and give an account with SELECT on {table} and claimjobs_owners"
-        )
-
-
 class StatementTimedOut(ClaimjobsError):
     """The server ended a statement that exceeded a time limit of the server, at every attempt."""
 

@@ -17,6 +17,8 @@ INSTEAD: Final[dict[str, str]] = {
     "--chunk": "a file is one transaction; make smaller files, as with `split -l 100000`",
     "--from-line": "give the lines from there on, as with `tail -n +1000 FILE | claimjobs enqueue -`",
     "--lock": "choose advisory locks in Python: Queue(hold='transaction', locking=AdvisoryLocks())",
+    "--candidates-url": "read candidates from a replica in Python: Queue(locking=Replica(url))",
+    "candidates": "use locking=Replica(url) of claimjobs.contrib.replica",
     "lock": "use locking=AdvisoryLocks() of claimjobs.contrib.advisory_locks, with hold='transaction'",
 }
 

@@ -16,7 +16,6 @@ from claimjobs.dialects.inspection import NotShown
 from claimjobs.errors import ClaimjobsError
 from claimjobs.explain.checks import durability, failures, time_limits, wake
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
-from claimjobs.explain.replica import as_finding, oldest_owner, opened
 from claimjobs.explain.rights import rights
 from claimjobs.explain.server import isolation, primaries, regions, snapshots
 from claimjobs.explain.subject import Subject
@@ -56,7 +55,6 @@ class Explainer:
             self._add(session, "old rows", lambda connection: subject.inspection.garbage(connection, subject.table))
             self._add(session, "snapshots", lambda connection: snapshots(connection, subject))
             self._add(session, "wake", lambda connection: wake(connection, subject))
-            self._add(session, "replica", self._replica)
             if analyze:
                 self._add(session, "row locks", lambda connection: trial(connection, subject))
         reports = [found.report for found in self._planned]
@@ -92,20 +90,6 @@ class Explainer:
             if error.connection_invalidated:
                 raise
             self._findings.append(Finding(check, "not known", f"not known, because {reason(error)}"))
-
-    def _replica(self, connection: sa.Connection) -> Iterable[Finding]:
-        """What is found on the replica, if one was given. An error there is a finding."""
-        subject, found = self._subject, list[Finding]()
-        if subject.replica is None:
-            return found
-        owner = oldest_owner(connection, subject)
-        with as_finding(subject, found), opened(subject, subject.replica, self._longest) as replica:
-            found.append(replica.use())
-            found.append(replica.lag(owner))
-            search = replica.planned()
-            found.append(plan_finding(search, is_small=replica.is_small()))
-            self._planned.append(search)
-        return found
 
     def _settings(self, connection: sa.Connection) -> Iterator[Finding]:
         return self._subject.inspection.settings(connection, by_lease=self._subject.backend.by_lease)

@@ -36,8 +36,6 @@ class Subject:
     settler: Settler
     liveness: Liveness
     now: sa.ColumnElement[Any]
-    replica: sa.Engine | None
-    """Where a claim searches; None: where it locks."""
 
     @property
     def inspection(self) -> Inspection:

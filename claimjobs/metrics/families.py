@@ -25,10 +25,6 @@ def of_report(report: Report, table: str) -> Iterator[Metric]:
     yield _counter("claimjobs_empty_claims", "Claims that got no job.", table, report.empty_claims)
     collisions = "Candidates that another consumer had locked or claimed before."
     yield _counter("claimjobs_collisions", collisions, table, report.collisions)
-    replica = "Claims whose candidates a replica found; all others searched the primary."
-    yield _counter("claimjobs_replica_claims", replica, table, report.replica_claims)
-    left = "How often a consumer went back to the primary, because the replica lagged or failed."
-    yield _counter("claimjobs_replica_left", left, table, report.replica_left)
     unclaimable = "Rows that a consumer leaves, because the database refuses every claim of them."
     yield _counter("claimjobs_unclaimable_rows", unclaimable, table, report.unclaimable)
     yield _transients(report, table)

@@ -112,7 +112,7 @@ class Claimer:
         hold = self._parts.hold
         if self._control.paused or self._pause_expected or hold.pause_is_stale:
             self._pause_expected = False
-            self._parts.read_pause(hold)
+            hold.read_pause()
         return self._control.paused
 
     def expect_pause(self) -> None:

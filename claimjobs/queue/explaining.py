@@ -42,7 +42,7 @@ def require_capabilities(engine: sa.Engine, parts: QueueParts, settings: Setting
 def _subject(parts: QueueParts, settings: Settings) -> Subject:
     backend = parts.must_claim()
     parts.check_selection()
-    return Subject(backend, parts.plan(None), parts.settler(), settings.liveness, settings.now, settings.candidates)
+    return Subject(backend, parts.plan(None), parts.settler(), settings.liveness, settings.now)
 
 
 def _fatal(error: Exception) -> Finding:

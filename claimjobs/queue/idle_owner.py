@@ -29,9 +29,6 @@ class IdleOwner:
 
     It registers when a loop is idle for the first time, and leaves when the Queue is closed. A consumer that cannot
     have it polls: without the tables of owners and queues, without the rights to write them, or behind a pooler.
-
-    If candidates come from a replica, it registers before the first claim, because its heartbeats tell how far the
-    replica is behind. If that fails for a moment, it tries again in the time of a heartbeat.
     """
 
     def __init__(
@@ -45,25 +42,15 @@ class IdleOwner:
         retry: Retry,
         report: Report,
         control: Control,
-        needs_beats: bool,
     ) -> None:
-        """`settler` writes the outcomes of the jobs of dead owners, if other consumers claim by lease.
-
-        `needs_beats`: its heartbeats are needed, also if it cannot be woken.
-        """
+        """`settler` writes the outcomes of the jobs of dead owners, if other consumers claim by lease."""
         self._engine, self._backend, self._settler, self._failures = engine, backend, settler, failures
         # Without an owner the consumer polls, so that nothing here is worth a second attempt.
         self._liveness = replace(liveness, patience=0)
         self._retry, self._report, self._control = retry, report, control
         self._registering = threading.Lock()
-        self._needs_beats = needs_beats
-        self._may_register = needs_beats or (backend.dialect.wakes and liveness.session_lock is not False)
+        self._may_register = backend.dialect.wakes and liveness.session_lock is not False
         self._hold: LeaseHold | None = None
-
-    def write_needed_heartbeats(self) -> None:
-        """Register if its heartbeats are needed, and it is not registered yet."""
-        if self._needs_beats:
-            self._register()
 
     @property
     def sleeper(self) -> IdleSleeper | None:
@@ -93,7 +80,7 @@ class IdleOwner:
         return hold
 
     def _new_hold(self, backend: Backend) -> LeaseHold | None:
-        """The owner. None if it has no session lock, by which it could be woken, and its heartbeats are not needed."""
+        """The owner. None if it has no session lock, by which it could be woken."""
         hold = LeaseHold(
             self._engine,
             backend,
@@ -109,7 +96,7 @@ class IdleOwner:
         except BaseException:
             hold.close()
             raise
-        self._may_register = hold.owner.locked or self._needs_beats
+        self._may_register = hold.owner.locked
         if not self._may_register:
             hold.close()
             return None

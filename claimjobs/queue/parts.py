@@ -17,12 +17,10 @@ import sqlalchemy as sa
 from claimjobs.admin.stats import Retries, read_retries
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
-from claimjobs.batch.hold import Hold
 from claimjobs.batch.settle import OnDone, Settler
 from claimjobs.batch.still_due import StillDueRows
 from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.claim.choose_strategy import strategy_for
-from claimjobs.claim.replica import FindOnReplica, Replica
 from claimjobs.claim.selector import Selector
 from claimjobs.claim.strategy import ClaimStrategy
 from claimjobs.control import Control
@@ -70,7 +68,6 @@ class QueueParts:
         self._still_due_rows: StillDueRows | None = None
         self._plan: ClaimPlan | None = None
         self._unclaimable: dict[Key, None] = {}
-        self._replica: Replica | None = None
         self._hold: LeaseHold | TransactionHold | None = None
         self._idle_owner: IdleOwner | None = None
         self._enqueuer: Enqueuer | None = None
@@ -119,16 +116,10 @@ class QueueParts:
             if self._hold is None:
                 self._hold = self._new_hold(backend)
                 self._finalizers.append(weakref.finalize(self, self._hold.close))
-                self.read_pause(self._hold)
+                if self._settings.locking is not None:
+                    self._finalizers.append(weakref.finalize(self, self._settings.locking.close))
+                self._hold.read_pause()
             return self._hold
-
-    def read_pause(self, hold: Hold) -> None:
-        """Read whether the queue is paused. Between two claims this is done once in the time of a heartbeat at least,
-        by a heartbeat or by the claimer; so an idle owner that could not register tries again here.
-        """
-        if self._idle_owner is not None:
-            self._idle_owner.write_needed_heartbeats()
-        hold.read_pause()
 
     def check_session_lock(self) -> None:
         """Raise SessionsShared if `session_lock=True` is set, and no session can keep a lock for this Queue."""
@@ -153,10 +144,8 @@ class QueueParts:
             return LeaseHold(self.engine, backend, settler, failures=self.failures, **common)
         with connected(self.engine) as connection:
             ClaimsCheck(backend).run(connection)
-        beats, idle = chosen.candidates is not None, replace(backend, records_claims=False)
-        self._idle_owner = IdleOwner(
-            self.engine, idle, self._reclaims(idle), failures=self.failures, needs_beats=beats, **common
-        )
+        idle = replace(backend, records_claims=False)
+        self._idle_owner = IdleOwner(self.engine, idle, self._reclaims(idle), failures=self.failures, **common)
         self._finalizers.append(weakref.finalize(self, self._idle_owner.close))
         return TransactionHold(self.engine, backend, settler, **common)
 
@@ -286,23 +275,7 @@ class QueueParts:
             hold=chosen.hold,
             locking=chosen.locking,
             lock_before_mark=lock_before_mark,
-            replica=None if lock_before_mark else self.replica,
         )
-
-    @property
-    def replica(self) -> Replica | None:
-        """The replica from which candidates are read, if one was given."""
-        chosen = self._settings
-        with self._preparing:
-            if self._replica is None and chosen.candidates is not None:
-                self._replica = Replica(chosen.candidates, self.backend, liveness=chosen.liveness, report=self._report)
-                self._finalizers.append(weakref.finalize(self, self._replica.close))
-            return self._replica
-
-    def check_replica(self) -> None:
-        """Read candidates from the replica once, if one was given. Raises ReplicaUnfit, or ConnectionFailed."""
-        if self.replica is not None:
-            FindOnReplica(self.backend, self.selector.selection(None), self.replica).require_replica()
 
     @property
     def selector(self) -> Selector:
@@ -391,4 +364,4 @@ class QueueParts:
         """Close the connections. Parts are built again when they are needed again."""
         while self._finalizers:
             self._finalizers.pop()()
-        self._hold = self._idle_owner = self._replica = self._plan = None
+        self._hold = self._idle_owner = self._plan = None

@@ -19,7 +19,6 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.failures import Hook, Hooks
 from claimjobs.batch.settle import OnDone
 from claimjobs.claim.locking import Locking
-from claimjobs.claim.replica_url import replica_engine
 from claimjobs.control import Control
 from claimjobs.database.callers_transaction import CallersTransaction
 from claimjobs.database.connect import connected, engine_of
@@ -76,17 +75,14 @@ class Queue:
     none), when its outcome is committed: `on_retry(job, error)` if it runs again later, `on_dead(job, error)` if it is
     dead. What they raise is logged. They are not called for a lost job.
 
-    `locking` finds and locks jobs in another way than by row locks, as `claimjobs.contrib.advisory_locks` does. All
-    consumers of a table need a locking that excludes those of the others.
+    `locking` finds and locks jobs in another way than by row locks, as `claimjobs.contrib.advisory_locks` does, or
+    finds them elsewhere, as `claimjobs.contrib.replica` does. All consumers of a table need a locking that excludes
+    those of the others.
 
     `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,
     `<table>_claims`, and nothing is written into the table itself. It needs `hold="lease"`. The
     default of `on_done` is `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `SideCar(...)`
     has options.
-
-    `candidates` is a URL or an engine of a replica of the database: a claim searches there, and locks and checks again
-    on the primary. It lags: what it lists too late counts as a collision. Candidates come from the primary while the
-    replica does not answer, is more than 10 s behind, or leads to no job.
 
     Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerTooOld or UnfitTable
     (TableMissing, ColumnMissing, ...) if it cannot work. A Queue that holds by lease registers as one owner at its
@@ -111,7 +107,6 @@ class Queue:
         on_done: OnDone | None = None,
         on_retry: Hook | None = None,
         on_dead: Hook | None = None,
-        candidates: str | sa.URL | sa.Engine | None = None,
         dialect: Dialect | None = None,
         now: sa.ColumnElement[Any] | None = None,
         **unknown: Never,
@@ -134,7 +129,6 @@ class Queue:
             retry=retry or Retry(),
             liveness=liveness or Liveness(),
             on_done=on_done,
-            candidates=None if candidates is None else replica_engine(candidates, self.engine),
             dialect=dialect,
             now=database_now() if now is None else now,
             hooks=Hooks(on_retry, on_dead),
@@ -402,7 +396,6 @@ class Queue:
         self._parts.check_session_lock()
         self._parts.settler()
         self._parts.check_selection()
-        self._parts.check_replica()
         with connected(self.engine) as connection:
             require_writes(connection, self._parts.backend)
             check_primaries(connection, self._parts.backend)
@@ -414,8 +407,8 @@ class Queue:
 
         Each finding has a verdict; `Explanation.verdict` is the worst. The statements are planned, not run. With
         `analyze` a claim of 100 jobs is made in a transaction that is rolled back, to count its row locks. A table or a
-        predicate with which no claim can work is a finding, not an error, and so is a replica that cannot be read
-        (`candidates`). `seconds`: what cannot be checked within that time is left out. Raises ConnectionFailed.
+        predicate with which no claim can work is a finding, not an error. `seconds`: what cannot be checked within that
+        time is left out. Raises ConnectionFailed.
         """
         from claimjobs.queue import explaining  # noqa: PLC0415 - a consumer needs none of it
 

@@ -50,7 +50,7 @@ def beat(owners: sa.Table) -> sa.Update:
     """
     return (
         sa.update(owners)
-        .where(me(owners), _is_process(owners), owners.c.died.is_(None))
+        .where(me(owners), of_process(owners), owners.c.died.is_(None))
         .values(beat=database_now(), asleep=None)
     )
 
@@ -74,29 +74,6 @@ def expect(owners: sa.Table) -> sa.Update:
     unchanged = owners.c.beat == sa.bindparam("claimjobs_beat", type_=Instant)
     expected = sa.update(owners).where(me(owners), unchanged, owners.c.died.is_(None))
     return expected.values(beat=database_now(), server_since=None)
-
-
-def oldest_here(owners: sa.Table, claims: str) -> sa.Select[Any]:
-    """The first owner that this process registered for the table `claims` and that lives, and the database's time."""
-    columns = (owners.c.id, owners.c.started, owners.c.beat, database_now().label("now"))
-    here = sa.and_(owners.c.claims == claims, _is_process(owners), owners.c.died.is_(None))
-    return sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
-
-
-def oldest_alive(owners: sa.Table, dialect: Dialect) -> sa.Select[Any]:
-    """The first owner of any table whose lease is not over, and the database's time."""
-    columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
-    alive = sa.and_(owners.c.died.is_(None), sa.not_(silent(owners, dialect, database_now())))
-    return sa.select(*columns).where(alive).order_by(owners.c.id).limit(1)
-
-
-def beat_of(owners: sa.Table) -> sa.Select[Any]:
-    """The heartbeat of the owner `me` that was registered at `started`, and since when it sleeps.
-
-    Another database has no such owner.
-    """
-    started = owners.c.started == sa.bindparam("claimjobs_started", type_=Instant)
-    return sa.select(owners.c.beat, owners.c.asleep).where(me(owners), started)
 
 
 def alive(owners: sa.Table) -> sa.ColumnElement[bool]:
@@ -200,7 +177,8 @@ def this_process() -> dict[str, Any]:
     return {"claimjobs_host": socket.gethostname()[:255], "claimjobs_pid": os.getpid()}
 
 
-def _is_process(owners: sa.Table) -> sa.ColumnElement[bool]:
+def of_process(owners: sa.Table) -> sa.ColumnElement[bool]:
+    """The predicate of the owners that `this_process` registered."""
     host, pid = sa.bindparam("claimjobs_host", type_=sa.String), sa.bindparam("claimjobs_pid", type_=sa.Integer)
     return sa.and_(owners.c.host == host, owners.c.pid == pid)
 

@@ -64,8 +64,6 @@ class Plan:
     url: str = field(repr=False)  # holds a password
     described: Described = field(default_factory=dict)
     """The parameters of the Queue that are plain data."""
-    candidates: str | None = field(default=None, repr=False)
-    """The URL of a replica from which candidates are read."""
     handler: str | None = None
     per: Per | None = None
     size: int = 100
@@ -93,8 +91,7 @@ class Plan:
 
     def queue(self) -> Queue:
         """A new Queue for this process."""
-        options = {"liveness": self.liveness, "retry": self.retry, "candidates": self.candidates}
-        return queue_of(self.url, self.described, **options)
+        return queue_of(self.url, self.described, liveness=self.liveness, retry=self.retry)
 
     def check(self, generators: int) -> None:
         """Check the table and the handler before a process is started. Raises ClaimjobsError."""

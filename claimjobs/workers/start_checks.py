@@ -15,8 +15,8 @@ from claimjobs.queue.queue import Queue
 
 SECONDS: Final = 1.0
 """How long the checks may take. Usually it is less than a tenth."""
-UNTOLD: Final = ("replica", "comments")
-"""A run begins by a read of the replica, and by finding out what happens to done jobs: each has its own message."""
+UNTOLD: Final = ("comments",)
+"""A run begins by finding out what happens to done jobs, which has its own message."""
 
 log = logging.getLogger("claimjobs.start_checks")
 

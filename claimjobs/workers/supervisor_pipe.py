@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Final, Literal
 
-from claimjobs.log_events import PROCESS_STOPPING, REPLICA_TAKES_WRITES, SUPERVISOR_DIED
+from claimjobs.log_events import PROCESS_STOPPING, SUPERVISOR_DIED
 from claimjobs.log_records import LogFormat, sendable, stderr_handler
 from claimjobs.report import Report
 from claimjobs.signals import after, cancel, shielded
-
-SAID_AT_START: Final = (REPLICA_TAKES_WRITES,)
-"""Events of the checks before a run, which each process would log again."""
 
 log = logging.getLogger("claimjobs.supervisor_pipe")
 
@@ -208,8 +205,6 @@ class LogToSupervisor(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if self._supervisor.died:
             self._stderr.emit(record)
-            return
-        if getattr(record, "event", None) in SAID_AT_START:
             return
         try:
             self._supervisor.send(LogRecord(sendable(record)))

@@ -19,11 +19,19 @@ import sqlalchemy as sa
 from benchmarks import article, drain
 from benchmarks.crew import SPAWN, Worker, gather, orphaned
 from claimjobs import Queue
+from claimjobs.contrib.replica import Replica
 from examples.harness import make_owners, must, rows
 from examples.report import Figure
 
 ARTICLE = "S3 isotopp 2021, A job queue in Python"
-DEFAULTS: Mapping[str, Any] = {"generators": 2, "consumers": 10, "jobs": 12_000, "pause": 0.1, "log": False}
+DEFAULTS: Mapping[str, Any] = {
+    "generators": 2,
+    "consumers": 10,
+    "jobs": 12_000,
+    "pause": 0.1,
+    "log": False,
+    "replica": None,
+}
 SMALL: Mapping[str, Any] = {"consumers": 4, "jobs": 600, "pause": 0.02}
 A_MOMENT = 0.01
 """Seconds before a consumer that found nothing claims again."""
@@ -35,6 +43,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, help="rows to insert and do")
     parser.add_argument("--pause", type=float, help="seconds: of a generator for ten rows, of a consumer for a batch")
     parser.add_argument("--log", action="store_true", help="print what the article's program prints")
+    parser.add_argument("--replica", metavar="URL", help="where claimjobs finds candidates, as the article proposes")
 
 
 def run(url: str, options: argparse.Namespace) -> Iterator[Figure]:
@@ -156,7 +165,8 @@ def some_letter() -> sa.ColumnElement[bool]:
 def consume_as_claimjobs(url: str, number: int, ended: Any, options: argparse.Namespace) -> Stint:
     done: list[int] = []
     log: list[str] = []
-    with Queue(url, "jobs", where=some_letter, on_done="delete") as queue:
+    replica = None if options.replica is None else Replica(options.replica)
+    with Queue(url, "jobs", where=some_letter, on_done="delete", locking=replica) as queue:
         misses = 0
         while misses < len(string.ascii_lowercase) or _more_to_come(ended) or queue.stats().unclaimed:
             with queue.claim(article.BATCH) as batch:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from claimjobs import Batch, Queue, Retry
+from claimjobs.contrib.replica import Replica
 from claimjobs.options import Liveness
 from tests.chaos.work import Poison, handle
 
@@ -30,8 +31,8 @@ def main(url: str, settings: dict[str, Any]) -> None:
     shown = {name: settings[name] for name in ("lease", "max_batch_time", "session_lock")}
     liveness = Liveness(patience=PATIENCE, **shown)
     retry = Retry(settings["attempts"])
-    where = {name: settings[name] for name in ("claims", "candidates")}
-    where["order_by"] = () if settings["any_order"] else None
+    where = {"claims": settings["claims"], "order_by": () if settings["any_order"] else None}
+    where["locking"] = Replica(settings["candidates"]) if settings["candidates"] else None
     with Queue(url, liveness=liveness, retry=retry, **where) as queue:
         signal.signal(signal.SIGTERM, lambda *_: queue.stop())
         with ThreadPoolExecutor(settings["threads"]) as others:

@@ -59,7 +59,7 @@ class Settings:
     claims: ClaimsKind = "rows"
     """Where its claims are recorded."""
     candidates: str | None = None
-    """The URL of a replica where its claims find their candidates."""
+    """The URL of a replica where claims of consumers without a supervisor find their candidates."""
     session_lock: bool | None = None
     """See `Liveness`."""
     any_order: bool = False
@@ -185,8 +185,6 @@ def supervised(url: str, settings: Settings, consumers: int) -> list[str]:
         "--claims": settings.claims,
         "--url": url,
     }
-    if settings.candidates is not None:
-        options["--candidates-url"] = settings.candidates
     if settings.stop_timeout is not None:
         options["--stop-timeout"] = settings.stop_timeout
     words = [str(word) for option in options.items() for word in option]

@@ -52,16 +52,6 @@ def test_a_database_that_cannot_be_reached(command: str, url: str, said: str, ve
     assert "im7" not in ended.err
 
 
-def test_a_url_of_candidates_with_two_hosts(database: Backend) -> None:
-    there = sa.make_url(database.url).set(host="127.0.0.1", query={"host": "db1"})
-    twice = there.render_as_string(hide_password=False)
-    claimjobs("setup-tables", "--url", database.url)
-    ended = claimjobs("start-processing", "--url", database.url, "--candidates-url", twice)
-    assert (ended.code, ended.out) == (exits.CONNECTION, "")
-    assert "gives the host twice (127.0.0.1, and db1)" in ended.err
-    assert "Traceback" not in ended.err
-
-
 def test_a_wrong_password(database: Backend) -> None:
     url = sa.make_url(database.url).set(password="gehe@im7").render_as_string(hide_password=False)
     ended = claimjobs("-v", "status", env={"CLAIMJOBS_URL": url})

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-
 import pytest
 import sqlalchemy as sa
-from prometheus_client import CollectorRegistry, generate_latest
 
 from claimjobs import Queue
-from servers.replication import Pair
 from servers.server import Server
 from tests.conformance.jobs import names
-from tests.process.command import ROOT
-from tests.process.scrape import parsed
 
 
 def done_by(queue: Queue, size: int = 5) -> list[str]:
@@ -31,13 +23,6 @@ def done_by(queue: Queue, size: int = 5) -> list[str]:
 
 def events(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.event for record in caplog.records if record.name == "claimjobs.replica"]  # type: ignore[attr-defined]
-
-
-def counts(metrics: CollectorRegistry) -> tuple[float, ...]:
-    """Claims, those by candidates from the replica, and how often it was left."""
-    found = parsed(generate_latest(metrics).decode())
-    names = ("claims", "replica_claims", "replica_left")
-    return tuple(found[f"claimjobs_{name}_total", ""] for name in names)
 
 
 def claimed_and_released(queue: Queue) -> int:
@@ -57,11 +42,3 @@ def end_sessions(server: Server) -> None:
         others = "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
         for number in connection.exec_driver_sql(others).scalars().all():
             connection.exec_driver_sql(f"KILL {number}")
-
-
-def run_of(pair: Pair) -> subprocess.CompletedProcess[str]:
-    """`start-processing` until nothing is due."""
-    words = ("tests.process.work:whatever", "--consumers", "2", "--per", "job", "--batch-size", "5", "--drain")
-    command = [sys.executable, "-m", "claimjobs", "start-processing", *words, "--url", pair.primary.url]
-    candidates = {**os.environ, "CLAIMJOBS_CANDIDATES_URL": pair.replica.url}
-    return subprocess.run(command, cwd=ROOT, env=candidates, capture_output=True, text=True, timeout=120, check=False)

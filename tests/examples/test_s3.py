@@ -22,6 +22,13 @@ def test_both_do_each_job_once(anywhere: Backend) -> None:
     assert all(figures[f"jobs: {way}"].startswith("120 in ") for way in ("the author's", "claimjobs"))
 
 
+def test_candidates_come_from_a_replica_as_the_article_proposes(anywhere: Backend) -> None:
+    """Here from the primary itself, which says so in the log."""
+    options = at(example, **SIZES, replica=anywhere.url)
+    _, stints = example.work(anywhere.url, example.consume_as_claimjobs, options)
+    assert sum(len(stint.done) for stint in stints) == SIZES["jobs"]
+
+
 @pytest.mark.parametrize("consumer", [example.consume_as_the_article, example.consume_as_claimjobs])
 def test_the_log_is_the_articles(database: Backend, consumer: example.Consumer) -> None:
     _, stints = example.work(database.url, consumer, at(example, **SIZES))

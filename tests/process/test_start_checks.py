@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -52,24 +49,6 @@ def test_a_run_says_at_its_start_and_at_its_end_that_no_job_can_be_dead(database
     commands = [line for line in ended.said.splitlines() if "`claimjobs setup-tables" in line]
     assert len(commands) > 1
     assert all(f"--map {described}`" in line for line in commands), commands
-
-
-@dear
-def test_what_is_logged_before_the_run_is_in_the_format_of_the_log_and_comes_once(database: Backend) -> None:
-    database.queue().enqueue(jobs(3))
-    words = ("start-processing", "--generators", "0", "--drain", "--consumers", "2", "--url", database.url)
-    ended = run(*words, "--candidates-url", database.url, "--log-format", "json")
-    events = [json.loads(line)["event"] for line in ended.stderr.splitlines()]
-    assert (ended.returncode, events[0], events.count("replica_takes_writes")) == (0, "replica_takes_writes", 1)
-    ended = run(*words, "--candidates-url", database.url)
-    [warning] = [line for line in ended.stderr.splitlines() if "takes writes" in line]
-    assert warning.startswith("WARNING: table jobs: candidates come from a server that takes writes")
-
-
-def run(*words: str) -> subprocess.CompletedProcess[str]:
-    """A process of its own: here pytest has the log."""
-    command = [sys.executable, "-m", "claimjobs", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 @dear

@@ -65,7 +65,6 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "SettingUnfit": ("sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"),
     "NoOpenTransaction": ("is held by lease",),
     "DatabaseMissing": ("postgresql://h/d", "no database d"),
-    "ReplicaUnfit": ("jobs", "no such table"),
     "PoolerUnfit": ("postgresql://h/d", "no transactions"),
     "BatchRolledBack": ("deadlock",),
     "TooLate": (7,),

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from claimjobs.claim.replica import lag_of
-from claimjobs.options import Liveness
+from claimjobs.contrib.replica import lag_of
 
 
 @pytest.mark.parametrize(("asleep", "lag"), [(False, 14.0), (True, 0.0)])
@@ -19,6 +18,6 @@ def test_an_owner_that_sleeps_writes_fewer_heartbeats_and_no_lag_is_concluded_fr
     """It was just woken, and the replica does not have its new heartbeat yet."""
     now = datetime(2026, 11, 24, tzinfo=UTC)
     before = now - timedelta(seconds=20)
-    owner: Any = SimpleNamespace(started=before, beat=now, now=now)
+    owner: Any = SimpleNamespace(started=before, beat=now, now=now, lease=30.0)
     shown: Any = [(before, before if asleep else None)]
-    assert lag_of(owner, shown, Liveness(lease=30.0)) == lag
+    assert lag_of(owner, shown) == lag

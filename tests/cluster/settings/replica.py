@@ -17,7 +17,7 @@ from tests.chaos.faults.processes import kill_bare
 from tests.chaos.fleet import Formation
 from tests.cluster.setting import Setting
 
-FLEET: Final = Formation(supervised=2, bare=2, witnesses=0).but(lease=3.0)
+FLEET: Final = Formation(supervised=0, bare=4, witnesses=0).but(lease=3.0)
 LAG: Final = 12
 """Seconds. From 10 seconds on claims leave a replica by themselves."""
 

@@ -1,0 +1,248 @@
+"""Candidates from a replica: `Queue(..., locking=Replica("mysql://jobs@replica/shop"))`.
+
+A claim searches the replica, and locks and checks again on the primary. A replica lags behind. Some of its candidates
+are claimed or gone on the primary, so they are not locked, and count as collisions. Others are not there yet: a claim
+that got no job searches the primary as well. While the replica does not answer, or is too far behind, all candidates
+come from the primary.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.backoff import Backoff
+from claimjobs.claim.find_and_lock import FindThenLock
+from claimjobs.claim.locking import JobLocks, Locking
+from claimjobs.claim.row_reader import AS_IT_IS
+from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
+from claimjobs.database.connect import engine_of, open_connection
+from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Key
+from claimjobs.dialects.types import Instant, database_now
+from claimjobs.errors import ClaimjobsError, ServerUnreachable
+from claimjobs.job import key_of
+from claimjobs.options import Liveness
+from claimjobs.statements import batches
+from claimjobs.statements.find import Selection
+from claimjobs.statements.owners import me, of_process, this_process
+from claimjobs.table.backend import Backend
+
+MOST_LAG: Final = 10.0
+"""Seconds. If the replica is further behind, candidates come from the primary."""
+MEASURE_EVERY: Final = 1.0
+"""Seconds between two measurements of the lag; and how long the replica is left after claims in vain."""
+MOST_IN_VAIN: Final = 2
+"""After so many claims in a row that got no job by the replica it is left for a moment. After one alone it is not: a
+claim from the head of the order finds the jobs that this consumer has just done, as long as the replica has them."""
+LONGEST_CONNECT, LONGEST_READ = 2, 2.0
+"""Seconds after which a replica is left that does not answer. Claims and heartbeats wait meanwhile."""
+PAUSES: Final = (1.0, 60.0)
+"""Seconds for which a replica is left that failed or lags: the first time, and the longest."""
+LEFT, USED, TAKES_WRITES = "replica_left", "replica_used", "replica_takes_writes"
+
+log = logging.getLogger("claimjobs.replica")
+
+
+class Replica(Locking):
+    """A replica of the database for the candidates of one Queue, and whether it can be read at the moment.
+
+    An owner of this process writes heartbeats, which are replicated. So the age of the one that the replica has, less
+    the time between two of them, is how far it is behind at least. If the replica lacks the owner, it is behind since
+    the owner registered, or replicates another database. All times are the primary's.
+    """
+
+    holds = ("lease",)
+
+    def __init__(self, bind: str | sa.URL | sa.Engine) -> None:
+        """Raises UnknownDatabase, DriverUnsupported or DriverMissing."""
+        self._engine = engine_of(bind, connect_seconds=LONGEST_CONNECT)
+        self.reads = self.left = 0  # how often candidates were read here, and how often the primary took over
+        self._connection: sa.Connection | None = None
+        self._process = os.getpid()
+        self._one_at_a_time = threading.Lock()
+        self._pauses = Backoff(*PAUSES)
+        self._measure_at = self._back_at = 0.0
+        self._is_left = self._was_checked = False
+        self._in_vain = 0
+
+    def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
+        return FindOnReplica(backend, selection, self, known)
+
+    def rows(
+        self, primary: sa.Connection, backend: Backend, search: sa.Select[Any], parameters: Mapping[str, Any]
+    ) -> Sequence[sa.Row[Any]]:
+        """The rows of a search. None of them if the replica cannot be used at the moment."""
+        with self._one_at_a_time:
+            now = time.monotonic()
+            if now < self._back_at:
+                return ()
+            measures = now >= self._measure_at
+            # An error of the primary is the claim's: it must not be taken for one of the replica.
+            owner = primary.execute(owner_here(backend), this_process()).one_or_none() if measures else None
+            try:
+                if measures and (behind := self._behind(backend, owner)):
+                    self._leave(backend, behind)
+                    return ()
+                found = self._read(backend, search, parameters)
+            except (sa.exc.SQLAlchemyError, ClaimjobsError) as error:
+                self._drop()
+                self._leave(backend, reason(error))
+                return ()
+            self._pauses.reset()
+            if self._is_left:
+                self._tell(backend, USED, "they come from the replica again")
+            self._is_left = False
+            self.reads += 1
+        return found
+
+    def note_claim(self, jobs: int) -> None:
+        """Note how many jobs a claim got by candidates from here. After some that got none it is left for a moment."""
+        self._in_vain = 0 if jobs else self._in_vain + 1
+        if self._in_vain >= MOST_IN_VAIN:
+            self._in_vain = 0
+            self._back_at = time.monotonic() + MEASURE_EVERY
+
+    def close(self) -> None:
+        if self._process == os.getpid():  # the parent of a forked process still uses it
+            with self._one_at_a_time:
+                self._drop()
+
+    def _behind(self, backend: Backend, owner: sa.Row[Any] | None) -> str | None:
+        """Why it must not be used, if it is too far behind. `owner`: as it is on the primary."""
+        if owner is None:
+            return "how far it is behind is not known, because this consumer writes no heartbeats"
+        beat = self._read(backend, beat_of(backend), {"claimjobs_me": owner.id, "claimjobs_started": owner.started})
+        self._measure_at = time.monotonic() + MEASURE_EVERY
+        if (lag := lag_of(owner, beat)) <= MOST_LAG:
+            return None
+        return f"it is {lag:.0f} s behind" if beat else "it does not replicate this database, or is far behind"
+
+    def _read(self, backend: Backend, query: sa.Select[Any], parameters: Mapping[str, Any]) -> Sequence[sa.Row[Any]]:
+        sessions = backend.dialect.sessions
+        if self._connection is None:
+            self._connection = open_connection(self._engine)
+            with not_longer_than(LONGEST_READ, sessions.break_connection, self._connection):
+                self._connection.execution_options(isolation_level="AUTOCOMMIT")
+                self._prepare(backend, self._connection)
+        connection = self._connection
+        with not_longer_than(LONGEST_READ, sessions.break_connection, connection), connection.begin():
+            return connection.execute(query, parameters).all()
+
+    def _prepare(self, backend: Backend, connection: sa.Connection) -> None:
+        """Let it read instants as the primary's sessions do. Warn once if the server takes writes."""
+        sessions = backend.dialect.sessions
+        with connection.begin():
+            connection.execute(sessions.zone_switch(local=False)[0]).close()
+            is_read_only = self._was_checked or sessions.is_read_only(connection)
+        self._was_checked = True
+        if not is_read_only:
+            self._tell(backend, TAKES_WRITES, "they come from a server that takes writes: let the replica be read-only")
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        for end in () if connection is None else (connection.invalidate, connection.close):
+            with contextlib.suppress(sa.exc.SQLAlchemyError):
+                end()  # nobody disposes of an engine that was made for a URL
+
+    def _leave(self, backend: Backend, why: str) -> None:
+        self._back_at = time.monotonic() + self._pauses.pause()
+        self._measure_at = 0.0
+        if not self._is_left:
+            self.left += 1
+            self._tell(backend, LEFT, f"they come from the primary, not from the replica: {why}")
+        self._is_left = True
+
+    def _tell(self, backend: Backend, event: str, says: str) -> None:
+        fields = {"event": event, "queue": backend.source.name, "error": says}
+        log.warning("candidates of table %s: %s", backend.source.name, says, extra=fields)
+
+
+class FindOnReplica(FindThenLock):
+    """Finds candidates on the replica, and locks on the primary those that are still there and free."""
+
+    def __init__(self, backend: Backend, selection: Selection, replica: Replica, known: Sequence[str]) -> None:
+        super().__init__(backend, selection, known)
+        self._backend, self._replica = backend, replica
+        self._open = backend.roles.batches
+        self._open_now = None if self._open is None else batches.open_now(self._open)
+
+    def lock(
+        self, connection: sa.Connection, request: ClaimRequest, marked: Mapping[str, Any] = AS_IT_IS
+    ) -> ClaimResult:
+        rows = self._replica.rows(connection, self._backend, self._finder.of(request), request.find_parameters)
+        if rows:
+            taken = self._in_open_batch(connection, rows)
+            claimed = self.lock_candidates(connection, rows, request, marked, taken=taken)
+            self._replica.note_claim(len(claimed.jobs))
+            if claimed.jobs:
+                return claimed
+        return super().lock(connection, request, marked)
+
+    def phases(self, request: ClaimRequest, keys: list[Key]) -> list[Phase]:
+        phases = [*super().phases(request, keys)]
+        if self._open is not None:
+            given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
+            phases.insert(1, Phase("read open batches", self._open_now, given))
+        return phases
+
+    def _in_open_batch(self, connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> set[Key]:
+        """Those of the candidates that are in an open batch: neither the replica nor a lock of their rows shows it."""
+        if self._open is None or self._open_now is None:
+            return set()
+        keys = [key_of(row[:-1]) for row in rows]
+        given = {"claimjobs_keys": keys, **self._open.range_of(keys)}
+        return {key_of(row) for row in connection.execute(self._open_now, given)}
+
+
+def owner_here(backend: Backend) -> sa.Select[Any]:
+    """The first owner that this process registered for the table and that lives, and the database's time."""
+    owners = backend.owners
+    columns = (owners.c.id, owners.c.started, owners.c.beat, owners.c.lease, database_now().label("now"))
+    here = sa.and_(owners.c.claims == backend.roles.claims, of_process(owners), owners.c.died.is_(None))
+    return sa.select(*columns).where(here).order_by(owners.c.id).limit(1)
+
+
+def beat_of(backend: Backend) -> sa.Select[Any]:
+    """The heartbeat of the owner `me` that was registered at `started`, and since when it sleeps."""
+    owners = backend.owners
+    started = owners.c.started == sa.bindparam("claimjobs_started", type_=Instant)
+    return sa.select(owners.c.beat, owners.c.asleep).where(me(owners), started)
+
+
+def lag_of(owner: sa.Row[Any], shown: Sequence[Sequence[Any]]) -> float:
+    """For how many seconds the replica is behind at least. `owner`: its row on the primary. `shown`: on the replica."""
+    if not shown:
+        return float((owner.now - owner.started).total_seconds())
+    [[newest, asleep]] = shown
+    if newest >= owner.beat:
+        return 0.0
+    liveness = Liveness(lease=owner.lease)
+    behind: float = (owner.now - newest).total_seconds() - (liveness.beat if asleep is None else liveness.idle_beat)
+    return max(0.0, behind)
+
+
+@contextlib.contextmanager
+def not_longer_than(seconds: float, break_connection: Any, connection: sa.Connection) -> Iterator[None]:
+    """Break the connection if the block takes longer, and raise ServerUnreachable: the host may have vanished."""
+    timer = threading.Timer(seconds, break_connection, [connection.connection.dbapi_connection])
+    timer.daemon = True
+    began = time.monotonic()
+    timer.start()
+    try:
+        with raised_as_sqlalchemy_does(connection):
+            yield
+    except sa.exc.DBAPIError as error:
+        if time.monotonic() - began < seconds:
+            raise
+        raise ServerUnreachable(f"no answer within {seconds:g} s") from error  # the driver says that the server left
+    finally:
+        timer.cancel()
