@@ -38,6 +38,9 @@ class ErrorCodes:
     missing_table: ClassVar[frozenset[Any]] = frozenset()
     """Codes of "there is no such table"."""
 
+    missing_index: ClassVar[frozenset[Any]] = frozenset()
+    """Codes of "there is no such index", or it is hidden, where a statement names the index that it uses."""
+
     bad_predicate: ClassVar[frozenset[Any]] = frozenset()
     """Codes that a wrong `where` or `order_by` may cause."""
 
@@ -66,7 +69,7 @@ class ErrorCodes:
 
         Its code does not say it. A trigger may raise any code for one row, or end in the error of another table.
         """
-        if self.broken_kind(error):
+        if self.broken_kind(error) or self.code(error) in self.missing_index:
             return False
         kind = self.transient_kind(error)
         return kind is None or kind in BY_THE_WORK

@@ -15,6 +15,7 @@ from claimjobs.errors import (
     BadPredicate,
     ClaimRefused,
     ClaimsMissing,
+    KeyIndexGone,
     NothingDone,
     OutcomeRefused,
     ReadOnly,
@@ -93,12 +94,16 @@ class TablesInUse:
         """The name of the user's table."""
         return self.tables[0].fullname
 
-    def missing(self, error: BaseException) -> TableMissing | None:
-        """The TableMissing for an error that says that a table in use is missing; None for any other error."""
-        if (
-            not isinstance(error, sa.exc.DBAPIError)
-            or self.dialect.errors.code(error) not in self.dialect.errors.missing_table
-        ):
+    def missing(self, error: BaseException) -> UnfitTable | None:
+        """The TableMissing for an error that says that a table in use is missing; KeyIndexGone for an index; None for
+        any other error.
+        """
+        if not isinstance(error, sa.exc.DBAPIError):
+            return None
+        code, errors = self.dialect.errors.code(error), self.dialect.errors
+        if code in errors.missing_index:
+            return KeyIndexGone(self.name, reason(error))
+        if code not in errors.missing_table:
             return None
         name = self.dialect.errors.missing_name(error)
         if self.side_car is not None and name == self.side_car[0].name:
@@ -108,7 +113,7 @@ class TablesInUse:
 
     @contextmanager
     def naming_what_is_missing(self) -> Iterator[None]:
-        """Raise TableMissing for an error that says that a table in use is missing."""
+        """Raise TableMissing, or KeyIndexGone, for an error that says that a table or an index in use is missing."""
         try:
             yield
         except sa.exc.DBAPIError as error:

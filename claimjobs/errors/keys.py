@@ -43,6 +43,16 @@ class KeyNotIndexed(UnfitTable):
         )
 
 
+class KeyIndexGone(UnfitTable):
+    """The index by which statements find rows was dropped, renamed or hidden while the queue was used."""
+
+    def __init__(self, table: str, reason: str) -> None:
+        super().__init__(
+            f"the index of table {table!r} by which rows are found was dropped, renamed or hidden ({reason}): check "
+            "the table, and make the index again, or show it; if another one begins with the key, start again"
+        )
+
+
 class KeyNotUnique(UnfitTable):
     """Two rows of a table have the same key."""
 

@@ -47,6 +47,7 @@ class MySQLErrors(ErrorCodes):
         **dict.fromkeys((_AN_OPTION, 1792, 1836), READ_ONLY),
     }
     missing_table = frozenset({1146})
+    missing_index = frozenset({1176})
     # A syntax error, "not supported yet", an unknown function; 1105 is what TiDB and Vitess say where they plan.
     lacking = frozenset({1064, 1105, 1235, 1305})
     # fmt: off

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from claimjobs import Columns
-from claimjobs.errors import KeyNotIndexed
+from claimjobs.errors import KeyIndexGone, KeyNotIndexed
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 
@@ -50,3 +50,31 @@ def test_an_unused_claim_index_is_missing_and_the_statement_that_helps_is_named(
         if statement.strip():
             backend.run(statement)
     assert [finding.verdict for finding in queue.explain().findings if finding.check == "index"] == ["ok"]
+
+
+@pytest.mark.requires("table collation")  # the families whose statements name an index
+@pytest.mark.parametrize("gone", ["hidden", "dropped"])
+def test_the_loss_of_the_index_under_a_running_queue_is_told_and_ends_when_it_is_back(
+    backend: Backend, gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend.make()
+    backend.run("CREATE UNIQUE INDEX by_d ON jobs (d)")
+    backend.run("DROP INDEX jobs_d ON jobs")
+    queue = backend.bare_queue(columns=Columns(key="d"), on_done="delete")
+    queue.enqueue(jobs(4))
+    batch = queue.claim(2)
+    if gone == "hidden":
+        hide(backend, "by_d")
+    else:
+        backend.run("DROP INDEX by_d ON jobs")
+    batch.done()
+    for use in (batch.settle, lambda: queue.claim(1)):
+        with pytest.raises(KeyIndexGone, match=r"dropped, renamed or hidden \(.*by_d.*: check the table"):
+            use()
+    assert not [message for message in caplog.messages if "cannot be claimed" in message]
+    if gone == "hidden":
+        backend.run("DROP INDEX by_d ON jobs")
+    backend.run("CREATE UNIQUE INDEX by_d ON jobs (d)")
+    with queue.claim(4) as others:
+        others.done()
+    queue.close()
