@@ -17,7 +17,7 @@ from claimjobs.dialects.error_codes import TIMED_OUT
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
 from claimjobs.enqueue.row_sizes import RowSizes
-from claimjobs.errors import BadRow
+from claimjobs.errors import BadRow, CounterBehind
 from claimjobs.statements.insert import insert_rows
 from claimjobs.table.roles import ColumnRoles
 from claimjobs.table.value_ranges import culprit
@@ -158,8 +158,10 @@ class Insert(ABC):
             with self._undo(self._connection), self._in_utc():
                 return self._insert(chunk.rows)
         except (sa.exc.StatementError, *UNSENDABLE) as error:
-            if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
-                raise
+            if isinstance(error, sa.exc.DBAPIError):
+                self._raise_if_counter_is_behind(error, chunk.rows[0])
+                if not self._may_be_of_a_row(error):
+                    raise
             return error
 
     def _in_utc(self) -> AbstractContextManager[None]:
@@ -188,6 +190,19 @@ class Insert(ABC):
         """Raise the error by which each row was refused, if none was inserted: a missing column, for example."""
         if self._doubtful:
             raise self._doubtful[0].__cause__ or self._doubtful[0]
+
+    def _raise_if_counter_is_behind(self, error: sa.exc.DBAPIError, row: Row) -> None:
+        """Raises CounterBehind if a key that the database has given to a row is in use: no line is to be corrected."""
+        table, errors = self._roles.table, self._dialect.errors
+        [column, *others] = [*table.primary_key] or [None]
+        if column is None or others or column.name in row or errors.code(error) not in errors.duplicate:
+            return
+        statement = self._dialect.table_rules.catch_up(table, column.name)
+        if statement is None:
+            return
+        key = sa.inspect(self._connection).get_pk_constraint(table.name, table.schema)["name"]
+        if errors.refusing_index(error, table.name) == key:
+            raise CounterBehind(self._roles.name, column.name, statement) from error
 
     def _is_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
         """Whether the error says that it is about the values of a row."""

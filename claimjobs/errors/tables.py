@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from typing import Final
 
 from claimjobs.errors.base import ClaimjobsError, command
 
@@ -15,6 +16,11 @@ _WITHOUT_TABLE = ("jobs", "claimjobs_owners", "claimjobs_queues", "claimjobs_bat
 """What `claimjobs setup-tables` makes if no table is named."""
 
 
+NAMED_WITH_DOT: Final = (
+    " (the schema is before the last dot; a table with a dot in its own name is described in Python, as a Table)"
+)
+
+
 class TableMissing(UnfitTable):
     """A table is not in the database."""
 
@@ -23,6 +29,17 @@ class TableMissing(UnfitTable):
         hint = hints.get(name, f" --table {shlex.quote(name)}")
         super().__init__(
             f"table {name!r} is not in this database: run `claimjobs setup-tables{hint}`, or check the name and the URL"
+            + (NAMED_WITH_DOT if "." in name else "")
+        )
+
+
+class CounterBehind(UnfitTable):
+    """The database gives keys to new rows that older rows have."""
+
+    def __init__(self, table: str, column: str, statement: str) -> None:
+        super().__init__(
+            f"the next values of {column!r} of table {table!r} are in use, as after a restore without its sequence: "
+            f"run `{statement}` as the owner of the table"
         )
 
 

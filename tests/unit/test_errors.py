@@ -32,6 +32,8 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "StatesClash": ("emails", "status", ("unclaimed", "done"), 0),
     "StateUnfit": ("emails", "status", ("done", "finished"), "holds 'new', 'sent'"),
     "ColumnUnfit": ("emails", "owner_id", ("owner", "UUID"), ("a whole number", "ALTER TABLE emails ADD COLUMN")),
+    "CounterBehind": ("emails", "id", "SELECT setval('emails_id_seq', 7)"),
+    "KeyIndexGone": ("emails", "Key 'by_a' does not exist"),
     "KeyNotIndexed": ("emails", ["a", "b"]),
     "KeyNotUnique": ("emails",),
     "Inherited": ("emails", "old_emails"),
@@ -140,3 +142,8 @@ def test_an_error_survives_the_way_to_another_process(error: Exception) -> None:
 def test_a_command_that_is_suggested_is_quoted_for_a_shell() -> None:
     assert "--table 'my jobs; rm x'`" in str(errors.TableMissing("my jobs; rm x"))
     assert "--table 'my jobs'`" in str(errors.ColumnMissing("my jobs", "run_at", "waiting"))
+
+
+def test_a_table_whose_name_has_a_dot_is_told_how_names_are_read() -> None:
+    assert "the schema is before the last dot" in str(errors.TableMissing("shop.mails"))
+    assert "dot" not in str(errors.TableMissing("mails"))
