@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import click
@@ -19,7 +18,6 @@ from claimjobs.cli.main import COMMANDS, main
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 
-HELP_SECONDS = 0.3
 RUN_ELSEWHERE = {"start-processing", "exporter"}
 """Commands whose examples take their time."""
 
@@ -112,12 +110,9 @@ def test_every_exit_code_is_told() -> None:
 def test_help_is_there_at_once_for_it_imports_no_database() -> None:
     code = "import json, sys; sys.argv[1:] = ['--help']\ntry:\n from claimjobs.cli import main; main()\n"
     code += "except SystemExit: print(json.dumps(list(sys.modules)))"
-    began = time.monotonic()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    seconds = time.monotonic() - began
     loaded = set(json.loads(done.stdout.splitlines()[-1]))
     assert not loaded & {"sqlalchemy", "rich", "psycopg", "pymysql", "multiprocessing"}
-    assert seconds < 3 * HELP_SECONDS  # on a busy machine; 0.05 s on an idle one
 
 
 def test_the_version() -> None:

@@ -95,7 +95,7 @@ def test_a_reading_that_fails_leaves_the_last_one_and_says_why(database: Backend
     queue = database.queue()
     queue.enqueue(jobs(2))
     reader = BacklogReader(queue, "jobs", every=0)
-    assert reader.latest().error is None
+    database.wait_for(lambda: reader.latest().error is None, "it is read")
     database.run("ALTER TABLE jobs RENAME TO elsewhere")
     database.wait_for(lambda: reader.latest().error is not None, "the reading fails")
     reading = reader.latest()
@@ -110,7 +110,7 @@ def test_a_database_that_hangs_makes_no_scrape_wait_for_long(anywhere: Backend) 
     anywhere.queue().enqueue(jobs(2))
     with Proxy(anywhere.url) as proxy:
         reader = BacklogReader(anywhere.bare_queue(bind=anywhere.new_engine_to(proxy.url)), "jobs", every=0)
-        assert reader.latest().error is None
+        anywhere.wait_for(lambda: reader.latest().error is None, "it is read")
         proxy.stall()
         readings = [reader.latest() for _ in range(3)]
         assert all(reading.backlog is not None for reading in readings)

@@ -19,14 +19,14 @@ def test_a_loop_ends_when_there_was_no_batch_for_so_long(backend: Backend) -> No
         with batch:
             batch.done()
             ended = time.monotonic()
-    assert IDLE <= time.monotonic() - ended < 5
+    assert time.monotonic() - ended >= IDLE
     assert backend.rows() == []
 
 
 def test_an_empty_queue_is_waited_for_as_well(anywhere: Backend) -> None:
     began = time.monotonic()
     assert list(anywhere.queue().batches(idle=IDLE)) == []
-    assert IDLE <= time.monotonic() - began < 5
+    assert time.monotonic() - began >= IDLE
 
 
 def test_work_that_takes_longer_is_not_idleness(anywhere: Backend) -> None:
@@ -37,7 +37,7 @@ def test_work_that_takes_longer_is_not_idleness(anywhere: Backend) -> None:
         with batch:
             if not seen:
                 began = time.monotonic()
-                anywhere.wait_for(lambda: time.monotonic() - began > IDLE, "time passes", 5)  # noqa: B023
+                anywhere.wait_for(lambda: time.monotonic() - began > IDLE, "time passes")  # noqa: B023
                 queue.enqueue(jobs(1))
             seen.append(batch)
             batch.done()

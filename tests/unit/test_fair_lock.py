@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import pytest
 
 from claimjobs.database.fair_lock import FairLock
+from tests.backends import DEADLINE, poll
 
 PATIENCE = 0.05
 
@@ -17,24 +17,22 @@ def _never() -> None:
 
 
 def test_nobody_has_two_turns_while_another_waits() -> None:
-    lock, ended = FairLock(), threading.Event()
-    taken: list[float] = []
-
-    def hog() -> None:
-        while not ended.is_set():
-            with lock.ticket(PATIENCE, _never):
-                taken.append(time.monotonic())
-                time.sleep(0.005)
-
-    greedy = threading.Thread(target=hog)
-    greedy.start()
+    lock = FairLock()
     for _ in range(20):
-        asked = time.monotonic()
+        turns: list[str] = []
+
+        def wait_for_it(turns: list[str] = turns) -> None:
+            with lock.ticket(PATIENCE, _never):
+                turns.append("who waited")
+
+        waiting = threading.Thread(target=wait_for_it)
         with lock.ticket(PATIENCE, _never):
-            since = [turn for turn in taken if turn > asked]
-        assert len(since) <= 1
-    ended.set()
-    greedy.join()
+            waiting.start()
+            poll(lambda: lock.has_waiters, DEADLINE)
+        with lock.ticket(PATIENCE, _never):
+            turns.append("who had it")
+        waiting.join(DEADLINE)
+        assert turns == ["who waited", "who had it"]
 
 
 def test_whoever_waits_is_impatient_now_and_then() -> None:
