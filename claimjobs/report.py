@@ -56,6 +56,8 @@ class Report:
     released: int = 0
     lost: int = 0
     """Jobs whose outcome was refused because this owner no longer held them."""
+    reclaimed: int = 0
+    """Jobs that a heartbeat of this process reclaimed from dead owners."""
     enqueued: int = 0
     still_due: int = 0
     """Done with `on_done="leave"`, but still due: the handler did not make the queue's predicate false."""

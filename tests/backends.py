@@ -212,7 +212,9 @@ class Backend:
         self, table: str | sa.Table | type[Any] = "jobs", *, bind: sa.Engine | None = None, **options: Any
     ) -> Queue:
         """A Queue whose tables are made where they are missing. Closed at teardown."""
-        self.make(table)
+        there = self._tables()
+        if not there or self._made != (table, there):
+            self._make(table, there)
         return self.bare_queue(table, bind=bind, **options)
 
     def bare_queue(
@@ -233,12 +235,14 @@ class Backend:
 
     def make(self, table: str | sa.Table | type[Any] = "jobs") -> None:
         """Make the tables of a queue where they are missing."""
-        there = self._tables()
-        if not there:
+        self._make(table, self._tables())
+
+    def _make(self, table: str | sa.Table | type[Any], there: list[str]) -> None:
+        if there:
+            make(self.engine, tables_for(table))
+        else:
             self._host.make(self.engine, table)
             self._made = table, self._tables()
-        elif self._made != (table, there):
-            make(self.engine, tables_for(table))
 
     def _tables(self) -> list[str]:
         listed = "pg_tables WHERE schemaname = current_schema()" if self.family == "postgres" else SCHEMA_TABLES

@@ -183,5 +183,5 @@ class Heartbeat:
                 jobs += self._reaper.reclaim_unknown()
         finally:
             if jobs:
-                self._hold.restart_from_head()
+                self._hold.note_reclaimed(jobs)
                 self._control.wake()

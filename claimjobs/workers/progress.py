@@ -65,7 +65,7 @@ class Summary:
     replaced: int
     """Processes that died and were replaced."""
     handed_back: int
-    """Jobs reclaimed from processes that died."""
+    """Jobs reclaimed from processes that died, by this run or by its consumers."""
     retries: int = 0
     """Of the jobs left: those that failed and wait for another attempt."""
     next_retry: float | None = None

@@ -436,7 +436,7 @@ class Supervisor:
             seconds=seconds,
             total=total,
             replaced=sum(child.restarts for child in self._children()),
-            handed_back=self._reclaim_thread.reclaimed + self._forced_end.released,
+            handed_back=total.reclaimed + self._reclaim_thread.reclaimed + self._forced_end.released,
             retries=retries.jobs,
             next_retry=retries.next_in,
             gave_up=word.error if word is not None and gave_up else None,

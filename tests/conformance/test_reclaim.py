@@ -40,6 +40,7 @@ def test_what_a_killed_process_held_is_handed_back_at_once(database: Backend) ->
         process.kill()
         process.wait()
         assert queue._control.woken(120)
+    assert queue.report.reclaimed == 2
     assert states(database) == ["unclaimed"] * 3
     assert owner_row(database, owner_id) is None
 

@@ -12,10 +12,10 @@ from claimjobs.workers.handlers import JobHandler
 from tests.backends import Backend
 
 
-def one_waiting_each(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Queue:
-    """A queue in which only one job with the same `d` may wait."""
+def one_waiting_each(backend: Backend, monkeypatch: pytest.MonkeyPatch, wait: float = 0.0) -> Queue:
+    """A queue in which only one job with the same `d` may wait. `wait`: seconds until a retry is due."""
     monkeypatch.setattr(stuck_jobs, "AGAIN", 0.1)
-    queue = backend.queue(retry=Retry(base=0.0))
+    queue = backend.queue(retry=Retry(base=wait))
     if backend.has("partial indexes"):
         backend.run("CREATE UNIQUE INDEX one_waiting ON jobs (d) WHERE status = 'unclaimed'")
     else:
@@ -41,7 +41,7 @@ def test_a_refused_retry_is_tried_again(backend: Backend, monkeypatch: pytest.Mo
 
 
 def test_a_consumer_goes_on_beside_a_refused_retry(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue = one_waiting_each(backend, monkeypatch)
+    queue = one_waiting_each(backend, monkeypatch, wait=3600.0)
     done: list[str] = []
 
     def handle(job: Job) -> None:
