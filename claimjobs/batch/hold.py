@@ -177,3 +177,8 @@ class Hold(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release all jobs, and close the connections. Does nothing in a forked child."""
+
+    def note_reclaimed(self, jobs: int) -> None:
+        """Count jobs of dead owners that the heartbeat reclaimed. The next claim finds them at the head."""
+        self._report.reclaimed += jobs
+        self.restart_from_head()

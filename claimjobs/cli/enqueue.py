@@ -24,7 +24,7 @@ from claimjobs.queue.map_file import Described
 
 LONGEST_FIELD: Final = 64 * 2**20
 """The most characters of a CSV field: a missing closing quote must not read the whole file into memory."""
-TOLD_EVERY: Final = 5.0
+REPORT_EVERY: Final = 5.0
 """Seconds between two lines of progress."""
 BAD: Final = (ValueError, ArithmeticError, RecursionError, csv.Error)
 """The errors of a record that is no row."""
@@ -118,7 +118,7 @@ class RowsOfFile(ABC):
         """The values of a record by their columns. Raises one of BAD."""
 
     def __iter__(self) -> Iterator[FileRow]:
-        tell_at = time.monotonic() + TOLD_EVERY
+        report_at = time.monotonic() + REPORT_EVERY
         for line, record in self._records():
             try:
                 row = FileRow(self._values(record))
@@ -127,8 +127,8 @@ class RowsOfFile(ABC):
                 continue
             row.line = line
             self.count += 1
-            if time.monotonic() >= tell_at:
-                tell_at = time.monotonic() + TOLD_EVERY
+            if time.monotonic() >= report_at:
+                report_at = time.monotonic() + REPORT_EVERY
                 say(f"{number(self.count, 'row')} read")
             yield row
 

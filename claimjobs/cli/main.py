@@ -84,9 +84,9 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            told = _told_instead(error)
-            vars(told)["message"] = visible(masked(told.message, urls_of(ctx)))
-            raise told from None
+            known = _with_replacement(error)
+            vars(known)["message"] = visible(masked(known.message, urls_of(ctx)))
+            raise known from None
         except (click.Abort, click.exceptions.Exit, BrokenPipeError):
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -94,7 +94,7 @@ class Commands(click.Group):
             ctx.exit(exit_code(error))
 
 
-def _told_instead(error: click.ClickException) -> click.ClickException:
+def _with_replacement(error: click.ClickException) -> click.ClickException:
     """The error; for an option that was dropped one that says what to use instead."""
     if not isinstance(error, click.NoSuchOption) or error.option_name not in INSTEAD:
         return error

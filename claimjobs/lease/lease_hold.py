@@ -216,11 +216,6 @@ class LeaseHold(Hold):
             if self._unconfirmed_since is not None and now - self._unconfirmed_since > self._lease:
                 self._unconfirmed_since = None
 
-    def note_reclaimed(self, jobs: int) -> None:
-        """Count jobs of dead owners that the heartbeat reclaimed. The next claim finds them at the head."""
-        self._report.reclaimed += jobs
-        self.restart_from_head()
-
     # --- settling --------------------------------------------------------------------------------------
 
     def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
