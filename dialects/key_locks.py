@@ -12,7 +12,7 @@ Lock = Any
 
 
 class KeyLocks:
-    """The locks of `lock="advisory"`."""
+    """The locks of `claimjobs.contrib.advisory_locks`."""
 
     def schema_of(self, table: sa.Table) -> sa.Executable:
         """Asks in which schema, or database, the server finds a table: tables of several schemas may share a name."""

@@ -12,7 +12,7 @@ FAILURE: Final = 1
 USAGE: Final = 2
 """The command line is wrong (click's own code), or what it says cannot be a key of the table."""
 CONNECTION: Final = 3
-"""The database, a replica or a pooler cannot be reached, refuses the user, or cannot do what is needed."""
+"""The database or a pooler cannot be reached, refuses the user, or cannot do what is needed."""
 TABLE: Final = 4
 """A table is missing, or is not fit for what was asked."""
 INPUT: Final = 5

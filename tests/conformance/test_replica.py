@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,15 +13,15 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, make, tables_for
 from claimjobs.contrib import replica as module
-from claimjobs.contrib.replica import LEFT, TAKES_WRITES, USED, Replica
+from claimjobs.contrib.replica import LEFT, TAKES_WRITES, USED, Replica, lag_of
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.proxy import Proxy
 from servers.replication import Pair, replicated, run
+from servers.server import Server
 from tests.backends import wait_for
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import idle_owner_of
-from tests.conformance.replicas import claimed_and_released, done_by, end_sessions, events
 from tests.flavours import FAMILIES, MAY_BE_MISSING
 
 QUICK = Liveness(lease=2.0)
@@ -82,6 +84,40 @@ def replica_of(queue: Queue) -> Replica:
     found = queue._chosen.locking
     assert isinstance(found, Replica)
     return found
+
+
+def done_by(queue: Queue, size: int = 5) -> list[str]:
+    """Work until nothing is due."""
+    seen = []
+    for batch in queue.batches(size, drain=True):
+        with batch:
+            seen += names(batch)
+            batch.done()
+        assert not batch.lost
+    return seen
+
+
+def events(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.event for record in caplog.records if record.name == "claimjobs.replica"]  # type: ignore[attr-defined]
+
+
+def claimed_and_released(queue: Queue) -> int:
+    with queue.claim(1) as batch:
+        batch.release()
+    return len(batch)
+
+
+def end_sessions(server: Server) -> None:
+    """End all sessions of other clients in the database of the URL."""
+    engine = sa.create_engine(server.url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+    with engine.connect() as connection:
+        if engine.dialect.name == "postgresql":
+            others = "datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()"
+            connection.exec_driver_sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}")
+            return
+        others = "SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()"
+        for number in connection.exec_driver_sql(others).scalars().all():
+            connection.exec_driver_sql(f"KILL {number}")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -331,3 +367,15 @@ def test_a_replica_that_cannot_be_read_is_left_and_a_transaction_needs_none(
 def test_the_parameter_that_was_dropped_names_what_replaces_it(pair: Pair) -> None:
     with pytest.raises(TypeError, match=r"use locking=Replica\(url\) of claimjobs.contrib.replica"):
         Queue(pair.primary.url, candidates=pair.replica.url)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("asleep", "lag"), [(False, 14.0), (True, 0.0)])
+def test_an_owner_that_sleeps_writes_fewer_heartbeats_and_no_lag_is_concluded_from_that(
+    asleep: bool, lag: float
+) -> None:
+    """It was just woken, and the replica does not have its new heartbeat yet."""
+    now = datetime(2026, 11, 24, tzinfo=UTC)
+    before = now - timedelta(seconds=20)
+    owner: Any = SimpleNamespace(started=before, beat=now, now=now, lease=30.0)
+    shown: Any = [(before, before if asleep else None)]
+    assert lag_of(owner, shown) == lag
