@@ -42,6 +42,9 @@ def make_folder(name: str) -> Path:
     return folder / name
 
 
+RARE = pytest.mark.thorough("the server is started and stopped for it alone, and what it shows happens to few")
+
+
 @pytest.fixture
 def data(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where the embedded server keeps its data. At the end no process may be left that has to do with it."""
@@ -180,6 +183,7 @@ def keepers(data: Path) -> int:
     return len([process for process in processes(data) if "python" in process])
 
 
+@RARE
 def test_a_command_that_is_killed_while_the_server_starts_leaves_nothing(data: Path) -> None:
     command = [sys.executable, "-c", HOLD]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
@@ -210,6 +214,7 @@ def test_a_server_that_crashed_is_started_again(data: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x" * 100, "a,b", "it's $HOME", "ä"])
+@RARE
 def test_a_path_that_a_socket_cannot_have(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     folder, elsewhere = make_folder(name), make_folder("sockets")
     monkeypatch.setenv("CLAIMJOBS_DATA", str(folder))
@@ -221,6 +226,7 @@ def test_a_path_that_a_socket_cannot_have(monkeypatch: pytest.MonkeyPatch, name:
         shutil.rmtree(made.parent)
 
 
+@RARE
 def test_what_an_interrupted_start_left_is_no_data(data: Path) -> None:
     half = data / "postgres" / "data.new"
     half.mkdir(parents=True)
@@ -309,6 +315,7 @@ def test_commands_of_a_private_clone_share_it_and_the_last_one_stops_it(private:
     gone(data)
 
 
+@RARE
 def test_the_last_command_stops_it_though_its_programs_are_gone(private: Path, data: Path) -> None:
     with holding() as (first, url):
         shutil.rmtree(private)
@@ -335,6 +342,7 @@ def test_first_commands_that_come_at_once_share_one_server(data: Path) -> None:
     gone(data)
 
 
+@RARE
 def test_a_server_that_does_not_obey_is_ended_by_force(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "STOP_SECONDS", 0.2)
     held = kept(data)
@@ -359,6 +367,7 @@ def test_a_server_that_cannot_be_stopped_is_told(data: Path) -> None:
     os.kill(pid, signal.SIGINT)
 
 
+@RARE
 def test_a_server_that_cannot_be_stopped_is_told_in_its_log_when_nobody_listens(data: Path) -> None:
     with holding() as (first, _), holding() as (second, _):
         first.communicate(timeout=120)
@@ -380,6 +389,7 @@ def hide_server(data: Path) -> int:
     return int(pid)
 
 
+@RARE
 def test_a_copy_of_the_data_has_a_server_of_its_own(data: Path) -> None:
     with holding() as (_, url):
         copy = data / "copy"
@@ -392,6 +402,7 @@ def test_a_copy_of_the_data_has_a_server_of_its_own(data: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+@RARE
 def test_root_copies_programs_that_its_server_cannot_reach(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = kept(data)
     programs = held.programs

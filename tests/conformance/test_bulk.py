@@ -144,6 +144,7 @@ def statements(backend: Backend) -> int:
         return int(connection.exec_driver_sql("SHOW GLOBAL STATUS LIKE 'Com_insert'").one()[1])
 
 
+@pytest.mark.one_server("what a process keeps is kept by Python, whatever the server is")
 def test_what_is_held_in_memory_does_not_grow_with_the_rows(database: Backend) -> None:
     queue = database.queue()
     peaks = [peak_of(lambda count=count: queue.enqueue(generated(count))) for count in (20_000, 100_000)]  # type: ignore[misc]

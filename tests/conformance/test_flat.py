@@ -21,6 +21,7 @@ CLAIMS = 10_000
 BATCHES = 600
 """So many of the claims find a job."""
 
+PYTHONS = pytest.mark.one_server("what a process keeps is kept by Python, whatever the server is")
 
 WINDOWS = 4
 """What grows does so in each of them. What is made once, by a first heartbeat or for a statement, is made in one."""
@@ -76,6 +77,7 @@ def test_nothing_grows_with_ten_thousand_claims(backend: Backend) -> None:
     assert callbacks_of(queue) <= 1
 
 
+@PYTHONS
 def test_nothing_grows_with_batches_that_are_settled_with_the_next_claim(backend: Backend) -> None:
     queue = backend.queue()
     queue.enqueue(jobs(BATCHES + 200))
@@ -90,6 +92,7 @@ def test_nothing_grows_with_batches_that_are_settled_with_the_next_claim(backend
     batches.close()
 
 
+@PYTHONS
 def test_nothing_grows_with_transactions_that_hold_a_batch(backend: Backend) -> None:
     queue = backend.queue(hold="transaction")
     queue.enqueue(jobs(BATCHES + 200))
@@ -101,6 +104,7 @@ def test_nothing_grows_with_transactions_that_hold_a_batch(backend: Backend) -> 
     assert grown_by(held, BATCHES) == set()
 
 
+@PYTHONS
 @pytest.mark.parametrize("whose", ["own", "the caller's"])
 def test_nothing_grows_with_enqueues_that_wake_a_sleeper(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, whose: str
