@@ -374,7 +374,7 @@ class TransactionHold(Hold):
         self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
     ) -> tuple[ClaimRequest, ClaimResult]:
         connector.close()  # the last try claimed nothing
-        for attempt in connector.attempts(unless=self._control):
+        for attempt in connector.attempts(unless=self._control, divisible=plan.divisible):
             with attempt as connection:
                 claimed = plan.strategy.claim(connection, NOBODY, request)
         return request, claimed

@@ -158,11 +158,11 @@ class LeaseHold(Hold):
     def _claim_once(
         self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
     ) -> tuple[ClaimRequest, ClaimResult]:
-        strategy = plan.strategy
+        strategy, alone = plan.strategy, plan.strategy.needs_no_transaction
         for _ in range(OWNER_IDS):
             tried = self.owner.id
             try:
-                for attempt in connector.attempts(unless=self._control, autocommit=strategy.needs_no_transaction):
+                for attempt in connector.attempts(unless=self._control, autocommit=alone, divisible=plan.divisible):
                     with attempt as connection:
                         tried = self.owner.id  # a new connection may have registered under a new id
                         if attempt.failures:

@@ -17,7 +17,7 @@ from claimjobs.batch.hold import Hold
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import ClaimRefused
+from claimjobs.errors import ClaimRefused, StatementTimedOut
 from claimjobs.job import key_of
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import JOBS_UNCLAIMABLE
@@ -30,7 +30,7 @@ MOST: Final = 64
 EVERY: Final = 5
 """If so many rows or more cannot be claimed, and this Queue has not claimed any other, the cause is no single row."""
 
-ERRORS: Final = (sa.exc.DBAPIError, ClaimRefused, UnicodeError)
+ERRORS: Final = (sa.exc.DBAPIError, ClaimRefused, StatementTimedOut, UnicodeError)
 """What a claim raises if one of its rows cannot be read or written. See `RowIsolation.may_be_a_row`."""
 
 log = logging.getLogger("claimjobs.claim")
@@ -61,7 +61,7 @@ class RowIsolation:
         if not self.may_be_a_row(error):
             raise error
         plan = self._parts.plan(where)
-        candidates = self._candidates(plan, max(EVERY, min(size, MOST)))
+        candidates = self._candidates(plan, max(EVERY, min(size, MOST)), error)
         groups, alone = [candidates], dict[Key, Exception]()
         while groups and (group := groups.pop()):
             try:
@@ -78,26 +78,39 @@ class RowIsolation:
                     self._leave(alone)
                     return claimed
         if not candidates or (len(alone) >= EVERY and not self._report.claimed):
-            raise ClaimRefused(self._parts.backend.source.name, _cause(error)) from error
+            raise self._of_no_row(error)
         self._leave(alone)
         return NOTHING._replace(found=len(candidates) - len(alone))
 
-    def _candidates(self, plan: ClaimPlan, most: int) -> list[Key]:
+    def _of_no_row(self, error: Exception) -> Exception:
+        """What to raise for an error that each candidate causes."""
+        if isinstance(error, StatementTimedOut):
+            return error
+        refused = ClaimRefused(self._parts.backend.source.name, _cause(error))
+        refused.__cause__ = error
+        return refused
+
+    def _candidates(self, plan: ClaimPlan, most: int, error: Exception) -> list[Key]:
         """The keys of the first candidates. Nothing else of these rows is read. It raises what is wrong with every row,
-        as a column that is missing.
+        as a column that is missing, or `error` if it is the search that takes too long.
         """
         source, selection = self._parts.backend.source, plan.selection
         found = sa.select(*source.key).where(selection.found).order_by(*selection.order)
         with self._parts.connected_in_utc() as connection:
             connection.execute(sa.select(*source.table.columns).where(selection.found).limit(0))
-            return [key_of(row) for row in connection.execute(found.limit(most))]
+            try:
+                return [key_of(row) for row in connection.execute(found.limit(most))]
+            except sa.exc.DBAPIError as failed:
+                if self._parts.backend.dialect.errors.timed_out(failed):
+                    raise error from failed
+                raise
 
     def _only(self, plan: ClaimPlan, keys: list[Key]) -> ClaimPlan:
         """The plan for these rows alone."""
         key = self._parts.backend.source.key
         among = key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
         selection = replace(plan.selection, ready=sa.and_(plan.selection.ready, among), in_regions=False)
-        return replace(plan, selection=selection, strategy=self._parts.strategy(selection))
+        return replace(plan, selection=selection, strategy=self._parts.strategy(selection), divisible=len(keys) > 1)
 
     def _leave(self, alone: dict[Key, Exception]) -> None:
         for key, error in alone.items():

@@ -9,6 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, make, side_car_tables
 from claimjobs.errors import BadPredicate, ClaimRefused
+from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
@@ -110,6 +111,30 @@ def test_a_text_that_the_clients_encoding_does_not_have_stops_no_other_row(backe
     other = backend.bare_queue(bind=latin)
     assert drained(other) == others()
     assert other.report.unclaimable == 2
+
+
+def test_a_row_that_exceeds_the_time_limit_is_left_and_the_others_are_done(backend: Backend) -> None:
+    if backend.family == "mysql":
+        pytest.skip("this server limits no statement that writes")
+    queue = backend.queue()
+    queue.enqueue(jobs(4))
+    queue.close()
+    if backend.family == "postgres":
+        backend.run(
+            "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
+            "IF NEW.d = '0001' THEN PERFORM pg_sleep(3); END IF; RETURN NEW; END$$"
+        )
+        backend.run("CREATE TRIGGER slow BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION slow()")
+        limited = {"options": "-c statement_timeout=300"}
+    else:
+        backend.run(
+            "CREATE TRIGGER slow BEFORE UPDATE ON jobs FOR EACH ROW BEGIN "
+            "IF NEW.d = '0001' THEN DO sleep(3); END IF; END"
+        )
+        limited = {"init_command": "SET max_statement_time = 0.3"}
+    other = backend.bare_queue(bind=backend.new_engine(connect_args=limited), liveness=Liveness(patience=1))
+    assert drained(other, size=4) == ["0000", "0002", "0003"]
+    assert other.report.unclaimable == 1
 
 
 def test_a_predicate_that_one_row_makes_fail_is_a_bad_predicate(backend: Backend) -> None:
