@@ -19,7 +19,7 @@ from claimjobs.claim.strategy import ClaimRequest
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect, dialect_of
-from claimjobs.errors import ColumnMissing, NoAssignee, NotExclusive, OtherIndex
+from claimjobs.errors import BadArgument, ColumnMissing, ColumnUnfit, NotUnique, unique_index
 from claimjobs.job import Job
 from claimjobs.statements import assign as statements
 from claimjobs.statements.assign import ALREADY, ASSIGNED, BUSY, NOTHING
@@ -122,7 +122,7 @@ class Assigner:
     """Assigns rows of one table, through one connection, a short transaction each."""
 
     def __init__(self, connector: Connector, backend: Backend) -> None:
-        """Raises NoAssignee, or NotExclusive without a unique index."""
+        """Raises ColumnUnfit, or NotUnique without a unique index."""
         self.backend = backend
         self._connector = connector
         self._roles, self._dialect = backend.roles, backend.dialect
@@ -195,12 +195,16 @@ class Assigner:
         return Assignment(BUSY)
 
     def _check_index(self, taken: ValueTaken) -> None:
-        """Raises OtherIndex if an index over other columns refused the value: another try would end in the same way."""
+        """Raises BadArgument if an index over other columns refused the value: another try would end in the "
+        "same way."""
         known = self._run(lambda connection: _indexes(connection, self._roles, self._dialect.primary))
         if taken.index is None or taken.index in known:
             return
         cause = taken.__cause__ or taken
-        raise OtherIndex(self._roles.name, taken.index, reason(cause)) from cause
+        raise BadArgument(
+            f"another unique index of table {self._roles.name!r}, {taken.index!r}, refuses this row ({reason(cause)}): "
+            "give a value that no other row has, or a `where` that leaves such rows out"
+        ) from cause
 
     def _run(self, work: Callable[[sa.Connection], Result]) -> Result:
         return self._connector.transaction(lambda connection: _translated(connection, work, self._dialect))
@@ -224,12 +228,15 @@ def _translated(connection: sa.Connection, work: Callable[[sa.Connection], Resul
 
 def _assignee(roles: ColumnRoles) -> Column:
     if roles.assignee is None:
-        raise NoAssignee(roles.name)
+        raise ColumnUnfit(
+            f"table {roles.name!r} has no column with the role assignee, which holds the worker of a row: name one "
+            "that is unique, and NULL in a free row, as in Columns(assignee=...)"
+        )
     return roles.assignee
 
 
 def index_over(connection: sa.Connection, columns: Sequence[Column]) -> str | None:
-    """The unique index over exactly these columns; None: the primary key. Raises NotExclusive without one."""
+    """The unique index over exactly these columns; None: the primary key. Raises NotUnique without one."""
     table, names = columns[0].table, {column.name for column in columns}
     assert isinstance(table, sa.Table)  # noqa: S101 - the columns of a queue's table
     inspector = sa.inspect(connection)
@@ -240,7 +247,11 @@ def index_over(connection: sa.Connection, columns: Sequence[Column]) -> str | No
         fits = index["unique"] and set(index["column_names"]) == names and _is_whole(index)
         if fits and index["name"] not in unused:
             return index["name"]
-    raise NotExclusive(table.fullname, [column.name for column in columns], quote_of(connection))
+    over = [column.name for column in columns]
+    raise NotUnique(
+        f"{', '.join(over)} of table {table.fullname!r} has no unique index of its own, so that one worker could have "
+        f"two rows, or one row two workers: {unique_index(table.fullname, over, quote_of(connection))}"
+    )
 
 
 def _indexes(connection: sa.Connection, roles: ColumnRoles, unnamed: str | None) -> set[str | None]:

@@ -33,7 +33,7 @@ class Assignments:
 
     `bind`, `table`, `columns`, `where`, `order_by`, `liveness`, `dialect` and `now` are as for a Queue. Any free row is
     assigned; with `order_by`, the first one that is not locked among the first 64. Nothing is sent to the database
-    before the first call, which raises ConnectionFailed, ServerTooOld, UnfitTable, NoAssignee, or NotExclusive without
+    before the first call, which raises ConnectionFailed, ServerUnfit, UnfitTable, ColumnUnfit, or NotUnique without
     a unique index. Several threads may use it; another process needs an object of its own (CrossedFork).
     """
 
@@ -66,7 +66,7 @@ class Assignments:
 
         A worker has at most one row, and a row at most one worker. `where` narrows which rows may be assigned. This
         waits for a short time if another transaction writes the same value at this moment: see `Assignment.outcome`.
-        Raises OtherIndex if another unique index refuses the value, and BadPredicate.
+        Raises BadArgument if another unique index refuses the value, and BadPredicate.
         """
         assigner = self._ready()
         selector = self._selector(assigner)
@@ -81,8 +81,8 @@ class Assignments:
         """Insert a row with a new key and its worker (`{"tid": 1, "taskid": 2}`), where neither is in the table yet.
 
         The outcome is `already assigned` if either is there, with that row; `busy` if another transaction has written
-        either and has not committed for a while. Each of the columns must be unique by itself (NotExclusive). Raises
-        OtherIndex if a unique index over other columns refuses the row.
+        either and has not committed for a while. Each of the columns must be unique by itself (NotUnique). Raises
+        BadArgument if a unique index over other columns refuses the row.
         """
         return self._ready().pair(values)
 

@@ -17,7 +17,7 @@ from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import predicate_errors
 from claimjobs.dialects import Key
-from claimjobs.errors import NotAKey, RowsRefused
+from claimjobs.errors import BadArgument, RowsRefused
 from claimjobs.job import Job
 from claimjobs.statements import dead_jobs as statements
 from claimjobs.statements.lock import lock_those
@@ -65,7 +65,7 @@ class DeadJobs:
                 yield from jobs
 
     def show(self, keys: Iterable[Key]) -> tuple[Job, ...]:
-        """The dead jobs among those of these keys, in the order of their keys. Raises NotAKey."""
+        """The dead jobs among those of these keys, in the order of their keys. Raises BadArgument."""
         statement = statements.chosen(self._roles, self._backend.dialect, self._rows.columns, self._narrower(None))
         with self._connect() as connector:
             found = [
@@ -86,7 +86,7 @@ class DeadJobs:
         """Make dead jobs due now, with all their attempts; return how many. Without keys: all that match `where`.
 
         Each is retried once, even if it dies again meanwhile. The last error stays until the next one. Raises
-        RowsRefused for those that the database refuses, when all others are written, and NotAKey; so does `drop`.
+        RowsRefused for those that the database refuses, when all others are written, and BadArgument; so does `drop`.
         """
         retry = statements.retry_dead(self._roles, self._backend.dialect, self._now)
         return self._write(retry, keys, where, limit, what="retrying a dead job")
@@ -135,13 +135,17 @@ class DeadJobs:
         return done
 
     def _checked(self, keys: Iterable[Key]) -> Sequence[Key]:
-        """All of these keys, once each. Raises NotAKey before anything is written."""
+        """All of these keys, once each. Raises BadArgument before anything is written."""
         columns = [column.name for column in self._roles.key]
         found = list(keys)
         for key in found:
             values = len(key) if isinstance(key, tuple) else 1
             if values != len(columns) or isinstance(key, Mapping | list):
-                raise NotAKey(self._roles.name, columns, key)
+                form = "a value" if len(columns) == 1 else f"a tuple of {len(columns)} values"
+                raise BadArgument(
+                    f"{key!r} is no key of a job of table {self._roles.name!r}, whose key is {', '.join(columns)}: "
+                    f"give {form}, such as `job.key`"
+                )
         return list(dict.fromkeys(found))
 
     def _found(self, connector: Connector, where: Where, limit: int | None) -> Iterator[Sequence[Key]]:

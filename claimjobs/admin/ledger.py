@@ -60,7 +60,7 @@ class Ledger:
 
     @staticmethod
     def make(bind: str | sa.URL | sa.Engine) -> MakeResult:
-        """Make the table in a destination, if it is missing. Raises ConnectionFailed or ServerTooOld."""
+        """Make the table in a destination, if it is missing. Raises ConnectionFailed or ServerUnfit."""
         return make(engine_of(bind), [ledger_table()])
 
     def once(self, connection: CallersTransaction, job: Job | Key) -> bool:

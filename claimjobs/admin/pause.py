@@ -18,7 +18,7 @@ EVERYBODY: Final = 10_000 * A_BATCH
 
 
 class PauseSwitch:
-    """Pauses and resumes the queue of one table. Raises SharedTableMissing if there is no table of queues."""
+    """Pauses and resumes the queue of one table. Raises TableMissing if there is no table of queues."""
 
     def __init__(self, engine: sa.Engine, connector: Connector, backend: Backend) -> None:
         self._engine = engine

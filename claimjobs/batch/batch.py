@@ -19,16 +19,14 @@ from claimjobs.batch.transaction_hold import BatchTransaction
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.errors import (
+    BatchMisused,
     BatchRolledBack,
-    BatchSettled,
     NoOpenTransaction,
-    NotInBatch,
     OutcomeRefused,
-    TooLate,
     Unreadable,
 )
 from claimjobs.job import Job, claim_of
-from claimjobs.key_text import text_of
+from claimjobs.key_text import key_in_message, text_of
 from claimjobs.options import Retry, bounded
 from claimjobs.signals import shielded
 from claimjobs.table.columns import DEAD
@@ -171,8 +169,8 @@ class Batch:
         """Make this job failed. It runs again after its back-off, or after `retry_in` seconds; it is dead if it is out
         of attempts, or with `retry=False`.
 
-        Raises NotInBatch for a job of another batch, ColumnMissing if the table cannot store a failure, TooLate if the
-        job's writes through `connection` can no longer be undone, ValueError if `retry_in` is no number. Then nothing
+        Raises BatchMisused for a job of another batch, or if the job's writes through `connection` can no longer be
+        undone, ColumnMissing if the table cannot store a failure, ValueError if `retry_in` is no number. Then nothing
         is decided.
         """
         failures = self._roles.value_of("attempts", claim_of(job), 0) if job.key in self._jobs else 0
@@ -263,7 +261,10 @@ class Batch:
         keys = self._keys_of(jobs)
         for key in keys:
             if key in self._kept:
-                raise TooLate(key)
+                raise BatchMisused(
+                    f"the writes for job {key_in_message(key)} were kept when the loop moved on, and cannot be undone "
+                    "alone: put the work in `with batch:`, and fail or release the job while the loop is at it"
+                )
         if self._current is not None and self._current.key in keys:
             if self._transaction is not None:
                 self._transaction.undo_job()
@@ -312,7 +313,7 @@ class Batch:
         return self._outcomes
 
     def settle(self) -> None:
-        """Write the outcomes; jobs without one are released. Raises BatchSettled at the second call.
+        """Write the outcomes; jobs without one are released. Raises BatchMisused at the second call.
 
         Raises BatchRolledBack if an open transaction held the jobs and was rolled back.
         """
@@ -374,12 +375,12 @@ class Batch:
         keys = list(dict.fromkeys(job.key for job in jobs))
         for key in keys:
             if key not in self._jobs:
-                raise NotInBatch(key)
+                raise BatchMisused(f"job {key_in_message(key)} is not in this batch: give a job that came from it")
         return keys
 
     def _must_be_open(self) -> None:
         if self.settled:
-            raise BatchSettled
+            raise BatchMisused("this batch is settled, its outcomes are written: claim another one")
 
     def __repr__(self) -> str:
         state = "settled" if self.settled else f"{len(self._undecided)} undecided"

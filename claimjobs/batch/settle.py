@@ -17,7 +17,7 @@ from claimjobs.claim.strategy import Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import BadOnDone, DoneUndecided, KeyUnequal, WriteSwallowed
+from claimjobs.errors import BadArgument, DoneUndecided, WriteSwallowed, key_unequal
 from claimjobs.job import Job, key_of
 from claimjobs.report import Report
 from claimjobs.statements import settle as statements
@@ -245,10 +245,10 @@ class Settler:
         return unwritten
 
     def missing(self, keys: Sequence[Key], written: set[Key]) -> set[Key]:
-        """The keys of the rows that were not written, if these were. Raises KeyUnequal if writes change keys."""
+        """The keys of the rows that were not written, if these were. Raises KeyUnfit if writes change keys."""
         missing = set(keys) - written
         if len(missing) + len(written) > len(keys):
-            raise KeyUnequal(self._name, sorted(missing, key=str))
+            raise key_unequal(self._name, sorted(missing, key=str))
         return missing
 
     def _take_out_then_write(self, connection: sa.Connection, me: int, outcomes: Outcomes) -> set[Key]:
@@ -386,7 +386,8 @@ class Settler:
     def _answered(self, answer: Any) -> Finish:
         """What a user's function chose, after a check: no job may be deleted by mistake."""
         if answer not in (None, *FINISHES):
-            raise BadOnDone(unfinished(answer) or repr(answer))
+            found = unfinished(answer) or repr(answer)
+            raise BadArgument(f"on_done returned {found}, and nothing was written: return 'delete', 'keep' or None")
         wanted: Finish | None = answer or self._otherwise
         if wanted is None:
             raise DoneUndecided(self._target.roles.name)

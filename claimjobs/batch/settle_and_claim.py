@@ -37,7 +37,7 @@ class SettleAndClaim(ABC):
         """Settle jobs of `owner`, and claim jobs for `me`, in the caller's transaction: the keys of the rows that
         were not written, and the claim.
 
-        Raises SomeLost, OwnerDead or KeyNotUnique: roll back then, and settle without a claim.
+        Raises SomeLost, OwnerDead or KeyUnfit: roll back then, and settle without a claim.
         """
 
 

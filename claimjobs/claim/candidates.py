@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.claim.strategy import After, ClaimRequest, Phase
 from claimjobs.dialects import Dialect, Key
-from claimjobs.errors import KeyNotUnique
+from claimjobs.errors import key_not_unique
 from claimjobs.job import Job, key_of
 from claimjobs.statements.find import Selection, find, how_many, keyset_order_of, last_candidate
 from claimjobs.table.backend import Backend
@@ -100,9 +100,9 @@ class CandidateCount(CursorStatement[sa.Select[Any]]):
 
 
 def check_keys(roles: ColumnRoles, jobs: Sequence[Job]) -> None:
-    """Raises KeyNotUnique if two jobs have one key. Only a key that is no primary key can name two rows."""
+    """Raises KeyUnfit if two jobs have one key. Only a key that is no primary key can name two rows."""
     if roles.key_index is not None and len({job.key for job in jobs}) < len(jobs):
-        raise KeyNotUnique(roles.name)
+        raise key_not_unique(roles.name)
 
 
 def first_group(rows: Sequence[Sequence[Any]], size: int) -> tuple[list[Key], int]:

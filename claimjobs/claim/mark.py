@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from claimjobs.claim.strategy import Phase, Unmarked
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
-from claimjobs.errors import KeyNotUnique
+from claimjobs.errors import key_not_unique
 from claimjobs.job import Job
 from claimjobs.statements.mark import mark
 from claimjobs.table.backend import Backend
@@ -21,12 +21,12 @@ class Mark:
         self._update = CompiledStatement(mark(backend.roles, backend.dialect, now, backend.owners))
 
     def write(self, connection: sa.Connection, owner: int, jobs: list[Job]) -> None:
-        """Mark these jobs as the owner's. Raises KeyNotUnique, and Unmarked where fewer rows were written."""
+        """Mark these jobs as the owner's. Raises KeyUnfit, and Unmarked where fewer rows were written."""
         if not jobs:
             return
         marked = self._update.count(connection, {"claimjobs_keys": [job.key for job in jobs], "claimjobs_me": owner})
         if marked > len(jobs):
-            raise KeyNotUnique(self._name)
+            raise key_not_unique(self._name)
         if marked < len(jobs):
             raise Unmarked(marked, jobs)
 

@@ -7,7 +7,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.dialects import Key
-from claimjobs.errors import KeyUnequal
+from claimjobs.errors import key_unequal
 from claimjobs.job import key_of
 from claimjobs.statements.find import Selection
 from claimjobs.statements.settle import still_there
@@ -27,14 +27,14 @@ class Probe:
         self._by_key = still_there(source, backend.dialect)
 
     def run(self, connection: sa.Connection) -> None:
-        """Raises KeyUnequal for rows that are there before and after, and are not found by their own key."""
+        """Raises KeyUnfit for rows that are there before and after, and are not found by their own key."""
         keys = self._keys(connection)
         if keys:
             found = {key_of(row) for row in connection.execute(self._by_key, {"claimjobs_keys": keys})}
             missing = [key for key in keys if key not in found]
             missing = [key for key in self._keys(connection) if key in missing] if missing else missing
             if missing:
-                raise KeyUnequal(self._name, missing)
+                raise key_unequal(self._name, missing)
 
     def _keys(self, connection: sa.Connection) -> list[Key]:
         return [key_of(row) for row in connection.execute(self._first)]

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
-from claimjobs.errors import KeyUnreadable
+from claimjobs.errors import key_unreadable
 from claimjobs.job import Convert, Job, PartlyRead, Places, UnreadableValue
 from claimjobs.statements.column_encoding import decoder, encoded, parts_of
 from claimjobs.table.roles import ColumnRoles
@@ -59,7 +59,7 @@ class RowReader:
     def jobs(self, rows: Sequence[Sequence[Any]], marked: Mapping[str, Any] = AS_IT_IS) -> list[Job]:
         """The jobs of these rows. `marked`: the values of known columns, and of columns that were changed since.
 
-        Raises KeyUnreadable. A value of another column that cannot be converted raises Unreadable when it is read.
+        Raises KeyUnfit. A value of another column that cannot be converted raises Unreadable when it is read.
         """
         places = self._places_with(marked)
         every = [places] * len(rows)
@@ -68,7 +68,7 @@ class RowReader:
         return [Job(key, row, None, own) for key, row, own in zip(self._keys_of(rows), rows, every, strict=True)]
 
     def job(self, row: Sequence[Any], claim: Mapping[str, Any]) -> Job:
-        """The job of a row, with the columns of its claim. Raises KeyUnreadable."""
+        """The job of a row, with the columns of its claim. Raises KeyUnfit."""
         places = self._places if type(row) is not PartlyRead else self._partly(row, self._places)
         [key] = self._keys_of([row])
         return Job(key, row, claim, places)
@@ -77,7 +77,7 @@ class RowReader:
         try:
             return list(map(self._key, rows))
         except Exception as error:
-            raise KeyUnreadable(self._roles.name, str(error)) from error
+            raise key_unreadable(self._roles.name, str(error)) from error
 
     def _places_with(self, marked: Mapping[str, Any]) -> Places:
         """The places, with constant values for the marked columns. All jobs of an owner have the same mapping."""
@@ -86,10 +86,10 @@ class RowReader:
         return self._marked_places if marked else self._places
 
     def _partly(self, row: PartlyRead, places: Places) -> Places:
-        """The places for a row in which some values cannot be converted. Raises KeyUnreadable if the key is one."""
+        """The places for a row in which some values cannot be converted. Raises KeyUnfit if the key is one."""
         for part in (row[self._places[column.name][0]] for column in self._roles.key):
             if isinstance(part, UnreadableValue):
-                raise KeyUnreadable(self._roles.name, part.text)
+                raise key_unreadable(self._roles.name, part.text)
         unread = {name for name, (place, _) in places.items() if isinstance(row[place], UnreadableValue) and place >= 0}
         return {name: (place, _refuse if name in unread else make) for name, (place, make) in places.items()}
 

@@ -64,8 +64,8 @@ class Selector:
 
     @contextmanager
     def understood(self, where: Where) -> Iterator[None]:
-        """Raises BadPredicate or BadOrder where the database does not understand one of them; UnfitTable for a column
-        that the table does not have any more. Without a predicate and an order it raises the error of the database.
+        """Raises BadPredicate where the database does not understand one of them; UnfitTable for a column that the
+        table does not have any more. Without a predicate and an order it raises the error of the database.
         """
         try:
             with predicate_errors(self.dialect, lambda: self._reads(where) and not self._reads(where, ordered=True)):

@@ -73,7 +73,7 @@ def enqueue(
     with queue_for(url, described) as queue:
         rows = CsvFile(file, queue.table) if is_csv else JsonLines(file, queue.table)
         try:
-            enqueued = queue.enqueue(rows, on_bad=rows.tell_bad, unique=unique)
+            enqueued = queue.enqueue(rows, on_bad=rows.report_bad, unique=unique)
         except BaseException as error:
             is_unsure = getattr(error, "connection_invalidated", False)
             broke = f", unless the connection broke in the commit: see {command('status')}"
@@ -123,7 +123,7 @@ class RowsOfFile(ABC):
             try:
                 row = FileRow(self._values(record))
             except BAD as error:
-                self._tell(line, _reason(error))
+                self._report(line, _reason(error))
                 continue
             row.line = line
             self.count += 1
@@ -132,12 +132,12 @@ class RowsOfFile(ABC):
                 say(f"{number(self.count, 'row')} read")
             yield row
 
-    def tell_bad(self, bad: BadRow) -> None:
+    def report_bad(self, bad: BadRow) -> None:
         """Tell that a row does not fit the table."""
         self.count -= 1
-        self._tell(bad.row.line, bad.reason)
+        self._report(bad.row.line, bad.reason)
 
-    def _tell(self, line: int, reason: str) -> None:
+    def _report(self, line: int, reason: str) -> None:
         self.bad += 1
         say(f"line {line}: {reason}")
 
@@ -175,7 +175,7 @@ class CsvFile(RowsOfFile):
         unfit = [name for name in self._header if name not in self._table.c or self._header.count(name) > 1]
         if unfit or not self._header:
             has = f"table {self._table.fullname!r} has {', '.join(self._table.columns.keys())}"
-            self._tell(1, f"the header names {', '.join(map(repr, unfit)) or 'nothing'}, not each column once: {has}")
+            self._report(1, f"the header names {', '.join(map(repr, unfit)) or 'nothing'}, not each column once: {has}")
             return
         while True:
             line = reader.line_num + 1

@@ -18,7 +18,7 @@ Wanted = Literal["make", "drop"] | None
 
 
 def check_wanted(engine: sa.Engine, wanted: Wanted) -> None:
-    """Refuse what is not possible before anything is made. Raises NoWakeTrigger."""
+    """Refuse what is not possible before anything is made. Raises BadArgument."""
     if wanted is not None:
         trigger_of(engine)
 

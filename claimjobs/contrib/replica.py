@@ -63,7 +63,7 @@ class Replica(Locking):
     holds = ("lease",)
 
     def __init__(self, bind: str | sa.URL | sa.Engine) -> None:
-        """Raises UnknownDatabase, DriverUnsupported or DriverMissing."""
+        """Raises UnknownDatabase, UnknownDatabase or UnknownDatabase."""
         self._engine = engine_of(bind, connect_seconds=LONGEST_CONNECT)
         self.reads = self.left = 0  # how often candidates were read here, and how often the primary took over
         self._connection: sa.Connection | None = None

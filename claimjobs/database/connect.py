@@ -17,17 +17,13 @@ from claimjobs.dialects.error_codes import FULL, READ_ONLY
 from claimjobs.errors import (
     AccessDenied,
     ClaimjobsError,
-    DatabaseMissing,
-    DriverMissing,
-    DriverUnsupported,
-    PoolerUnfit,
+    ConnectionFailed,
     PoolUnfit,
-    ServerTooOld,
-    ServerUnknown,
+    ServerUnfit,
     ServerUnreachable,
-    SettingUnfit,
     StatementTimedOut,
     UnknownDatabase,
+    setting_unfit,
 )
 
 DRIVERS = {
@@ -81,7 +77,7 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
     """An engine for a URL (an engine is returned as it is). Opens no connection.
 
     `connect_seconds`: for an attempt to connect to one address, unless the URL says another number.
-    Raises UnknownDatabase, DriverUnsupported or DriverMissing.
+    Raises UnknownDatabase.
     """
     bind = getattr(bind, "sync_engine", bind)  # an AsyncEngine is refused below, by the name of its driver
     if isinstance(bind, sa.Engine):
@@ -102,9 +98,9 @@ def engine_of(bind: str | sa.URL | sa.Engine, *, connect_seconds: int = CONNECT_
     except sa.exc.ArgumentError as error:
         raise UnknownDatabase(_unusable(url, error)) from error
     except ModuleNotFoundError as error:
-        raise DriverMissing(
-            f"the driver of {url.drivername!r} is not installed ({error}): "
-            f"pip install {PACKAGES.get(error.name or '', error.name)}, or leave the driver out of the URL"
+        raise UnknownDatabase(
+            f"the driver of {url.drivername!r} is not installed ({error}): pip install "
+            f"{PACKAGES.get(error.name or '', error.name)}, or leave the driver out of the URL"
         ) from error
 
 
@@ -161,7 +157,7 @@ def _require_support(name: str) -> None:
 def _require_driver(name: str, driver: str) -> None:
     known = DIALECTS[name].drivers
     if driver not in known:
-        raise DriverUnsupported(
+        raise UnknownDatabase(
             f"claimjobs does not work with the driver {driver!r}, only with {' or '.join(known)}: "
             f"write {' or '.join(f'{name}+{other}://...' for other in known)}, or leave the driver out: {EXAMPLES}"
         )
@@ -192,7 +188,7 @@ def _refuse_parts_given_twice(url: sa.URL) -> None:
 def dialect_for(engine: sa.Engine) -> Dialect:
     """The dialect of the server behind an engine. It opens a connection.
 
-    Raises ConnectionFailed if it cannot be reached, ServerTooOld if it lacks what a claim needs.
+    Raises ConnectionFailed if it cannot be reached, ServerUnfit if it lacks what a claim needs.
     """
     with connected(engine) as connection:
         dialect = dialect_of(connection)
@@ -213,7 +209,7 @@ def connected(engine: sa.Engine) -> Iterator[sa.Connection]:
         if errors.broken_kind(error) == READ_ONLY and not connection.closed:
             connection.invalidate(error)  # a pool of the user's, too, must not give it out again
         if found := errors.unfit_setting(error):
-            raise SettingUnfit(*found) from error
+            raise setting_unfit(*found) from error
         raise
     finally:
         # If the connection is lost by now, the server rolls back what is not committed.
@@ -248,7 +244,11 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
             raise UnknownDatabase(f"{says}: add client_encoding=utf8 to the URL") from error
         raise UnknownDatabase(_unusable(engine.url, error)) from error
     except (AssertionError, NotImplementedError) as error:  # SQLAlchemy does not know the version that the server says
-        raise ServerUnknown(shown(engine.url), reason(error), dialect_named_by(engine).title) from error
+        raise ServerUnfit(
+            f"{shown(engine.url)}: the server does not say that it is {dialect_named_by(engine).title} "
+            f"({reason(error)}): check the URL; docs/scaling.md says what other products that speak this protocol can "
+            "do"
+        ) from error
     dialect = dialect_named_by(engine)
     if dialect.needs_database and not connection.dialect.default_schema_name:
         connection.close()
@@ -296,11 +296,14 @@ def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
     where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
     dialect = dialect_named_by(engine)
     if dialect.errors.forbids_transactions(error):
-        return PoolerUnfit(where, why)
+        return ConnectionFailed(
+            f"{where}: the pooler allows no transactions ({why}): set its pool mode to transaction or session for this "
+            "database, or connect to the server itself"
+        )
     if dialect.errors.timed_out(error):  # a statement that the driver sends on a new connection
         return StatementTimedOut(why)
     if dialect.errors.no_such_database(error):
-        return DatabaseMissing(where, why)
+        return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
     if dialect.errors.refuses_account(error):
         return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
     return ServerUnreachable(f"{where}: {_unreachable(engine, dialect, error).format(why)}")
@@ -326,7 +329,10 @@ def _unreachable(engine: sa.Engine, dialect: Dialect, error: sa.exc.DBAPIError) 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:
     found = tuple(part for part in connection.dialect.server_version_info or () if isinstance(part, int))
     if found and found < dialect.oldest:
-        raise ServerTooOld(dialect.title, dotted(found), dotted(dialect.oldest))
+        raise ServerUnfit(
+            f"{dialect.title} {dotted(found)} cannot claim with SKIP LOCKED: upgrade the server to {dialect.title} "
+            f"{dotted(dialect.oldest)} or later"
+        )
 
 
 def dotted(version: tuple[int, ...]) -> str:

@@ -22,7 +22,7 @@ from claimjobs.database.fair_lock import FairLock, Ticket
 from claimjobs.database.time_zone import IN_UTC, in_utc
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.error_codes import READ_ONLY
-from claimjobs.errors import ReadOnly, ServerUnreachable, SessionReadOnly, SettingUnfit, StatementTimedOut
+from claimjobs.errors import ReadOnly, ServerUnreachable, StatementTimedOut, session_read_only, setting_unfit
 from claimjobs.log_events import OUTAGE_OVER, TRYING_AGAIN
 from claimjobs.options import Liveness
 from claimjobs.report import Report
@@ -270,7 +270,7 @@ class Connector:
         if missing is not None:
             raise missing from error
         if unfit := self._dialect.errors.unfit_setting(error):
-            raise SettingUnfit(*unfit) from error
+            raise setting_unfit(*unfit) from error
 
     def _clear_up(self) -> None:
         """Release the locks that are kept until a transaction has ended. If that fails, end the session, which has the
@@ -365,12 +365,12 @@ class Connector:
     def _require_fit(self, connection: sa.Connection) -> None:
         """Raise SettingUnfit if our statements would fail in a shared session, whose settings we must not change."""
         if found := self._dialect.sessions.unfit_setting(connection):
-            raise SettingUnfit(*found)
+            raise setting_unfit(*found)
 
     def _require_writable(self, connection: sa.Connection) -> None:
-        """Raise SessionReadOnly if the engine makes its sessions read-only. A server that is may not stay so."""
+        """Raise SettingUnfit if the engine makes its sessions read-only. A server that is may not stay so."""
         if found := self._dialect.sessions.read_only_setting(connection):
-            raise SessionReadOnly(self._table_name or "", *found)
+            raise session_read_only(self._table_name or "", *found)
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

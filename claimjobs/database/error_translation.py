@@ -11,39 +11,39 @@ import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect, dialect_named_by
 from claimjobs.errors import (
-    BadOrder,
+    BadHandler,
     BadPredicate,
     ClaimRefused,
-    ClaimsMissing,
-    KeyIndexGone,
     NothingDone,
     OutcomeRefused,
     ReadOnly,
     ServerUnreachable,
     SettingUnfit,
     SettleFailed,
-    SetupFailed,
     StillDue,
     TableMissing,
     UnfitTable,
+    claims_missing,
+    key_index_gone,
+    not_understood,
 )
 from claimjobs.key_text import text_of, visible
 
 LASTING = (
     *(BadPredicate, ClaimRefused, NothingDone, OutcomeRefused),
-    *(SettingUnfit, SettleFailed, SetupFailed, StillDue, UnfitTable),
+    *(SettingUnfit, SettleFailed, BadHandler, StillDue, UnfitTable),
 )
 """Errors of claimjobs whose message identifies them: of two tables, or two settings, each counts by itself."""
 
 
 @contextmanager
 def predicate_errors(dialect: Dialect, is_order: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Raise BadPredicate for an error that only a `where` or an `order_by` can have caused; BadOrder if `is_order`."""
+    """Raise BadPredicate for an error that only a `where` or an `order_by` can have caused. `is_order` tells which."""
     try:
         yield
     except sa.exc.DBAPIError as error:
         if dialect.errors.code(error) in dialect.errors.bad_predicate and not dialect.errors.is_stale_plan(error):
-            raise (BadOrder if is_order() else BadPredicate)(reason(error)) from error
+            raise not_understood(reason(error), is_order=is_order()) from error
         raise
 
 
@@ -95,25 +95,25 @@ class TablesInUse:
         return self.tables[0].fullname
 
     def missing(self, error: BaseException) -> UnfitTable | None:
-        """The TableMissing for an error that says that a table in use is missing; KeyIndexGone for an index; None for
+        """The TableMissing for an error that says that a table in use is missing; KeyUnfit for an index; None for
         any other error.
         """
         if not isinstance(error, sa.exc.DBAPIError):
             return None
         code, errors = self.dialect.errors.code(error), self.dialect.errors
         if code in errors.missing_index:
-            return KeyIndexGone(self.name, reason(error))
+            return key_index_gone(self.name, reason(error))
         if code not in errors.missing_table:
             return None
         name = self.dialect.errors.missing_name(error)
         if self.side_car is not None and name == self.side_car[0].name:
-            return ClaimsMissing(self.side_car[0].fullname, self.side_car[1])
+            return claims_missing(self.side_car[0].fullname, self.side_car[1])
         names = {table.name: table.fullname for table in self.tables}
         return TableMissing(names[name]) if name in names else None
 
     @contextmanager
     def naming_what_is_missing(self) -> Iterator[None]:
-        """Raise TableMissing, or KeyIndexGone, for an error that says that a table or an index in use is missing."""
+        """Raise TableMissing, or KeyUnfit, for an error that says that a table or an index in use is missing."""
         try:
             yield
         except sa.exc.DBAPIError as error:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.insert import Chunk, InsertTarget, PlainInsert
-from claimjobs.errors import BadRow, BadUnique, ColumnMissing, NotUnique
+from claimjobs.errors import BadRow, ColumnMissing, NotUnique, not_unique_by, unique_index
 from claimjobs.instants import in_utc
 from claimjobs.statements import insert as statements
 from claimjobs.table.job_state import Column
@@ -35,14 +35,17 @@ class UniqueKey:
 def unique_key(connection: sa.Connection, roles: ColumnRoles, names: tuple[str, ...], dialect: Dialect) -> UniqueKey:
     """The columns of these names, after a check that the database has a unique index over them.
 
-    Raises ColumnMissing, BadUnique for a column that claimjobs writes, or NotUnique with the statement that creates the
-    index.
+    Raises ColumnMissing, BadArgument for a column that claimjobs writes, or NotUnique with the statement that creates
+    the index.
     """
     columns = tuple(_column(roles, name) for name in names)
     found = _unique_indexes(connection, roles.table, dialect.primary)
     indexes = frozenset(index for index, over in found if set(over) == set(names))
     if not indexes:
-        raise NotUnique(roles.name, names, roles.quote)
+        raise NotUnique(
+            f"table {roles.name!r} has no unique index over {', '.join(names)}, so nothing keeps a second such job "
+            f"out: {unique_index(roles.name, names, roles.quote)}"
+        )
     return UniqueKey(columns, indexes)
 
 
@@ -51,7 +54,7 @@ def _column(roles: ColumnRoles, name: str) -> Column:
     if column is None:
         raise ColumnMissing(roles.name, name, "enqueueing by a unique key", roles.quote)
     if column not in (*roles.key, *roles.payload):
-        raise BadUnique(roles.name, name)
+        raise not_unique_by(roles.name, name)
     return column
 
 

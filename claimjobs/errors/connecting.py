@@ -13,48 +13,12 @@ class UnknownDatabase(ConnectionFailed):
     """The URL cannot be read, or does not lead to MySQL, MariaDB or Postgres."""
 
 
-class DriverMissing(ConnectionFailed):
-    """The Python driver that the URL names is not installed."""
-
-
-class DriverUnsupported(UnknownDatabase):
-    """claimjobs does not work with the driver of the URL or the engine. The message names the drivers that it knows."""
-
-
 class ServerUnreachable(ConnectionFailed):
     """No server answers at the address of the URL."""
 
 
 class AccessDenied(ConnectionFailed):
     """The server refused the user, the password or the database."""
-
-
-class DatabaseMissing(AccessDenied):
-    """The server has no database of the URL's name."""
-
-    def __init__(self, url: str, reason: str) -> None:
-        self.found = f"{url}: there is no such database ({reason})"
-        super().__init__(f"{self.found}: create it, or correct the URL")
-
-
-class NotConsumer(AccessDenied):
-    """This user may not read the tables of a queue as a consumer must."""
-
-    def __init__(self, tables: str, reason: str, needed: str) -> None:
-        super().__init__(
-            f"this user may not read {tables} ({reason}), as a consumer must, which needs {needed}: give a consumer's "
-            "account in the URL, or grant this one what docs/security.md has for a consumer"
-        )
-
-
-class PoolerUnfit(ConnectionFailed):
-    """The pooler before the server runs each statement in another session, so transactions are impossible."""
-
-    def __init__(self, url: str, reason: str) -> None:
-        super().__init__(
-            f"{url}: the pooler allows no transactions ({reason}): set its pool mode to transaction or session for "
-            "this database, or connect to the server itself"
-        )
 
 
 class StatementTimedOut(ClaimjobsError):
@@ -67,46 +31,6 @@ class StatementTimedOut(ClaimjobsError):
         )
 
 
-class ServerTooOld(ConnectionFailed):
-    """The server's version has no SKIP LOCKED, or lacks another feature that a claim needs."""
-
-    def __init__(self, title: str, found: str, needed: str) -> None:
-        super().__init__(
-            f"{title} {found} cannot claim with SKIP LOCKED: upgrade the server to {title} {needed} or later"
-        )
-
-
-class ServerUnknown(ConnectionFailed):
-    """The server speaks the protocol of a database, and says a version that is none of this database."""
-
-    def __init__(self, url: str, reason: str, title: str) -> None:
-        super().__init__(
-            f"{url}: the server does not say that it is {title} ({reason}): check the URL; docs/scaling.md says what "
-            "other products that speak this protocol can do"
-        )
-
-
-class ServerLacks(ConnectionFailed):
-    """The server speaks the protocol of a database that claimjobs knows, and cannot run a statement of this queue."""
-
-    def __init__(self, table: str, phase: str, reason: str, needed: str) -> None:
-        super().__init__(
-            f"no claim of table {table!r} can work on this server: {phase!r} does not work ({reason}): "
-            f"choose {needed} or later, or a service that has what docs/scaling.md names"
-        )
-
-
-class SettingUnfit(ClaimjobsError):
-    """A session that claimjobs must not change has a setting with which its statements fail, or read too few rows."""
-
-    def __init__(self, setting: str, change: str) -> None:
-        super().__init__(
-            f"sessions of this account have {setting}, with which claimjobs cannot work, and claimjobs changes no "
-            f"setting of a session that is shared, or that the handler uses: run `{change}` on each new "
-            "connection of the engine, or change the setting for the account"
-        )
-
-
 class ReadOnly(ConnectionFailed):
     """The server refused every attempt to write, because it is read-only: it may be a standby since a failover."""
 
@@ -115,17 +39,6 @@ class ReadOnly(ConnectionFailed):
         super().__init__(
             f"{what} can be written, because the server is read-only ({reason}): check that the URL leads to the "
             "primary, and that neither the server, the database nor the account is set to read-only"
-        )
-
-
-class SessionReadOnly(SettingUnfit):
-    """Sessions of the engine were set to read-only, though the server is not."""
-
-    def __init__(self, table: str, setting: str, change: str) -> None:
-        ClaimjobsError.__init__(
-            self,
-            f"no claim of table {table!r} can be written, because sessions of this engine are read-only ({setting}): "
-            f"give a consumer an engine without that setting, or let `{change}` be run on each new connection",
         )
 
 
@@ -164,3 +77,36 @@ class SessionsNotOurs(ClaimjobsError):
             "primaries of a group do not see each other's locks: connect to the server itself, or leave out `locking`; "
             "if the pooler shares no session, give AdvisoryLocks(behind_pooler=True)"
         )
+
+
+class ServerUnfit(ConnectionFailed):
+    """The server is too old, is no product that claimjobs knows, or cannot run a statement of this queue."""
+
+
+class SettingUnfit(ClaimjobsError):
+    """A session that claimjobs must not change has a setting with which its statements fail, or read too few rows."""
+
+
+def setting_unfit(setting: str, change: str) -> SettingUnfit:
+    """The error for a setting of a shared session, and the statement that changes it."""
+    return SettingUnfit(
+        f"sessions of this account have {setting}, with which claimjobs cannot work, and claimjobs changes no setting "
+        f"of a session that is shared, or that the handler uses: run `{change}` on each new connection of the engine, "
+        "or change the setting for the account"
+    )
+
+
+def session_read_only(table: str, setting: str, change: str) -> SettingUnfit:
+    """The error for an engine whose sessions were set to read-only, though the server is not."""
+    return SettingUnfit(
+        f"no claim of table {table!r} can be written, because sessions of this engine are read-only ({setting}): give "
+        f"a consumer an engine without that setting, or let `{change}` be run on each new connection"
+    )
+
+
+def not_consumer(tables: str, reason: str, needed: str) -> AccessDenied:
+    """The error for a user that may not read the tables of a queue as a consumer must."""
+    return AccessDenied(
+        f"this user may not read {tables} ({reason}), as a consumer must, which needs {needed}: give a consumer's "
+        "account in the URL, or grant this one what docs/security.md has for a consumer"
+    )

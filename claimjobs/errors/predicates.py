@@ -6,30 +6,17 @@ from claimjobs.errors.base import ClaimjobsError
 
 
 class BadPredicate(ClaimjobsError):
-    """The database does not understand a `where` or an `order_by`."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(
-            f"the database does not understand the predicate ({reason}): it is SQL as after WHERE, for this table; "
-            "check its columns and quotes"
-        )
+    """A `where` or an `order_by` is not one whole SQL expression, or the database does not understand it."""
 
 
-class BadOrder(BadPredicate):
-    """The database does not understand an `order_by`."""
-
-    def __init__(self, reason: str) -> None:
-        ClaimjobsError.__init__(
-            self,
+def not_understood(reason: str, *, is_order: bool = False) -> BadPredicate:
+    """The error for a predicate, or an order, that the database does not understand."""
+    if is_order:
+        return BadPredicate(
             f"the database does not understand the order ({reason}): it is the name of a column, `-name` for the "
-            "highest first, or SQL as after ORDER BY; check its columns and quotes",
+            "highest first, or SQL as after ORDER BY; check its columns and quotes"
         )
-
-
-class NotOneExpression(BadPredicate):
-    """A text is not one whole SQL expression, and would change the statement around it."""
-
-    def __init__(self, what: str, flaw: str) -> None:
-        ClaimjobsError.__init__(
-            self, f"the {what} is not one whole expression ({flaw}): check its quotes, comments and parentheses"
-        )
+    return BadPredicate(
+        f"the database does not understand the predicate ({reason}): it is SQL as after WHERE, for this table; check "
+        "its columns and quotes"
+    )

@@ -7,7 +7,6 @@ from typing import Any
 
 from claimjobs.errors.base import ClaimjobsError, first_keys
 from claimjobs.errors.tables import UnfitTable
-from claimjobs.key_text import key_in_message
 
 
 class WriteSwallowed(UnfitTable):
@@ -63,16 +62,6 @@ class NoOpenTransaction(ClaimjobsError):
         super().__init__(f"this batch {what}: make the Queue with hold='transaction', and leave commit to `with batch`")
 
 
-class TooLate(ClaimjobsError):
-    """A job of an open transaction failed, or was released, after the writes of its handler were kept."""
-
-    def __init__(self, key: Any) -> None:
-        super().__init__(
-            f"the writes for job {key_in_message(key)} were kept when the loop moved on, and cannot be undone alone: "
-            "put the work in `with batch:`, and fail or release the job while the loop is at it"
-        )
-
-
 class BatchRolledBack(ClaimjobsError):
     """The transaction that held a batch was rolled back: its jobs are free, and all writes for them are undone.
 
@@ -102,28 +91,8 @@ class BatchRolledBack(ClaimjobsError):
         again as it was."""
 
 
-class BatchSettled(ClaimjobsError):
-    """A batch was used after its outcomes were written."""
-
-    def __init__(self) -> None:
-        super().__init__("this batch is settled, its outcomes are written: claim another one")
-
-
-class BatchNotSettled(ClaimjobsError):
-    """The next batch was asked for while this one was still open."""
-
-    def __init__(self) -> None:
-        super().__init__(
-            "the last batch was still open when the next one was asked for, so it was settled: the outcomes of its "
-            "jobs were written, and jobs without one were released; put the work in `with batch:`"
-        )
-
-
-class NotInBatch(ClaimjobsError, LookupError):
-    """An outcome was given for a job that this batch does not hold."""
-
-    def __init__(self, key: Any) -> None:
-        super().__init__(f"job {key_in_message(key)} is not in this batch: give a job that came from it")
+class BatchMisused(ClaimjobsError):
+    """A batch was used after it was settled, or left open, or for a job that is not in it or cannot be undone."""
 
 
 class NothingDone(ClaimjobsError):

@@ -22,14 +22,19 @@ NAMED_WITH_DOT: Final = (
 
 
 class TableMissing(UnfitTable):
-    """A table is not in the database."""
+    """A table is not in the database: that of jobs, one that queues share, or a side-car."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, words: str | None = None, within: str | None = None) -> None:
+        """`words`: what makes it, after `setup-tables`; `within`: the table of jobs in whose schema it must be."""
         hints = {**dict.fromkeys(_WITHOUT_TABLE, ""), "claimjobs_ledger": " --ledger"}
-        hint = hints.get(name, f" --table {shlex.quote(name)}")
+        hint = hints.get(name, f" --table {shlex.quote(name)}") if words is None else f" {words}"
+        what, otherwise = f"table {name!r} is not in this database", ", or check the name and the URL"
+        if within is not None and "." in name:
+            what, otherwise = f"{what}, and it must be in the schema of {within!r}", ""
+            hint = f" --table {shlex.quote(within)}"
         super().__init__(
-            f"table {name!r} is not in this database: run `claimjobs setup-tables{hint}`, or check the name and the URL"
-            + (NAMED_WITH_DOT if "." in name else "")
+            f"{what}: run `claimjobs setup-tables{hint}`{otherwise}"
+            + (NAMED_WITH_DOT if "." in name and within is None and words is None else "")
         )
 
 
@@ -43,29 +48,9 @@ class CounterBehind(UnfitTable):
         )
 
 
-class ClaimsMissing(TableMissing):
-    """The side-car of a table is not in the database."""
-
-    def __init__(self, name: str, source: str) -> None:
-        UnfitTable.__init__(
-            self,
-            f"table {name!r}, for the claims on {source!r}, is not in this database: "
-            f"run `claimjobs setup-tables --table {shlex.quote(source)} --side-car`",
-        )
-
-
-class SharedTableMissing(TableMissing):
-    """A table that queues share (owners, queues, open batches) is not in the schema of the table of jobs."""
-
-    def __init__(self, name: str, jobs: str) -> None:
-        if "." not in name:
-            super().__init__(name)
-            return
-        UnfitTable.__init__(
-            self,
-            f"table {name!r} is not in this database, and it must be in the schema of {jobs!r}: "
-            f"run `claimjobs setup-tables --table {shlex.quote(jobs)}`",
-        )
+def claims_missing(name: str, source: str) -> TableMissing:
+    """The error for a table whose side-car is not in the database."""
+    return TableMissing(name, words=f"--table {shlex.quote(source)} --side-car")
 
 
 class ClaimsDiffer(UnfitTable):
@@ -152,20 +137,6 @@ class OwnTable(UnfitTable):
     def __init__(self, table: str, *, is_side_car: bool = False) -> None:
         step = ", or for its side-car the user's table and --side-car (side_car=True)" if is_side_car else ""
         super().__init__(f"table {table!r} has the records of claimjobs itself, and no jobs: name another table{step}")
-
-
-class NotPurgeable(UnfitTable, ValueError):
-    """`purge` of a side-car: a row without its entry there would be a new job."""
-
-    def __init__(self, claims: str, source: str) -> None:
-        super().__init__(
-            f"table {claims!r} is not purged, because without its entry there a row of {source!r} would be a new job: "
-            f"delete the row of {source!r} first, and then its entry in {claims!r}"
-        )
-
-
-class BadTable(UnfitTable):
-    """The table is a queue, but this operation is not possible on it."""
 
 
 class DoneUndecided(UnfitTable):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from claimjobs.errors.base import ClaimjobsError
 
 
-class BadSize(ClaimjobsError, ValueError):
-    """A batch size is not a positive whole number."""
+class BadArgument(ClaimjobsError, ValueError):
+    """A value that was given, or that a function of the user's returned, cannot be meant."""
 
-    def __init__(self, size: Any) -> None:
-        super().__init__(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")
+
+def not_unique_by(table: str, column: str) -> BadArgument:
+    """The error for a unique key that would not keep its value, because claimjobs writes the column."""
+    return BadArgument(
+        f"jobs of table {table!r} cannot be unique by {column!r}, which claimjobs changes when it claims or retries a "
+        "job: name columns of their payload"
+    )
 
 
 class NoTransaction(ClaimjobsError, TypeError):
@@ -53,7 +56,7 @@ class ReferenceNotFound(ClaimjobsError):
 
 
 class BadHandler(ClaimjobsError):
-    """The object that a handler's name leads to cannot handle jobs."""
+    """A handler, or another function of the user's, cannot do its work: its form is wrong, or it fails at once."""
 
 
 class NothingDecided(ClaimjobsError):
@@ -64,42 +67,6 @@ class NothingDecided(ClaimjobsError):
             f"{handler} returned without an outcome for any job, so all were released: "
             "loop over the batch, or call `batch.done()`"
         )
-
-
-class NoWakeTrigger(ClaimjobsError):
-    """`setup-tables --wake-trigger` on a database in which no trigger can wake consumers."""
-
-    def __init__(self, title: str, why: str) -> None:
-        super().__init__(
-            f"{title} can have no trigger that wakes consumers, because {why}; there is none to make or to drop: "
-            "change the producers to `enqueue`, which wakes consumers; other rows are found some 5 s later"
-        )
-
-
-class SetupFailed(ClaimjobsError):
-    """The context manager of `--setup` could not be entered by a consumer process."""
-
-    def __init__(self, name: str, cause: str) -> None:
-        super().__init__(
-            f"--setup {name!r} failed before the first batch ({cause}): correct the function, and start again"
-        )
-
-
-class UnfinishedHandler(ClaimjobsError):
-    """A handler returned a coroutine, another awaitable or a generator, so its work was not done."""
-
-    def __init__(self, handler: str, kind: str) -> None:
-        super().__init__(
-            f"{handler} returned {kind}, which nothing runs: let it do the work before it returns, "
-            "with `asyncio.run(...)` where that is async"
-        )
-
-
-class BadOnDone(ClaimjobsError, ValueError):
-    """`on_done` returned a value that does not say what happens to the done jobs. Its transaction is rolled back."""
-
-    def __init__(self, found: str) -> None:
-        super().__init__(f"on_done returned {found}, and nothing was written: return 'delete', 'keep' or None")
 
 
 class ExtraMissing(ClaimjobsError, ImportError):
@@ -114,3 +81,11 @@ class PortUnusable(ClaimjobsError):
 
     def __init__(self, host: str, port: int, why: str) -> None:
         super().__init__(f"port {port} of {host} cannot be listened on ({why}): choose another port or address")
+
+
+def unfinished_handler(handler: str, kind: str) -> BadHandler:
+    """The error for a handler that returned a coroutine, another awaitable or a generator: its work was not done."""
+    return BadHandler(
+        f"{handler} returned {kind}, which nothing runs: let it do the work before it returns, with "
+        "`asyncio.run(...)` where that is async"
+    )

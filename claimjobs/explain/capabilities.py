@@ -12,7 +12,7 @@ from claimjobs.claim.strategy import Phase
 from claimjobs.database.connect import connected, dotted
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
-from claimjobs.errors import ClaimjobsError, ServerLacks
+from claimjobs.errors import ClaimjobsError, ServerUnfit
 from claimjobs.explain.sent import as_sent
 from claimjobs.explain.subject import NOBODY, Subject
 from claimjobs.statements import samples
@@ -22,7 +22,7 @@ EXPLAIN: Final = "EXPLAIN"
 
 
 def require_capabilities(engine: sa.Engine, subject: Subject) -> None:
-    """Have the server plan each statement of a claim and a settle, and lock a row. Raises ServerLacks.
+    """Have the server plan each statement of a claim and a settle, and lock a row. Raises ServerUnfit.
 
     A version says little about a server of another product that speaks the protocol: it may have no JSON_TABLE, lock no
     rows in a statement over several shards, or read SKIP LOCKED and lock nothing. Any other error is left to the claim,
@@ -54,9 +54,13 @@ def _require(connection: sa.Connection, subject: Subject, phase: Phase) -> None:
         pass
 
 
-def _lacks(subject: Subject, statement: str, why: str) -> ServerLacks:
+def _lacks(subject: Subject, statement: str, why: str) -> ServerUnfit:
     dialect = subject.backend.dialect
-    return ServerLacks(subject.backend.source.name, statement, why, f"{dialect.title} {dotted(dialect.oldest)}")
+    return ServerUnfit(
+        f"no claim of table {subject.backend.source.name!r} can work on this server: {statement!r} does not work "
+        f"({why}): choose {dialect.title} {dotted(dialect.oldest)} or later, or a service that has what "
+        "docs/scaling.md names"
+    )
 
 
 def _locks_nothing(engine: sa.Engine, subject: Subject) -> bool:

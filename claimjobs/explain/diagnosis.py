@@ -48,7 +48,7 @@ def checked_roles(engine: sa.Engine, settings: Settings) -> ColumnRoles:
 def checked_backend(engine: sa.Engine, settings: Settings) -> Backend:
     """The tables of a queue, after a check that they have all that a queue needs.
 
-    Raises TableMissing, NoPrimaryKey, or UnfitTable with each ALTER TABLE to run.
+    Raises TableMissing, KeyUnfit, or UnfitTable with each ALTER TABLE to run.
     """
     try:
         return inspect_table(

@@ -28,11 +28,11 @@ from claimjobs.errors import (
     ClaimjobsError,
     ClaimRefused,
     CrossedFork,
-    KeyUnequal,
     OutcomeRefused,
     OwnerDeclaredDead,
     SettleFailed,
     WriteSwallowed,
+    key_unequal,
 )
 from claimjobs.lease.heartbeat import Heartbeat
 from claimjobs.lease.held_batches import NO_HANDLER_RUNS, HeldBatch, HeldBatches
@@ -357,7 +357,7 @@ class LeaseHold(Hold):
             others, are_duplicates = len(keys) - len(lost), unsettled.are_duplicates
             raise OutcomeRefused(self._backend.roles.name, unsettled.stuck, others, are_duplicates=are_duplicates)
         if lost and not in_doubt and self.held.unknown_among(unsettled.held, owner, but=self._stuck):
-            raise KeyUnequal(self._backend.roles.name, sorted(lost, key=str))
+            raise key_unequal(self._backend.roles.name, sorted(lost, key=str))
         return lost
 
     def _is_still(self, owner: int) -> bool:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from claimjobs.database.error_translation import reason
 from claimjobs.database.savepoint import savepoint
 from claimjobs.dialects.error_codes import READ_ONLY
-from claimjobs.errors import ReadOnly, SessionReadOnly
+from claimjobs.errors import ReadOnly, session_read_only
 from claimjobs.statements import owners
 from claimjobs.table.backend import Backend
 
@@ -18,7 +18,7 @@ NOBODY: Final = {"claimjobs_me": 0, "claimjobs_host": "", "claimjobs_pid": 0}
 
 
 def require_writes(connection: sa.Connection, backend: Backend) -> None:
-    """Try a write that reaches no row. Raises ReadOnly, or SessionReadOnly if the engine is the reason.
+    """Try a write that reaches no row. Raises ReadOnly, or SettingUnfit if the engine is the reason.
 
     Whether an account may write on a read-only server, only a write tells. Any other error is for other checks to find,
     so it is undone.
@@ -30,4 +30,4 @@ def require_writes(connection: sa.Connection, backend: Backend) -> None:
     except sa.exc.DBAPIError as error:
         if backend.dialect.errors.broken_kind(error) == READ_ONLY:
             name = backend.source.name
-            raise (SessionReadOnly(name, *setting) if setting else ReadOnly(name, reason(error))) from error
+            raise (session_read_only(name, *setting) if setting else ReadOnly(name, reason(error))) from error

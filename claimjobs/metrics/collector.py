@@ -34,7 +34,7 @@ class QueueCollector(Collector):
 
     It counts what this Queue does, and measures its batches from now on. The figures of the table are read in a thread,
     every `every` seconds at most, and jobs are counted up to `limit` in each state. Raises ConnectionFailed,
-    ServerTooOld or UnfitTable.
+    ServerUnfit or UnfitTable.
     """
 
     def __init__(self, queue: Queue, *, every: float = EVERY, limit: int = LIMIT) -> None:

@@ -18,7 +18,7 @@ from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.control import Control
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchNotSettled, ReadOnly, ServerUnreachable
+from claimjobs.errors import BatchMisused, ReadOnly, ServerUnreachable
 from claimjobs.lease.idle_checks import WakeCondition
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.queue.claimer import Claimer
@@ -63,7 +63,7 @@ class BatchLoop:
         self._idle = math.inf if idle is None else idle
 
     def __iter__(self) -> Generator[Batch, None, None]:
-        """Raises BatchNotSettled if the last batch is still open, and the errors of a claim."""
+        """Raises BatchMisused if the last batch is still open, and the errors of a claim."""
         with contextlib.closing(self._source):
             yield from self._batches(IdleBackoff(self._poll, self._idle))
 
@@ -146,7 +146,10 @@ class BatchLoop:
 def _must_be_settled(batch: Batch) -> None:
     if not batch.settled:
         batch.settle()
-        raise BatchNotSettled
+        raise BatchMisused(
+            "the last batch was still open when the next one was asked for, so it was settled: the outcomes of its "
+            "jobs were written, and jobs without one were released; put the work in `with batch:`"
+        )
 
 
 class BatchSource:

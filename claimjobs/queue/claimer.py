@@ -19,7 +19,7 @@ from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.clock import DatabaseClock
 from claimjobs.database.error_translation import reason
-from claimjobs.errors import KeyUnreadable
+from claimjobs.errors import key_unreadable
 from claimjobs.log_events import JOBS_UNCLAIMABLE
 from claimjobs.queue.parts import QueueParts
 from claimjobs.queue.row_isolation import ERRORS, RowIsolation
@@ -58,7 +58,7 @@ class Claimer:
         """Claim a batch; it may be empty. `settled_by` settles it in place of the hold. `ahead`: before a loop asks for
         it.
 
-        Raises BadPredicate; KeyUnequal or WriteSwallowed if no claim can ever succeed.
+        Raises BadPredicate; KeyUnfit or WriteSwallowed if no claim can ever succeed.
         """
         parts, hold = self._parts, self._parts.hold
         if self.is_paused():
@@ -151,11 +151,11 @@ class Claimer:
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
-        """Raises KeyUnreadable for an error of the driver: only keys of candidates are converted in this block."""
+        """Raises KeyUnfit for an error of the driver: only keys of candidates are converted in this block."""
         try:
             yield
         except sa.exc.DataError as error:
             backend = self._parts.backend
             if backend.dialect.errors.code(error) is None:
-                raise KeyUnreadable(backend.source.name, reason(error)) from error
+                raise key_unreadable(backend.source.name, reason(error)) from error
             raise

@@ -35,7 +35,7 @@ def explain(
 
 
 def require_capabilities(engine: sa.Engine, parts: QueueParts, settings: Settings) -> None:
-    """Have the server plan each statement of this queue. Raises ServerLacks."""
+    """Have the server plan each statement of this queue. Raises ServerUnfit."""
     capabilities.require_capabilities(engine, _subject(parts, settings))
 
 

@@ -33,7 +33,7 @@ from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now, statement_now
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.errors import ClaimjobsError, CrossedFork, DoneUndecided, NotConsumer, PoolUnfit
+from claimjobs.errors import ClaimjobsError, CrossedFork, DoneUndecided, PoolUnfit, not_consumer
 from claimjobs.lease.claims_check import ClaimsCheck
 from claimjobs.lease.lease_hold import LeaseHold
 from claimjobs.lease.reaper import Reaper
@@ -77,7 +77,7 @@ class QueueParts:
 
     @property
     def backend(self) -> Backend:
-        """The server and the tables. Raises ConnectionFailed, ServerTooOld or UnfitTable."""
+        """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
         if self._process != os.getpid():
             raise CrossedFork
         with self._preparing:
@@ -237,7 +237,7 @@ class QueueParts:
     # --- claiming --------------------------------------------------------------------------------------
 
     def check_selection(self) -> None:
-        """Have the database read the predicate and the order. Raises BadPredicate, BadOrder or NotConsumer."""
+        """Have the database read the predicate and the order. Raises BadPredicate or AccessDenied."""
         selector, backend = self.selector, self.backend
         try:
             with selector.understood(None):
@@ -246,7 +246,7 @@ class QueueParts:
             if not backend.dialect.errors.refuses_account(error):
                 raise
             name = backend.source.name
-            raise NotConsumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
+            raise not_consumer(name, reason(error), f"SELECT, UPDATE and perhaps DELETE on {name}") from error
 
     @cached_property
     def failures(self) -> Failures:
@@ -299,7 +299,7 @@ class QueueParts:
 
     @property
     def order(self) -> Sequence[sa.ColumnElement[Any]]:
-        """The order of the queue. Raises BadOrder."""
+        """The order of the queue. Raises BadPredicate."""
         return self.selector.selection(None).order
 
     def leave(self, key: Key) -> None:

@@ -27,7 +27,7 @@ from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.insert import OnBad
 from claimjobs.enqueue.trace_context import with_trace_context
-from claimjobs.errors import BadSize, NotPurgeable
+from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
@@ -84,7 +84,7 @@ class Queue:
     default of `on_done` is `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `SideCar(...)`
     has options.
 
-    Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerTooOld or UnfitTable
+    Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerUnfit or UnfitTable
     (TableMissing, ColumnMissing, ...) if it cannot work. A Queue that holds by lease registers as one owner at its
     first claim. Several threads may use it at once, and each batch is for one of them at a time; another process needs
     a Queue of its own (CrossedFork).
@@ -185,7 +185,7 @@ class Queue:
         """Claim the next jobs: at most `size`, perhaps none, and none while the queue is paused. This Queue holds them
         until the batch is settled. A batch that you drop without a settle is released.
 
-        `where` narrows this claim further. Raises BadSize, BadPredicate or BadOrder.
+        `where` narrows this claim further. Raises BadArgument, BadPredicate.
         """
         _check_size(size)
         return self._claimer.claim(size, where)
@@ -215,7 +215,7 @@ class Queue:
         One consumer gets its jobs in order, except for jobs that appear before its cursor: enqueued with a higher
         priority, retried, or due only now. Each claim begins at the cursor, after the last job of the claim before. A
         claim begins at the head of the queue again after ten times as long as the last such claim took, and after 2
-        seconds at the latest. Raises BatchNotSettled if a batch is still open when the next one is asked for.
+        seconds at the latest. Raises BatchMisused if a batch is still open when the next one is asked for.
         """
         _check_size(size)
         if prefetch < 0:
@@ -274,14 +274,14 @@ class Queue:
 
         Consumers notice it with their next heartbeat, after a fifth of a lease, or when they wake. They finish the
         batch in hand, release what they claimed ahead, and wait. It counts for the whole table, whatever `where`. If
-        the queue is paused already, only the reason is replaced. Raises SharedTableMissing.
+        the queue is paused already, only the reason is replaced. Raises TableMissing.
         """
         with self._parts.connector() as connector:
             PauseSwitch(self.engine, connector, self._parts.backend).pause(reason)
         self._claimer.expect_pause()
 
     def resume(self) -> bool:
-        """End a pause, and wake the consumers; return whether the queue was paused. Raises SharedTableMissing."""
+        """End a pause, and wake the consumers; return whether the queue was paused. Raises TableMissing."""
         with self._parts.connector() as connector:
             was_paused = PauseSwitch(self.engine, connector, self._parts.backend).resume(self._parts.enqueuer.notifier)
         self._claimer.expect_pause()
@@ -310,7 +310,7 @@ class Queue:
     def measure_batches(self) -> None:
         """Measure the sizes and times of batches from now on, into `report.times`. Metrics and their collector do so.
 
-        Raises ConnectionFailed, ServerTooOld or UnfitTable.
+        Raises ConnectionFailed, ServerUnfit or UnfitTable.
         """
         self._claimer.measure_batches()
 
@@ -364,11 +364,15 @@ class Queue:
         `older_than` is a timedelta or seconds. `where` narrows which jobs; the queue's own predicate does not count.
         The jobs are deleted and committed 1,000 at a time; with `dry_run` they are only counted. Done jobs are in the
         table only with `on_done="keep"`. Raises ColumnMissing for a table without `owner_date`, BadPredicate, and
-        NotPurgeable with a side-car: a row without its entry there would be a new job.
+        UnfitTable with a side-car: a row without its entry there would be a new job.
         """
         age = age_of(older_than)
         if self._chosen.side_car is not None:
-            raise NotPurgeable(self.roles.name, self.table.fullname)
+            source = self.table.fullname
+            raise UnfitTable(
+                f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
+                f"be a new job: delete the row of {source!r} first, and then its entry in {self.roles.name!r}"
+            )
         with self._parts.connector() as connector:
             purge = Purge(connector, self._parts.backend, status)
             return purge.run(self._chosen.now, age, where=where, dry_run=dry_run)
@@ -386,7 +390,7 @@ class Queue:
     def check(self) -> None:
         """Check server, table, columns, predicate, order and the right to read them now. Claims nothing.
 
-        The server plans each statement of a claim and a settle. Raises ServerLacks if it does not have what one needs,
+        The server plans each statement of a claim and a settle. Raises ServerUnfit if it does not have what one needs,
         ReadOnly if it takes no writes, and ClaimsDiffer if owners record their claims in another way.
         """
         from claimjobs.queue import explaining  # noqa: PLC0415 - a claim needs none of it
@@ -469,4 +473,4 @@ class Queue:
 
 def _check_size(size: Any) -> None:
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-        raise BadSize(size)
+        raise BadArgument(f"a batch of {size!r} jobs cannot be claimed: give a whole number from 1")

@@ -14,13 +14,12 @@ from claimjobs.database.inspector import inspected_once, inspector_of
 from claimjobs.dialects import Dialect
 from claimjobs.errors import (
     AccessDenied,
-    ClaimsMissing,
     ColumnMissing,
-    NotConsumer,
     OwnersOutdated,
-    SharedTableMissing,
     SideCarThere,
     TableMissing,
+    claims_missing,
+    not_consumer,
 )
 from claimjobs.options import SideCar
 from claimjobs.table import acceptance, column_checks
@@ -98,7 +97,7 @@ def inspect_table(
     `by_lease`: claims are committed with the id of an owner, which needs a column for it, and the table of owners.
     `per_batch`: claims are rows of the table of batches; no column of the table is needed for them.
     `side_car`: outcomes are kept in a second table, and claims are rows of the table of batches.
-    Raises ConnectionFailed, ServerTooOld or UnfitTable.
+    Raises ConnectionFailed, ServerUnfit or UnfitTable.
     """
     found = dialect_for(engine)
     given = columns or map_of(table)
@@ -169,7 +168,7 @@ def source_roles(
 ) -> ColumnRoles:
     """The roles of a table that has a side-car: claimjobs ignores its columns for a state.
 
-    Raises NoPrimaryKey; KeyUnfit; or KeyNotIndexed if no unique index is over the key.
+    Raises KeyUnfit; KeyUnfit; or KeyUnfit if no unique index is over the key.
     """
     roles = roles_of(table, (columns or Columns()).beside_claims)
     acceptance.check_key(connection, dialect, roles)
@@ -181,7 +180,7 @@ def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *,
     try:
         table = resolve(connection, claims_table(named, key))
     except TableMissing:
-        raise ClaimsMissing(named, source.name) from None
+        raise claims_missing(named, source.name) from None
     acceptance.check_table(connection, dialect, table)
     return roles_of(table, Columns.of_claims([column.name for column in key]))
 
@@ -210,20 +209,20 @@ def _check_owners(connection: sa.Connection, backend: Backend) -> None:
             raise
         written = f"{OWNER_TABLE} and {BATCHES_TABLE}" if in_batches else OWNER_TABLE
         needed = f"SELECT, INSERT, UPDATE and DELETE on {written}, and SELECT on {QUEUES_TABLE}"
-        raise NotConsumer(f"{written} and {QUEUES_TABLE}", reason(error), needed) from error
+        raise not_consumer(f"{written} and {QUEUES_TABLE}", reason(error), needed) from error
     acceptance.check_table(connection, dialect, owners)
 
 
 def check_queues(connection: sa.Connection, backend: Backend) -> None:
-    """Raises SharedTableMissing or OwnersOutdated for the table of queues."""
+    """Raises TableMissing or OwnersOutdated for the table of queues."""
     _shared(connection, backend, backend.queues)
 
 
 def _shared(connection: sa.Connection, backend: Backend, table: sa.Table) -> sa.Table:
-    """A table that queues share, which is there as described. Raises SharedTableMissing or OwnersOutdated."""
+    """A table that queues share, which is there as described. Raises TableMissing or OwnersOutdated."""
     try:
         return resolve(connection, table.to_metadata(sa.MetaData(), schema=backend.schema))
     except ColumnMissing as missing:
         raise OwnersOutdated(table.fullname, missing.column) from None
     except TableMissing:
-        raise SharedTableMissing(table.fullname, backend.source.name) from None
+        raise TableMissing(table.fullname, within=backend.source.name) from None

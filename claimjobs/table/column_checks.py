@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.errors import ColumnUnfit, StateUnfit
+from claimjobs.errors import ColumnUnfit, column_option, state_option
 from claimjobs.table.ddl import add_column
 from claimjobs.table.definitions import LAST_OWNER, job_table
 from claimjobs.table.job_state import Column
@@ -39,7 +39,7 @@ WRITTEN: Final = {
 def check_columns(connection: sa.Connection, roles: ColumnRoles) -> None:
     """Check that the status column holds the value of each state, and the other columns the values of their roles.
 
-    Raises StateUnfit or ColumnUnfit.
+    Raises ColumnUnfit.
     """
     columns = _DatabaseColumns(connection, roles)
     columns.states()
@@ -88,17 +88,23 @@ class _DatabaseColumns:
         other = sa.Column(f"claim_{role}", ours.type, nullable=ours.nullable, server_default=ours.server_default)
         type_ = found["type"].compile(dialect=dialect) + ("" if found["nullable"] else " NOT NULL")
         step = add_column(self._connection, table, other).removesuffix(";")
-        return ColumnUnfit(self._roles.name, role, (found["name"], type_), (needed, step))
+        return ColumnUnfit(
+            f"column {found['name']!r} of table {self._roles.name!r} is {type_}, and as {role} it must be {needed}: "
+            f"name another one, as in {column_option(role)}; to add one: {step}"
+        )
 
     def states(self) -> None:
-        """Raise StateUnfit for a value that the status column cannot hold."""
+        """Raise ColumnUnfit for a value that the status column cannot hold."""
         column, dialect = self._roles.status, self._connection.dialect
         if column is None:
             return
         for state, value in self._roles.state.values.items():
             sent = _sent(dialect, column, value)
             for holds in _objections(sent, self.at("status"), truth_is_a_number=not dialect.supports_native_boolean):
-                raise StateUnfit(self._roles.name, column.name, (state, value), holds)
+                raise ColumnUnfit(
+                    f"column {column.name!r} of table {self._roles.name!r} cannot hold {value!r}, which is to mean "
+                    f"{state!r}: it {holds}; check the value, as in {state_option(state)}"
+                )
 
 
 # --- the values of states --------------------------------------------------------------------------------------------

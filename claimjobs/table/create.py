@@ -80,7 +80,7 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
     dropped or altered: UnfitTable. A table that claimjobs made gets its claim index again if it lacks it.
 
     A statement waits 2 s for its lock at most, because all later ones on the table wait behind it: TableInUse. Raises
-    ConnectionFailed, or ServerTooOld before anything is made; NotClaimable for a table, whether it exists or is
+    ConnectionFailed, or ServerUnfit before anything is made; NotClaimable for a table, whether it exists or is
     made as described, whose rows cannot be locked.
     """
     dialect = dialect_for(engine)

@@ -17,7 +17,7 @@ from claimjobs.dialects.types import (
     json_document,
     table_options,
 )
-from claimjobs.errors import BadUnique, ReservedName
+from claimjobs.errors import not_unique_by, reserved_name
 from claimjobs.table.columns import STATES, UNCLAIMED, Columns
 from claimjobs.table.short_names import fitting
 
@@ -73,7 +73,7 @@ def job_table(
     (how many jobs were in the batch that failed as a whole with this one). `options` are passed to `sqlalchemy.Table`.
     A primary key in the payload replaces our column `id`.
     `unique` names payload columns: at most one job may have their values. See `Queue.enqueue`.
-    Raises ReservedName for a payload column with the name of one of ours.
+    Raises ColumnUnfit for a payload column with the name of one of ours.
     """
     given = [item for item in payload if isinstance(item, sa.Column)]
     has_key = any(column.primary_key for column in given)
@@ -249,12 +249,12 @@ def _check_names(name: str, given: Sequence[sa.Column[Any]], ours: Sequence[sa.C
     reserved = {column.name for column in ours}
     for column in given:
         if column.name in reserved:
-            raise ReservedName(name, column.name)
+            raise reserved_name(name, column.name)
 
 
 def _once(name: str, unique: Sequence[str], ours: set[str]) -> tuple[sa.UniqueConstraint, ...]:
     if changing := [column for column in unique if column in ours]:
-        raise BadUnique(name, changing[0])
+        raise not_unique_by(name, changing[0])
     return (sa.UniqueConstraint(*unique, name=f"{name}_unique"),) if unique else ()
 
 

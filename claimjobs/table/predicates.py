@@ -13,7 +13,7 @@ from sqlalchemy.sql.operators import custom_op
 from sqlalchemy.sql.visitors import iterate, replacement_traverse
 
 from claimjobs.dialects import Lexis
-from claimjobs.errors import BadOrder, BadPredicate, NotOneExpression
+from claimjobs.errors import BadPredicate, not_understood
 from claimjobs.table.roles import ColumnRoles
 
 Predicate = sa.ColumnElement[bool]
@@ -28,7 +28,7 @@ OrderBy = Order | Sequence[Order] | None
 
 
 def predicates_of(where: Where, roles: ColumnRoles, lexis: Lexis) -> tuple[Predicate, ...]:
-    """The predicate, if there is one; a callable returns it. Raises NotOneExpression for a text in it."""
+    """The predicate, if there is one; a callable returns it. Raises BadPredicate for a text in it."""
     given = where() if callable(where) else where
     if given is None:
         return ()
@@ -86,13 +86,13 @@ def _written(given: str, lexis: Lexis) -> sa.ColumnElement[Any]:
 
 def _read(given: Predicate | sa.TextClause, table: sa.Table, lexis: Lexis) -> Any:
     if not isinstance(given, sa.ClauseElement):
-        raise BadPredicate(f"{given!r} is no expression: give SQL as text, or an expression over the table's columns")
+        raise not_understood(f"{given!r} is no expression: give SQL as text, or an expression over the table's columns")
     _check_within(given, lexis, "predicate")
     return given if isinstance(given, sa.TextClause) else sa.and_(_over(given, table))
 
 
 def _check_within(expression: Any, lexis: Lexis, what: str) -> None:
-    """Raise NotOneExpression for a text in it that is not one whole expression."""
+    """Raise BadPredicate for a text in it that is not one whole expression."""
     for element in iterate(expression):
         if isinstance(element, sa.TextClause):
             _check(element.text, lexis, what)
@@ -105,7 +105,9 @@ def _check_within(expression: Any, lexis: Lexis, what: str) -> None:
 
 def _check(text: str, lexis: Lexis, what: str) -> None:
     if flaw := lexis.flaw(text):
-        raise NotOneExpression(what, flaw)
+        raise BadPredicate(
+            f"the {what} is not one whole expression ({flaw}): check its quotes, comments and parentheses"
+        )
 
 
 def order_of(order_by: OrderBy, roles: ColumnRoles, lexis: Lexis) -> Sequence[sa.ColumnElement[Any]]:
@@ -119,7 +121,8 @@ def order_of(order_by: OrderBy, roles: ColumnRoles, lexis: Lexis) -> Sequence[sa
 def _ordered(by: Order, table: sa.Table, lexis: Lexis) -> sa.ColumnElement[Any]:
     if not isinstance(by, str):
         if not isinstance(by, sa.ClauseElement):
-            raise BadOrder(f"{by!r} is no expression: give the name of a column, SQL, or an expression over columns")
+            reason = f"{by!r} is no expression: give the name of a column, SQL, or an expression over columns"
+            raise not_understood(reason, is_order=True)
         _check_within(by, lexis, "order")
         term = cast(sa.ColumnElement[Any], _over(by, table))
         is_column = isinstance(getattr(term, "element", term), sa.Column)  # a claim looks for these in its order

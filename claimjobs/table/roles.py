@@ -14,12 +14,11 @@ from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_of
 from claimjobs.errors import (
     ColumnMissing,
-    KeyNotIndexed,
-    NoPrimaryKey,
-    NotInTable,
+    ColumnUnfit,
+    KeyUnfit,
     Quote,
     StateMissing,
-    StatesClash,
+    unique_index,
 )
 from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
@@ -168,8 +167,8 @@ class ColumnRoles:
 def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> ColumnRoles:
     """The roles of a table's columns: by the map, or by their own names.
 
-    Raises ColumnMissing for a column that the map names and the table does not have, NoPrimaryKey for a table without
-    a key, and StateMissing or StatesClash where the values do not distinguish the states.
+    Raises ColumnMissing for a column that the map names and the table does not have, KeyUnfit for a table without
+    a key, and StateMissing or ColumnUnfit where the values do not distinguish the states.
     """
     given = columns or Columns()
     found: dict[str, Any] = {role: _column(table, role, given.names.get(role)) for role in ALL}
@@ -199,14 +198,16 @@ def _named(table: sa.Table, name: str, role: str) -> Column:
     """The column with this name in the database; in Python it may have another one (`Column(..., key=...)`)."""
     found = [column for column in table.columns if column.name == name]
     if not found:
-        raise NotInTable(table.fullname, name, role)
+        raise ColumnMissing(table.fullname, name, "its column map", mapped_as=role)
     return found[0]
 
 
 def _key(table: sa.Table, columns: Columns) -> tuple[Column, ...]:
     names = columns.key_names or tuple(column.name for column in table.primary_key)
     if not names:
-        raise NoPrimaryKey(table.fullname)
+        raise KeyUnfit(
+            f"table {table.fullname!r} has no primary key to name a job by: add one, or choose another table"
+        )
     return tuple(_named(table, name, "key") for name in names)
 
 
@@ -235,18 +236,22 @@ def _is_boolean(column: Column) -> bool:
 
 
 def _check(table: sa.Table, state: State) -> None:
-    """Check that no two states have the same value. Raises StatesClash.
+    """Check that no two states have the same value. Raises ColumnUnfit.
 
     A claimed job may have the value of another state, because its owner distinguishes it.
     """
     distinct = [one for one in (UNCLAIMED, DONE, DEAD) if one in state.values]
     for first, second in combinations(distinct, 2):
         if state.column is not None and state.values[first] == state.values[second]:
-            raise StatesClash(table.fullname, state.column.name, (first, second), state.values[first])
+            raise ColumnUnfit(
+                f"{first!r} and {second!r} are both {state.values[first]!r} in column {state.column.name!r} of table "
+                f"{table.fullname!r}, so nothing distinguishes them: choose another value for one of them, or leave "
+                f"{second!r} out of the states"
+            )
 
 
 def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = False) -> str | None:
-    """The index that begins with the key's columns; None: it is the primary key. Raises KeyNotIndexed.
+    """The index that begins with the key's columns; None: it is the primary key. Raises KeyUnfit.
 
     `unique`: it must be a unique index over the key.
     """
@@ -264,7 +269,11 @@ def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = F
     used = [name for name in fit if name not in unused]
     if not used:
         key = [column.name for column in roles.key]
-        raise KeyNotIndexed(table.fullname, key, quote_of(connection), unused=fit)
+        which = (
+            f" that statements can use (not {', '.join(fit)}, which is invisible, ignored or invalid)" if fit else ""
+        )
+        step = unique_index(table.fullname, key, quote_of(connection))
+        raise KeyUnfit(f"no index of table {table.fullname!r}{which} begins with its key, {', '.join(key)}: {step}")
     return used[0]
 
 

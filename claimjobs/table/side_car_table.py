@@ -27,7 +27,7 @@ def side_car_tables(
 
     For `make`, `ddl` and so on. The user's table is inspected, but not among them. The columns of the side-car's key
     have the types and collations that they have in the database. Raises ConnectionFailed, TableMissing, NotClaimable,
-    NoPrimaryKey, KeyUnfit, KeyNotIndexed if no unique index is over the key, or UnfitTable for the side-car's name.
+    KeyUnfit if no unique index is over the key, or UnfitTable for the side-car's name.
     """
     dialect = dialect_for(engine)
     given = columns or map_of(table)

@@ -7,15 +7,19 @@ import sqlalchemy as sa
 from claimjobs.database.connect import connected
 from claimjobs.dialects import dialect_named_by
 from claimjobs.dialects.waking import WakeTrigger
-from claimjobs.errors import NoWakeTrigger
+from claimjobs.errors import BadArgument
 from claimjobs.table.definitions import OWNER_TABLE
 
 
 def trigger_of(engine: sa.Engine) -> WakeTrigger:
-    """The kind of trigger of this database. Raises NoWakeTrigger, with the reason, if it has none. Connects not."""
+    """The kind of trigger of this database. Raises BadArgument, with the reason, if it has none. Connects not."""
     dialect = dialect_named_by(engine)
     if dialect.wake_trigger is None:
-        raise NoWakeTrigger(dialect.title, dialect.no_wake_trigger)
+        raise BadArgument(
+            f"{dialect.title} can have no trigger that wakes consumers, because {dialect.no_wake_trigger}; there is "
+            "none to make or to drop: change the producers to `enqueue`, which wakes consumers; other rows are found "
+            "some 5 s later"
+        )
     return dialect.wake_trigger
 
 

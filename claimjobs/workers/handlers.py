@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from claimjobs.batch.batch import Batch
 from claimjobs.callables import deferred, unfinished
-from claimjobs.errors import BadHandler, NothingDecided, UnfinishedHandler
+from claimjobs.errors import BadHandler, NothingDecided, unfinished_handler
 from claimjobs.job import Job
 from claimjobs.signals import Cancelled
 
@@ -31,7 +31,7 @@ class BatchHandler(Handler):
         self._function, self._name = function, name
 
     def handle(self, batch: Batch) -> None:
-        """Call the function. Raises NothingDecided if no job has an outcome then, and UnfinishedHandler."""
+        """Call the function. Raises NothingDecided if no job has an outcome then, and BadHandler."""
         _check_finished(self._function(batch), self._name)
         if len(batch.undecided) == len(batch):
             raise NothingDecided(self._name)
@@ -138,4 +138,4 @@ def _check_parameters(function: Any, name: str, first: Per, *more: str) -> None:
 def _check_finished(result: object, name: str) -> None:
     kind = unfinished(result)
     if kind is not None:
-        raise UnfinishedHandler(name, kind)
+        raise unfinished_handler(name, kind)

@@ -11,7 +11,7 @@ from typing import Any
 from claimjobs.batch.failures import Hook
 from claimjobs.callables import deferred
 from claimjobs.database.error_translation import reason
-from claimjobs.errors import BadHandler, SetupFailed
+from claimjobs.errors import BadHandler
 from claimjobs.log_events import SETUP_FAILED
 from claimjobs.log_records import enable_loggers
 from claimjobs.queue.references import load
@@ -35,7 +35,7 @@ def setup_named(reference: str | None) -> Setup | None:
 
 @contextmanager
 def entered(setup: Setup | None, name: str | None) -> Iterator[None]:
-    """Enter the user's context manager for a `with` block. Raises SetupFailed if that is not possible.
+    """Enter the user's context manager for a `with` block. Raises BadHandler if that is not possible.
 
     It is left without an exception, however the block ends: so it cannot suppress one, and a function decorated by
     `contextmanager` needs no `finally`. An error while it is left is logged, because the jobs are settled by then.
@@ -59,7 +59,9 @@ def _enter(setup: Setup, name: str) -> AbstractContextManager[object]:
     except BaseException as error:
         cause = f"{type(error).__name__}: {reason(error)}"
         log.debug("--setup %r failed here:", name, extra={"event": SETUP_FAILED, "error": cause}, exc_info=error)
-        raise SetupFailed(name, cause) from error
+        raise BadHandler(
+            f"--setup {name!r} failed before the first batch ({cause}): correct the function, and start again"
+        ) from error
     finally:
         enable_loggers()  # it may have configured the log
     return manager

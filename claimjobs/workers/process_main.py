@@ -20,7 +20,7 @@ from claimjobs.batch.batch import Batch
 from claimjobs.batch.failures import Hooks
 from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import lasting, reason
-from claimjobs.errors import BadHandler, BadTable, ClaimjobsError, NothingDone, ReferenceNotFound, TableMissing
+from claimjobs.errors import BadHandler, ClaimjobsError, NothingDone, ReferenceNotFound, TableMissing, UnfitTable
 from claimjobs.log_events import CONSUMER_CANCELLED, CONSUMER_FAILED
 from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
@@ -104,9 +104,9 @@ class Plan:
             payload = set(queue.payload)
             is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
         if generators and not payload >= ARTICLE_PAYLOAD:
-            raise BadTable(f"generators fill columns d and e, which table {self.table!r} has not: --generators 0")
+            raise UnfitTable(f"generators fill columns d and e, which table {self.table!r} has not: --generators 0")
         if self.handler is None and not is_demonstration:
-            raise BadTable(
+            raise UnfitTable(
                 f"table {self.table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "
                 "name the MODULE:FUNCTION that handles its jobs, or let `claimjobs setup-tables --table NAME` make "
                 "another table"

@@ -235,7 +235,7 @@ def jobs_uncommitted(backend: Backend) -> Any:
 
 
 def test_progress_is_a_line_now_and_then(one: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claimjobs.cli.enqueue.TOLD_EVERY", 0.0)
+    monkeypatch.setattr("claimjobs.cli.enqueue.REPORT_EVERY", 0.0)
     ended = enqueued(one, "-", stdin=lines(*good(1_000)))
     assert "claimjobs: 500 rows read\n" in ended.err
     assert "claimjobs: 1,000 rows read\n" in ended.err

@@ -42,7 +42,7 @@ class Read:
     def __init__(self, kind: type[RowsOfFile], content: bytes, table: sa.Table = TABLE) -> None:
         self.reasons: list[tuple[int, str]] = []
         reader = kind(io.BytesIO(content), table)
-        with patch.object(reader, "_tell", lambda line, reason: self.reasons.append((line, reason))):
+        with patch.object(reader, "_report", lambda line, reason: self.reasons.append((line, reason))):
             self.rows = list(reader)
 
     @property

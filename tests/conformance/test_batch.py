@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from claimjobs.errors import BadSize, BatchNotSettled, BatchSettled, NotInBatch
+from claimjobs.errors import BadArgument, BatchMisused
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
@@ -182,7 +182,7 @@ def test_a_settled_batch_takes_no_further_word(backend: Backend) -> None:
     with queue.claim() as batch:
         [job] = batch
     for word in (batch.settle, batch.done, batch.release, lambda: batch.fail(job, "x"), batch.__enter__):
-        with pytest.raises(BatchSettled, match="claim another one"):
+        with pytest.raises(BatchMisused, match="claim another one"):
             word()
     assert states(backend) == {}
 
@@ -214,9 +214,9 @@ def test_a_job_of_another_batch_is_refused_and_nothing_is_decided(backend: Backe
     queue.enqueue(jobs(2))
     with queue.claim(1) as one, queue.claim(1) as other:
         for word in (one.done, one.release, lambda job: one.fail(job, "x")):
-            with pytest.raises(NotInBatch, match="give a job that came from it"):
+            with pytest.raises(BatchMisused, match="give a job that came from it"):
                 word(other[0])
-        with pytest.raises(NotInBatch):
+        with pytest.raises(BatchMisused):
             one.done(one[0], other[0])
         assert len(one.undecided) == len(other.undecided) == 1
 
@@ -252,7 +252,7 @@ def test_a_batch_that_is_left_open_is_an_error_and_its_jobs_are_handed_back(back
     batches = queue.batches(1, drain=True)
     open_batch = next(batches)
     open_batch.done()
-    with pytest.raises(BatchNotSettled, match="with batch:"):
+    with pytest.raises(BatchMisused, match="with batch:"):
         next(batches)
     assert open_batch.settled
 
@@ -264,7 +264,7 @@ def test_the_jobs_of_a_batch_left_open_are_anyones_again(backend: Backend) -> No
     batches = queue.batches(2, drain=True)
     batch = next(batches)
     batch.done(batch[0])
-    with pytest.raises(BatchNotSettled, match=told):
+    with pytest.raises(BatchMisused, match=told):
         next(batches)
     assert states(backend) == {"0001": "unclaimed"}
 
@@ -326,5 +326,5 @@ def test_drain_asked_for_while_it_runs_ends_it_when_nothing_is_left(backend: Bac
 
 @pytest.mark.parametrize("size", [0, "10"])
 def test_a_bad_size_is_told_when_batches_is_called_not_at_the_first_batch(anywhere: Backend, size: Any) -> None:
-    with pytest.raises(BadSize):
+    with pytest.raises(BadArgument):
         anywhere.queue().batches(size)

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Batch, Columns, Queue, Retry
-from claimjobs.errors import ClaimsDiffer, SharedTableMissing
+from claimjobs.errors import ClaimsDiffer, TableMissing
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import BATCHES_TABLE, FIRST_OWNER, OWNER_TABLE
 from tests.backends import Backend
@@ -285,7 +285,7 @@ def test_consumers_of_both_kinds_refuse_each_other(backend: Backend) -> None:
 def test_without_the_table_of_batches_rows_are_claimed(backend: Backend) -> None:
     backend.make()
     backend.run(f"DROP TABLE {BATCHES_TABLE}")
-    with pytest.raises(SharedTableMissing, match="setup-tables"):
+    with pytest.raises(TableMissing, match="setup-tables"):
         backend.bare_queue(claims="batches").claim(1)
     backend.bare_queue(claims="rows").claim(1)
 

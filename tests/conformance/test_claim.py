@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from claimjobs.errors import BadSize
+from claimjobs.errors import BadArgument
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend, Clock
 from tests.conformance.jobs import jobs, names
@@ -124,8 +124,8 @@ def test_a_job_without_a_date_is_due_at_once_by_the_databases_clock(backend: Bac
 def test_a_batch_size_is_a_whole_number_from_one(anywhere: Backend, size: Any) -> None:
     queue = anywhere.queue()
     queue.enqueue(jobs(1))
-    with pytest.raises(BadSize, match="whole number from 1"):
+    with pytest.raises(BadArgument, match="whole number from 1"):
         queue.claim(size)
-    with pytest.raises(BadSize):
+    with pytest.raises(BadArgument):
         queue.batches(size)
     assert queue.stats().unclaimed == 1

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import side_car_tables
-from claimjobs.errors import ClaimsMissing, TableMissing
+from claimjobs.errors import TableMissing
 from claimjobs.table.create import make
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
@@ -108,7 +108,7 @@ def test_the_claims_beside_a_table_are_named_as_such(backend: Backend) -> None:
     queue = backend.bare_queue("things", side_car=True)
     assert queue.claim(1).jobs == ()
     backend.run("DROP TABLE things_claims")
-    with pytest.raises(ClaimsMissing, match="setup-tables --table things --side-car"):
+    with pytest.raises(TableMissing, match="setup-tables --table things --side-car"):
         queue.claim(1)
     make(backend.engine, side_car_tables(backend.engine, "things"))
 

@@ -18,19 +18,13 @@ from claimjobs.dialects.mysql import MySQL
 from claimjobs.dialects.postgres import Postgres
 from claimjobs.errors import (
     AccessDenied,
-    BadOrder,
     BadPredicate,
     ClaimjobsError,
     ColumnMissing,
-    KeyNotIndexed,
-    NoPrimaryKey,
-    NotExclusive,
+    KeyUnfit,
     NotUnique,
-    ServerLacks,
-    ServerTooOld,
-    ServerUnknown,
+    ServerUnfit,
     ServerUnreachable,
-    SharedTableMissing,
     TableMissing,
     UnknownDatabase,
 )
@@ -171,7 +165,7 @@ def test_a_server_that_is_too_old(backend: Backend, monkeypatch: pytest.MonkeyPa
     for dialect in (MySQL, MariaDB, Postgres):
         monkeypatch.setattr(dialect, "oldest", (99, 1))
     queue = backend.bare_queue()
-    message = failure(queue.check if what == "use" else lambda: make(backend.engine, tables_for("jobs")), ServerTooOld)
+    message = failure(queue.check if what == "use" else lambda: make(backend.engine, tables_for("jobs")), ServerUnfit)
     assert f"upgrade the server to {backend.dialect.title} 99.1 or later" in message
     assert sa.inspect(backend.engine).get_table_names() == []
 
@@ -182,7 +176,7 @@ def test_a_server_that_does_not_know_what_a_claim_sends(backend: Backend, rows: 
     queue = backend.queue()
     queue.enqueue(jobs(rows)) if rows else None
     sa.event.listen(queue.engine, "before_cursor_execute", without_skip_locked, retval=True)
-    message = failure(queue.check, ServerLacks)
+    message = failure(queue.check, ServerUnfit)
     assert "table 'jobs'" in message
     assert f"choose {backend.dialect.title} " in message
 
@@ -192,7 +186,7 @@ def test_a_server_that_reads_skip_locked_and_locks_nothing(backend: Backend) -> 
     queue = backend.queue()
     queue.enqueue(jobs(1))
     sa.event.listen(queue.engine, "before_cursor_execute", without_lock, retval=True)
-    assert "two sessions locked one row at once" in failure(queue.check, ServerLacks)
+    assert "two sessions locked one row at once" in failure(queue.check, ServerUnfit)
     sa.event.remove(queue.engine, "before_cursor_execute", without_lock)
     queue.check()
 
@@ -211,7 +205,7 @@ def test_a_server_that_says_the_version_of_another_product(backend: Backend, mon
     queue = backend.bare_queue(bind=backend.new_engine())  # one that has not met its server yet
     unknown = AssertionError("Could not determine version from string 'CockroachDB CCL v26.2.0'")  # SQLAlchemy's words
     monkeypatch.setattr(queue.engine.dialect, "initialize", Mock(side_effect=unknown))
-    message = failure(queue.check, ServerUnknown)
+    message = failure(queue.check, ServerUnfit)
     assert "'CockroachDB CCL v26.2.0'" in message
     assert "docs/scaling.md" in message
 
@@ -250,7 +244,7 @@ def test_the_table_of_queues_is_missing(backend: Backend) -> None:
     backend.run(f"DROP TABLE {QUEUES_TABLE}")
     for use in every_use(backend.bare_queue()):
         assert f"table {QUEUES_TABLE!r} is not in this database: run `claimjobs setup-tables`" in failure(
-            use, SharedTableMissing
+            use, TableMissing
         )
 
 
@@ -308,10 +302,10 @@ def test_the_statement_in_the_complaint_can_be_run_whatever_the_names(backend: B
         use(backend.bare_queue("Order", **options))
 
     mended(Queue.check, ColumnMissing, columns=Columns(key="Nr"))
-    mended(Queue.check, KeyNotIndexed, columns=Columns(key="group"))
+    mended(Queue.check, KeyUnfit, columns=Columns(key="group"))
     columns = Columns(key="Nr", owner_id=None, assignee="owner_id")
     tasks = backend.assignments("Order", columns=columns)
-    backend.run(failure(lambda: tasks.unassign(1), NotExclusive).partition(": ")[2])
+    backend.run(failure(lambda: tasks.unassign(1), NotUnique).partition(": ")[2])
     backend.assignments("Order", columns=columns).unassign(1)
     mended(lambda queue: queue.enqueue([], unique=("Nr", "group")), NotUnique, columns=Columns())
 
@@ -330,7 +324,7 @@ def step_in(complaint: str, column: str, backend: Backend) -> str:
 def test_a_table_without_a_primary_key(backend: Backend) -> None:
     backend.make()
     backend.run("CREATE TABLE heap (status VARCHAR(16), owner_id INTEGER)")
-    message = failure(backend.bare_queue("heap").check, NoPrimaryKey)
+    message = failure(backend.bare_queue("heap").check, KeyUnfit)
     assert "table 'heap' has no primary key to name a job by: add one" in message
 
 
@@ -361,7 +355,7 @@ def test_a_bad_predicate_of_one_claim_does_not_spoil_the_next(backend: Backend) 
 def test_an_order_that_the_database_does_not_understand(backend: Backend) -> None:
     queue = backend.queue(order_by=["-colour"], where=sa.text("d like 'a%'"))
     for use in (queue.check, queue.claim):
-        message = failure(use, BadOrder)
+        message = failure(use, BadPredicate)
         assert message.startswith("the database does not understand the order (")
         assert "colour" in message
         assert "or SQL as after ORDER BY; check its columns" in message

@@ -12,7 +12,7 @@ from sqlalchemy.dialects import mysql
 from sqlalchemy.dialects.postgresql import UUID
 
 from claimjobs import Columns, Queue
-from claimjobs.errors import ColumnUnfit, StateUnfit
+from claimjobs.errors import ColumnUnfit
 from tests.backends import Backend
 
 HOLDS: tuple[Literal["lease"], Literal["transaction"]] = ("lease", "transaction")
@@ -66,7 +66,7 @@ PHASES = sa.Enum("open", "taken", "over", name="phase")
 def test_a_value_that_is_mistyped(backend: Backend, *, type_: Any, states: Any, told: str, hold: Any) -> None:
     made(backend, sa.Column("phase", type_, nullable=False), sa.Column("owner_id", sa.Integer))
     queue = backend.bare_queue("tasks", columns=Columns(status="phase", states=states), hold=hold)
-    message = complaint(queue, StateUnfit)
+    message = complaint(queue, ColumnUnfit)
     assert re.search(told, message), message
     assert "column 'phase' of table 'tasks' cannot" in message
     assert "check the value, as in Columns(states={" in message
@@ -75,14 +75,14 @@ def test_a_value_that_is_mistyped(backend: Backend, *, type_: Any, states: Any, 
 def test_a_word_for_a_truth(backend: Backend) -> None:
     made(backend, sa.Column("over", sa.Boolean, nullable=False), sa.Column("owner_id", sa.Integer))
     queue = backend.bare_queue("tasks", columns=Columns(status="over", states={"unclaimed": "no", "done": "yes"}))
-    assert "cannot hold 'no', which is to mean 'unclaimed'" in complaint(queue, StateUnfit)
+    assert "cannot hold 'no', which is to mean 'unclaimed'" in complaint(queue, ColumnUnfit)
 
 
 def test_what_is_in_the_database_counts_not_its_description(backend: Backend) -> None:
     made(backend, sa.Column("phase", PHASES, nullable=False), sa.Column("owner_id", sa.Integer))
     described = table_of(sa.Column("phase", sa.String(20)), sa.Column("owner_id", sa.Integer))
     queue = backend.bare_queue(described, columns=Columns(status="phase", states={"unclaimed": "new"}))
-    assert "cannot hold 'new', which is to mean 'unclaimed': it holds 'open', 'taken'" in complaint(queue, StateUnfit)
+    assert "cannot hold 'new', which is to mean 'unclaimed': it holds 'open', 'taken'" in complaint(queue, ColumnUnfit)
 
 
 class Phase(enum.Enum):

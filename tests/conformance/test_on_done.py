@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs import Columns, Job
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
-from claimjobs.errors import BadOnDone, DoneUndecided
+from claimjobs.errors import BadArgument, DoneUndecided
 from claimjobs.log_events import COMMENTS_LOST
 from claimjobs.options import HOLDS
 from tests.backends import Backend
@@ -119,7 +119,7 @@ def calls_it_later(*words: Any) -> Any:
 def test_an_answer_that_says_nothing_deletes_no_job(backend: Backend, on_done: Any) -> None:
     queue = backend.queue(on_done=on_done)
     queue.enqueue(jobs(2))
-    with pytest.raises(BadOnDone, match="return 'delete', 'keep' or None"), queue.claim() as batch:
+    with pytest.raises(BadArgument, match="return 'delete', 'keep' or None"), queue.claim() as batch:
         batch.done()
     assert len(backend.rows()) == 2
 

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import make, tables_for
-from claimjobs.errors import SharedTableMissing, UnfitTable
+from claimjobs.errors import TableMissing, UnfitTable
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
@@ -87,9 +87,7 @@ def test_what_all_share_is_made_in_the_schema_of_the_table(backend: Backend, abr
     backend.run(f"DROP TABLE {OWNER_TABLE}")
     make(abroad, tables_for("mails")[1:])
     name = f"{home(backend)}.jobs"
-    with pytest.raises(
-        SharedTableMissing, match=rf"'{home(backend)}.{OWNER_TABLE}' is not .* setup-tables --table {name}"
-    ):
+    with pytest.raises(TableMissing, match=rf"'{home(backend)}.{OWNER_TABLE}' is not .* setup-tables --table {name}"):
         backend.bare_queue(name, bind=abroad).check()
     assert f"{home(backend)}.{OWNER_TABLE}" in make(abroad, tables_for(name)).created
     backend.bare_queue(name, bind=abroad).check()

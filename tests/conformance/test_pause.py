@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from claimjobs import Queue
-from claimjobs.errors import SharedTableMissing, TableMissing
+from claimjobs.errors import TableMissing
 from claimjobs.options import HoldKind, Liveness
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
@@ -153,7 +153,7 @@ def test_without_the_table_of_queues_a_transaction_claims_and_a_pause_says_what_
         batch.done()
     assert (queue.stats().paused, queue.stats().unclaimed) == (None, 1)
     for tell in (queue.pause, queue.resume):
-        with pytest.raises(SharedTableMissing, match="claimjobs setup-tables"):
+        with pytest.raises(TableMissing, match="claimjobs setup-tables"):
             tell()
 
 

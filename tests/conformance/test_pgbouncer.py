@@ -13,7 +13,7 @@ from claimjobs import Queue, make, side_car_tables
 from claimjobs.database import session_sharing
 from claimjobs.database.connect import engine_of
 from claimjobs.dialects import DIALECTS
-from claimjobs.errors import PoolerUnfit, SessionsShared
+from claimjobs.errors import ConnectionFailed, SessionsShared
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.pgbouncer import Mode, pgbouncer
@@ -155,7 +155,7 @@ def test_a_dead_consumers_jobs_come_back_when_its_lease_is_over(anywhere: Backen
 def test_in_statement_mode_it_is_told_which_mode_is_needed(anywhere: Backend) -> None:
     anywhere.make()
     with pooled(anywhere, "statement") as url:
-        with engine(url) as through, pytest.raises(PoolerUnfit, match="pool mode to transaction or session"):
+        with engine(url) as through, pytest.raises(ConnectionFailed, match="pool mode to transaction or session"):
             Queue(through).claim()
         ended = claimjobs("status", "--url", url)
         assert ended.code == 3

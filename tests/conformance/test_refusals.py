@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from claimjobs import Queue, Retry, make, side_car_tables
 from claimjobs.claim.probe import Probe
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
-from claimjobs.errors import BadRow, BatchRolledBack, KeyUnequal, OutcomeRefused, RowsRefused, WriteSwallowed
+from claimjobs.errors import BadRow, BatchRolledBack, KeyUnfit, OutcomeRefused, RowsRefused, WriteSwallowed
 from claimjobs.statements.find import Selection
 from claimjobs.table.roles import roles_of
 from tests.backends import Backend
@@ -264,7 +264,7 @@ def test_a_key_that_does_not_find_its_row_is_raised_and_not_tried_for_ever(backe
     backend.run(f"INSERT INTO odd VALUES ({key})")
     odd = roles_of(sa.Table("odd", sa.MetaData(), autoload_with=backend.engine))
     known = replace(filled(backend)._parts.backend, roles=odd)
-    with pytest.raises(KeyUnequal, match="'odd'"), backend.engine.connect() as connection:
+    with pytest.raises(KeyUnfit, match="'odd'"), backend.engine.connect() as connection:
         Probe(known, Selection(sa.true(), odd.key)).run(connection)
 
 

@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue, SideCar, make, side_car_tables
-from claimjobs.errors import BadMap, ClaimsMissing, UnfitTable
+from claimjobs.errors import BadMap, TableMissing, UnfitTable
 from claimjobs.table.ddl import ddl
 from tests.backends import Backend
 from tests.conformance.jobs import counted
@@ -67,7 +67,7 @@ def test_what_is_made_are_the_claims_and_the_owners(backend: Backend) -> None:
 def test_a_side_car_that_is_missing_is_told_with_the_command_that_makes_it(backend: Backend) -> None:
     ORDERS.create(backend.engine)
     backend.make("jobs")
-    with pytest.raises(ClaimsMissing, match="setup-tables --table orders --side-car"):
+    with pytest.raises(TableMissing, match="setup-tables --table orders --side-car"):
         backend.bare_queue("orders", side_car=True).claim()
 
 

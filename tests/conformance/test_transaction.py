@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Session
 
 from claimjobs import Batch, Queue
-from claimjobs.errors import TooLate
+from claimjobs.errors import BatchMisused
 from claimjobs.table.definitions import OWNER_TABLE
 from tests.backends import Backend
 from tests.conformance.connections import joined
@@ -320,9 +320,9 @@ def test_it_is_too_late_once_the_loop_has_moved_on(backend: Backend, queue: Queu
         for job in batch:
             write(batch, job.d)
             if job is second:
-                with pytest.raises(TooLate, match="job 1 were kept when the loop moved on"):
+                with pytest.raises(BatchMisused, match="job 1 were kept when the loop moved on"):
                     batch.fail(first, "late")
-                with pytest.raises(TooLate):
+                with pytest.raises(BatchMisused):
                     batch.release(first)
     assert (effects(backend), left(backend)) == (["0000", "0001"], [])
 

@@ -10,7 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue
-from claimjobs.errors import BatchRolledBack, BatchSettled, NoOpenTransaction
+from claimjobs.errors import BatchMisused, BatchRolledBack, NoOpenTransaction
 from tests.backends import Backend
 from tests.conformance.effects import EFFECTS, JOBS, effects, left, queue_with_effects, write
 from tests.conformance.jobs import jobs
@@ -129,7 +129,7 @@ def test_a_batch_that_is_over_reaches_no_other_ones_transaction(backend: Backend
         over.settle()
     other = queue.claim(2)
     write(other, "half")
-    with pytest.raises(BatchSettled):
+    with pytest.raises(BatchMisused):
         over.settle()
     with pytest.raises(NoOpenTransaction):
         assert over.connection

@@ -15,7 +15,7 @@ from claimjobs import Batch, Queue
 from claimjobs.batch.settle import Outcomes
 from claimjobs.batch.settle_and_claim import SettleAndClaim
 from claimjobs.database.connect import engine_of
-from claimjobs.errors import BadPredicate, KeyUnreadable, ServerUnreachable, StatementTimedOut
+from claimjobs.errors import BadPredicate, ServerUnreachable, StatementTimedOut, key_unreadable
 from claimjobs.options import ClaimsKind, HoldKind, Liveness
 from servers.proxy import Proxy
 from tests.backends import Backend
@@ -195,7 +195,7 @@ class Refused(SettleAndClaim):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [StatementTimedOut("too long"), KeyUnreadable("jobs", "no date")])
+@pytest.mark.parametrize("error", [StatementTimedOut("too long"), key_unreadable("jobs", "no date")])
 def test_a_settle_stands_whatever_error_the_next_claim_ends_with(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

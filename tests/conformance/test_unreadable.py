@@ -8,7 +8,7 @@ import pytest
 
 from claimjobs import Batch, Queue, Retry, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
-from claimjobs.errors import KeyUnreadable, NothingDone, Unreadable
+from claimjobs.errors import KeyUnfit, NothingDone, Unreadable
 from claimjobs.workers.consumer import consume
 from claimjobs.workers.handlers import handler_of
 from tests.backends import Backend
@@ -151,7 +151,7 @@ def test_a_key_that_cannot_be_read_stops_no_other_job_and_is_told_once(
 
 def test_a_key_of_another_type_that_cannot_be_read_is_told_and_nothing_stays_claimed(backend: Backend) -> None:
     queue = days(backend, "DATERANGE", "[2026-01-01,2026-01-02)", "[2026-01-01,infinity)")
-    with pytest.raises(KeyUnreadable, match=r"'days'.*infinity"):
+    with pytest.raises(KeyUnfit, match=r"'days'.*infinity"):
         queue.claim(2)
     assert backend.run("UPDATE days SET owner_id = NULL WHERE status = 'claimed'") == 0
 

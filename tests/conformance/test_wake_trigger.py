@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs.errors import NoWakeTrigger
+from claimjobs.errors import BadArgument
 from claimjobs.options import HoldKind
 from claimjobs.table.create import alter, make
 from claimjobs.table.definitions import article_table, shared_tables
@@ -38,7 +38,7 @@ def test_where_no_trigger_can_wake_the_reason_is_given(backend: Backend) -> None
     if backend.dialect.wake_trigger is not None:
         pytest.skip("it can")
     backend.queue()
-    with pytest.raises(NoWakeTrigger, match="before the commit"):
+    with pytest.raises(BadArgument, match="before the commit"):
         make_statement(backend.engine, JOBS, JOBS)
     assert not has_wake_trigger(backend.engine, JOBS)
 

@@ -14,7 +14,7 @@ from sqlalchemy.sql.elements import quoted_name
 
 from claimjobs import Queue
 from claimjobs.dialects import Lexis
-from claimjobs.errors import BadOrder, BadPredicate, NotOneExpression
+from claimjobs.errors import BadPredicate
 from tests.backends import Backend
 from tests.conformance.jobs import jobs, names
 
@@ -55,7 +55,7 @@ def test_a_text_that_is_not_one_expression_is_refused(
         lambda: list(queue.dead.list(where)),
     ]
     for use in uses:
-        with pytest.raises(NotOneExpression, match="the predicate is not one whole expression"):
+        with pytest.raises(BadPredicate, match="the predicate is not one whole expression"):
             use()
     assert states(backend) == MIXED
 
@@ -66,7 +66,7 @@ def test_an_order_that_is_not_one_expression_is_refused(
     backend: Backend, written: Callable[[str], Any], text: str
 ) -> None:
     mixed(backend)
-    with pytest.raises(NotOneExpression, match="the order is not one whole expression"):
+    with pytest.raises(BadPredicate, match="the order is not one whole expression"):
         backend.bare_queue(order_by=written(text)).claim()
     assert states(backend) == MIXED
 
@@ -82,7 +82,7 @@ def test_a_piece_of_sql_within_an_expression_stands_in_parentheses(backend: Back
 def test_what_is_neither_text_nor_an_expression_is_named(anywhere: Backend) -> None:
     with pytest.raises(BadPredicate, match="7 is no expression: give SQL as text"):
         anywhere.queue(where=7).claim()
-    with pytest.raises(BadOrder, match="7 is no expression: give the name of a column"):
+    with pytest.raises(BadPredicate, match="7 is no expression: give the name of a column"):
         anywhere.queue(order_by=[7]).claim()
 
 
@@ -100,7 +100,7 @@ def test_a_predicate_may_end_in_a_comment(backend: Backend) -> None:
 )
 def test_an_operator_that_reaches_beyond_itself_is_refused(backend: Backend, escaping: Any) -> None:
     mixed(backend)
-    with pytest.raises(NotOneExpression, match="the predicate is not one whole expression"):
+    with pytest.raises(BadPredicate, match="the predicate is not one whole expression"):
         backend.bare_queue(where=escaping).claim()
     assert states(backend) == MIXED
 
@@ -148,14 +148,14 @@ def test_a_construct_that_reaches_beyond_itself_is_refused(backend: Backend, whe
         lambda: queue.dead.count(where),
     ]
     for use in uses:
-        with pytest.raises(NotOneExpression, match="the predicate is not one whole expression"):
+        with pytest.raises(BadPredicate, match="the predicate is not one whole expression"):
             use()
     assert states(backend) == MIXED
 
 
 def test_an_order_by_a_construct_that_reaches_beyond_itself_is_refused(backend: Backend) -> None:
     mixed(backend)
-    with pytest.raises(NotOneExpression, match="the order is not one whole expression"):
+    with pytest.raises(BadPredicate, match="the order is not one whole expression"):
         backend.bare_queue(order_by=Escaping("id) or (1=1")).claim()
     assert states(backend) == MIXED
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from claimjobs import Columns
-from claimjobs.errors import Inherited, NotClaimable, RoleComputed, RoleInKey
+from claimjobs.errors import ColumnUnfit, KeyUnfit, NotClaimable
 from tests.foreign.cases import MYSQL, POSTGRES, WAYS, Case, table
 
 PLAIN = "CREATE TABLE {t} (id INTEGER PRIMARY KEY, {queue})"
 DAY = "CREATE TABLE {t} (id INTEGER NOT NULL, day INTEGER NOT NULL DEFAULT 1, {queue}, PRIMARY KEY (id, day))"
 BY_STATUS = "PARTITION BY LIST (status)"
-NOT_BESIDE = dict.fromkeys(("lease", "transaction", "advisory"), RoleInKey)
+NOT_BESIDE = dict.fromkeys(("lease", "transaction", "advisory"), ColumnUnfit)
 """A side-car writes nothing into the table."""
 _BASE = "CREATE TABLE {t}_base (id INTEGER PRIMARY KEY, {queue})"
 _REMOTE = (
@@ -67,7 +67,7 @@ KINDS: list[Case] = [
         "a parent",
         (PLAIN, "CREATE TABLE {t}_child () INHERITS ({t})", "INSERT INTO {t}_child (id, n) VALUES (1, 8), (2, 9)"),
         on=POSTGRES,
-        refused=Inherited,
+        refused=KeyUnfit,
     ),
     table("a child", (_BASE, "CREATE TABLE {t} (PRIMARY KEY (id)) INHERITS ({t}_base)"), on=POSTGRES),
 ]
@@ -105,7 +105,7 @@ PARTITIONS: list[Case] = [
         on=POSTGRES,
         ways=("lease", "transaction", "advisory"),
         columns=Columns(key="id"),
-        refused=RoleInKey,
+        refused=ColumnUnfit,
     ),
     table(
         "by status, in one",
@@ -113,7 +113,7 @@ PARTITIONS: list[Case] = [
         on=MYSQL,
         ways=("lease", "transaction", "advisory"),
         columns=Columns(key="id"),
-        refused=RoleInKey,
+        refused=ColumnUnfit,
     ),
 ]
 COLUMNS: list[Case] = [
@@ -140,7 +140,7 @@ COLUMNS: list[Case] = [
         "CREATE TABLE {t} (id INTEGER PRIMARY KEY, n INTEGER, status VARCHAR(16) DEFAULT 'unclaimed', "
         "owner_id INTEGER, attempts INTEGER GENERATED ALWAYS AS (n + 1) STORED)",
         ways=("lease", "transaction", "advisory"),
-        refused=RoleComputed,
+        refused=ColumnUnfit,
     ),
     *(
         table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from claimjobs import Liveness
-from claimjobs.errors import SessionReadOnly, SettingUnfit
+from claimjobs.errors import SettingUnfit
 from tests.foreign.cases import MYSQL, POSTGRES, Case, table
 
 _SAFE = ("SET SESSION sql_safe_updates = 1",)
@@ -69,7 +69,7 @@ ALL: list[Case] = [
         ways=("lease", "transaction"),
     ),
     *(
-        table(what, settings=settings, on=on, ways=_HELD, refused=SessionReadOnly)
+        table(what, settings=settings, on=on, ways=_HELD, refused=SettingUnfit)
         for what, settings, on in (
             ("default_transaction_read_only = on", ("SET default_transaction_read_only = on",), POSTGRES),
             ("TRANSACTION READ ONLY", ("SET SESSION TRANSACTION READ ONLY",), MYSQL),

@@ -49,7 +49,7 @@ def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Ba
     assert (code, found["done"], found["failed"], found["left"]) == (exits.OK, 4, 1, 1)
     assert adds_up(found)
     assert noted(database, "begun") == []
-    assert {row["last_error"].partition(": ")[0] for row in database.rows()} == {"UnfinishedHandler"}
+    assert {row["last_error"].partition(": ")[0] for row in database.rows()} == {"BadHandler"}
     assert "returned a coroutine, which nothing runs: let it do the work before it returns" in err
     assert "never awaited" not in err
 
@@ -58,7 +58,7 @@ def test_a_coroutine_that_a_handler_returns_is_a_failure_of_its_job(database: Ba
 def test_a_generator_that_a_handler_of_batches_returns_is_a_failure(anywhere: Backend, tmp_path: Path) -> None:
     anywhere.queue().enqueue(rows(4))
     with started(anywhere, tmp_path, f"{HANDLERS}:give_a_generator", *ONE, "--batch-size", "4") as command:
-        command.wait_until_it_says("the handler failed with 3 of 4 jobs undecided: UnfinishedHandler: ")
+        command.wait_until_it_says("the handler failed with 3 of 4 jobs undecided: BadHandler: ")
         # Each further batch has one job done, and the others are halved.
         anywhere.wait_for(lambda: anywhere.rows() == [], "the others are suspects, and done one by one")
         command.process.terminate()

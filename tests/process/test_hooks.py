@@ -81,7 +81,7 @@ def test_a_setup_that_fails_ends_the_run_with_a_clear_line(
     with started(anywhere, tmp_path, *options) as command:
         code, out, err = command.end()
     assert code == exits.GAVE_UP
-    assert f"SetupFailed: --setup '{HANDLERS}:{setup}' failed before the first batch ({why}" in err
+    assert f"BadHandler: --setup '{HANDLERS}:{setup}' failed before the first batch ({why}" in err
     assert "failed before the first batch" in out
     assert "Traceback" not in err
     assert statuses(anywhere) == ["unclaimed"] * 3

@@ -15,7 +15,7 @@ from claimjobs.batch.failures import Failures, Hooks
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
-from claimjobs.errors import BatchSettled, ColumnMissing, NotInBatch
+from claimjobs.errors import BatchMisused, ColumnMissing
 from claimjobs.signals import Cancelled, cancel_here, shielded
 from claimjobs.table.roles import roles_of
 
@@ -208,9 +208,9 @@ def test_a_job_of_another_batch_changes_nothing() -> None:
     with batch_of(settle) as batch:
         stranger = Job(99, {"id": 99})
         for word in (batch.done, batch.release):
-            with pytest.raises(NotInBatch, match="99"):
+            with pytest.raises(BatchMisused, match="99"):
                 word(batch[0], stranger)
-        with pytest.raises(NotInBatch, match="99"):
+        with pytest.raises(BatchMisused, match="99"):
             batch.fail(stranger, "broken")
         assert len(batch.undecided) == 3
     assert settle.outcomes.released == [1, 2, 3]
@@ -292,5 +292,5 @@ def test_what_is_lost_is_told_in_the_order_of_the_batch(lost: set[int]) -> None:
     with batch_of(Settled(lost), COUNT) as batch:
         batch.done()
     assert [job.key for job in batch.lost] == sorted(lost)
-    with pytest.raises(BatchSettled):
+    with pytest.raises(BatchMisused):
         batch.done()

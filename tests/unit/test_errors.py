@@ -2,48 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from claimjobs import errors
 
+ROOT = Path(__file__).parents[2]
 GIVEN: dict[str, tuple[Any, ...]] = {
-    "ServerTooOld": ("MySQL", "5.7.44", "8.0.13"),
-    "ServerUnknown": ("postgresql://h/d", "Could not determine version from string 'CockroachDB'", "Postgres"),
-    "ServerLacks": ("emails", "find and lock", "JSON_TABLE does not exist", "MySQL 8.0.13"),
     "TableMissing": ("emails",),
-    "ClaimsMissing": ("emails_claims", "emails"),
     "ColumnMissing": ("emails", "run_at", "retrying"),
     "MapsDiffer": ("jobs", '{"batches": ["id"]}', '{"batches": ["nr"]}', 1),
-    "SharedTableMissing": ("app.claimjobs_owners", "app.jobs"),
     "ClaimsDiffer": ("emails", "batches", 2),
     "TablesNewer": ("emails", 3, 2),
     "UpgradeStopped": ("emails", "ALTER TABLE emails", "duplicate column"),
     "TableInUse": ("emails", 2, "session 7 (shop, pg_dump)"),
-    "NotConsumer": ("emails", "permission denied", "SELECT on emails"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
-    "NoPrimaryKey": ("emails",),
     "SideCarThere": ("emails", "owner_id", "emails_claims"),
-    "NotInTable": ("emails", "colour", "status"),
     "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
-    "StatesClash": ("emails", "status", ("unclaimed", "done"), 0),
-    "StateUnfit": ("emails", "status", ("done", "finished"), "holds 'new', 'sent'"),
     "ColumnUnfit": ("emails", "owner_id", ("owner", "UUID"), ("a whole number", "ALTER TABLE emails ADD COLUMN")),
     "CounterBehind": ("emails", "id", "SELECT setval('emails_id_seq', 7)"),
-    "KeyIndexGone": ("emails", "Key 'by_a' does not exist"),
-    "KeyNotIndexed": ("emails", ["a", "b"]),
-    "KeyNotUnique": ("emails",),
-    "Inherited": ("emails", "old_emails"),
     "NotClaimable": ("emails", "is stored by MyISAM", "ALTER TABLE emails ENGINE=InnoDB"),
     "OwnTable": ("claimjobs_owners",),
-    "ReservedName": ("emails", "claimjobs_me"),
     "KeyUnfit": ("emails", "price", "FLOAT"),
-    "RoleInKey": ("emails", "status", "status", "key"),
-    "RoleComputed": ("emails", "status", "status"),
-    "KeyUnequal": ("emails", [0.1]),
     "WriteSwallowed": ("emails", "the settle", (3, 5), [7]),
     "OutcomeRefused": ("emails", {7: "violates check constraint"}, 4),
     "ClaimRefused": ("emails", "violates check constraint"),
@@ -51,49 +38,42 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "OwnerDeclaredDead": ("emails", 5),
     "RowsRefused": ("emails", "deleting a dead job", {7: "violates foreign key constraint"}, 4),
     "Unreadable": (7, "due", "'infinity', date"),
-    "KeyUnreadable": ("emails", "'infinity', date"),
     "StatementTimedOut": ("canceling statement due to statement timeout",),
-    "NotAKey": ("emails", ["region", "number"], 7),
-    "BadUnique": ("emails", "status"),
     "NotUnique": ("emails", ("customer", "hour")),
-    "NoAssignee": ("workers",),
-    "OtherIndex": ("workers", "workers_name", "duplicate entry 'a'"),
-    "NotExclusive": ("workers", ["task"]),
     "SessionsNotOurs": (),
     "SeveralPrimaries": ("emails", "claims='batches'", "--claims rows (claims='rows')"),
     "SessionsShared": ("another client gets session 7",),
     "ReadOnly": ("emails", "cannot execute UPDATE in a read-only transaction"),
-    "SessionReadOnly": ("emails", "transaction_read_only = on", "SET SESSION TRANSACTION READ WRITE"),
-    "SettingUnfit": ("sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"),
     "NoOpenTransaction": ("is held by lease",),
-    "DatabaseMissing": ("postgresql://h/d", "no database d"),
-    "PoolerUnfit": ("postgresql://h/d", "no transactions"),
     "BatchRolledBack": ("deadlock",),
-    "TooLate": (7,),
-    "BadPredicate": ("no such column",),
-    "BadOrder": ("no such column",),
-    "NotOneExpression": ("predicate", "the quote at character 5 is never closed"),
-    "BadSize": (0,),
-    "NotPurgeable": ("emails_claims", "emails"),
-    "BatchSettled": (),
-    "BatchNotSettled": (),
-    "NotInBatch": (7,),
     "CrossedFork": (),
     "FolderGone": (),
     "PoolUnfit": ("one connection for two users",),
     "NothingDecided": ("shop:send",),
     "ExtraMissing": ("metrics", "prometheus_client"),
     "PortUnusable": ("127.0.0.1", 80, "Permission denied"),
-    "NoWakeTrigger": ("MySQL", "its triggers run before the commit"),
-    "SetupFailed": ("shop.model:loaded", "ConnectionError: no model here"),
-    "UnfinishedHandler": ("shop:send", "a coroutine"),
     "NoTransaction": ("an object of sqlalchemy.engine.base.Engine", "give a Connection"),
-    "BadOnDone": ("'kept'",),
     "DoneUndecided": ("rental",),
     "StillDue": ("rental", 1_001),
     "NothingDone": (5, "the handler decided nothing: loop over the batch"),
     "ReferenceNotFound": ("shop:sned", "no such attribute"),
 }
+MADE: tuple[Exception, ...] = (
+    errors.TableMissing("app.claimjobs_owners", within="app.jobs"),
+    errors.claims_missing("emails_claims", "emails"),
+    errors.not_consumer("emails", "permission denied", "SELECT on emails"),
+    errors.reserved_name("emails", "claimjobs_me"),
+    errors.key_not_unique("emails"),
+    errors.key_unequal("emails", [0.1]),
+    errors.key_unreadable("emails", "'infinity', date"),
+    errors.key_index_gone("emails", "Key 'by_a' does not exist"),
+    errors.not_unique_by("emails", "status"),
+    errors.session_read_only("emails", "transaction_read_only = on", "SET SESSION TRANSACTION READ WRITE"),
+    errors.setting_unfit("sql_safe_updates = 1", "SET SESSION sql_safe_updates = 0"),
+    errors.not_understood("no such column"),
+    errors.not_understood("no such column", is_order=True),
+    errors.unfinished_handler("shop:send", "a coroutine"),
+)
 NEXT_STEP = (
     "upgrade|run `|check |ALTER TABLE|add one|give a|claim another|put the work in|make a Queue|loop over|choose|set "
     "|use lock=|name columns|make the Queue|name one|CREATE UNIQUE INDEX|let it do|return '"
@@ -106,11 +86,33 @@ WRITTEN_HERE = [kind for kind in CLASSES if "__init__" in vars(kind) and kind is
 
 @pytest.mark.parametrize("kind", WRITTEN_HERE, ids=lambda kind: kind.__name__)
 def test_a_message_has_the_next_step(kind: type[Any]) -> None:
-    import re
-
     message = str(kind(*GIVEN[kind.__name__]))
     assert re.search(NEXT_STEP, message), message
     assert not message.endswith(".")
+
+
+@pytest.mark.parametrize("error", MADE, ids=lambda error: str(error)[:40])
+def test_a_message_that_is_made_in_one_place_has_the_next_step(error: Exception) -> None:
+    assert re.search(NEXT_STEP, str(error)), str(error)
+
+
+def written_where_it_is_raised() -> Iterator[tuple[str, str]]:
+    """The file, and the message, of each error whose message is written where it is raised."""
+    plain = {"BadArgument", "BadPredicate", "BatchMisused", "ColumnUnfit", "KeyUnfit", "NotUnique", "ServerUnfit"}
+    for file in sorted((ROOT / "claimjobs").rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            kind = getattr(getattr(node, "func", None), "id", None)
+            arguments = getattr(node, "args", [])
+            if kind in plain and arguments and isinstance(arguments[0], (ast.Constant, ast.JoinedStr)):
+                yield file.name, ast.unparse(arguments[0])
+
+
+def test_a_message_that_is_written_where_it_is_raised_has_the_next_step() -> None:
+    found = list(written_where_it_is_raised())
+    assert found
+    for file, message in found:
+        assert ": " in message or "; " in message, f"{file}: {message}"
+        assert not message.endswith(".'"), f"{file}: {message}"
 
 
 @pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
@@ -119,10 +121,8 @@ def test_an_error_says_what_it_is_for(kind: type[Any]) -> None:
 
 
 def test_what_python_would_raise_can_be_caught_as_that() -> None:
-    assert issubclass(errors.BadSize, ValueError)
+    assert issubclass(errors.BadArgument, ValueError)
     assert issubclass(errors.BadRow, ValueError)
-    assert issubclass(errors.NotPurgeable, ValueError)
-    assert issubclass(errors.NotInBatch, LookupError)
 
 
 def test_a_row_that_does_not_fit_can_be_asked_for_its_number() -> None:
@@ -132,7 +132,12 @@ def test_a_row_that_does_not_fit_can_be_asked_for_its_number() -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [errors.BadRow(7, "too long", {"d": "x"}), errors.BatchSettled(), errors.TableMissing("x"), errors.BadSize(0)],
+    [
+        errors.BadRow(7, "too long", {"d": "x"}),
+        errors.FolderGone(),
+        errors.TableMissing("x"),
+        errors.BadArgument("no number: give one"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_survives_the_way_to_another_process(error: Exception) -> None:

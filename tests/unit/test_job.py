@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from claimjobs import Job
-from claimjobs.errors import NotInBatch, OutcomeRefused
+from claimjobs.errors import OutcomeRefused, key_unequal
 
 JOB = Job(7, {"id": 7, "address": "a@b", "key": "its own", "items": 3})
 
@@ -40,7 +40,7 @@ def test_columns_are_items_and_attributes() -> None:
 def test_a_message_names_it_by_its_key_as_the_commands_take_it(key: Any, text: str) -> None:
     with pytest.raises(AttributeError, match=f"^job {re.escape(text)} has no column 'colour'"):
         _ = Job(key, {}).colour
-    assert str(NotInBatch(key)).startswith(f"job {text} is not")
+    assert str(key_unequal("jobs", [key])).startswith(f"the key {text} was read")
     assert f"the outcome of job {text} of table" in str(OutcomeRefused("emails", {key: "too long"}))
 
 

@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import job_table
-from claimjobs.errors import ColumnMissing, NoPrimaryKey
+from claimjobs.errors import ColumnMissing, KeyUnfit
 from claimjobs.table.definitions import article_table
 from claimjobs.table.roles import check_lease, roles_of
 
@@ -65,7 +65,7 @@ def test_an_instant_has_another_type_in_every_database() -> None:
 
 
 def test_no_key() -> None:
-    with pytest.raises(NoPrimaryKey, match="add one, or choose another table"):
+    with pytest.raises(KeyUnfit, match="add one, or choose another table"):
         roles_of(table("id", "status", "owner_id", key=None))
 
 
