@@ -70,7 +70,7 @@ class RowIsolation:
                 if not self.may_be_a_row(failed):
                     raise
                 if len(group) == 1:
-                    alone[group[0]] = failed
+                    self._add(alone, group[0], failed, error)
                 half = len(group) // 2
                 groups += [group[half:], group[:half]] if half else []
             else:
@@ -81,6 +81,12 @@ class RowIsolation:
             raise self._of_no_row(error)
         self._leave(alone)
         return NOTHING._replace(found=len(candidates) - len(alone))
+
+    def _add(self, alone: dict[Key, Exception], key: Key, failed: Exception, error: Exception) -> None:
+        """Add a row that failed alone. Raises `error` if each row takes too long: then it is the server."""
+        alone[key] = failed
+        if len(alone) == EVERY and isinstance(error, StatementTimedOut):
+            raise error
 
     def _of_no_row(self, error: Exception) -> Exception:
         """What to raise for an error that each candidate causes."""

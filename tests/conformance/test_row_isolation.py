@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Queue, make, side_car_tables
-from claimjobs.errors import BadPredicate, ClaimRefused
+from claimjobs.errors import BadPredicate, ClaimRefused, StatementTimedOut
 from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.cli.command import claimjobs
@@ -113,28 +113,41 @@ def test_a_text_that_the_clients_encoding_does_not_have_stops_no_other_row(backe
     assert other.report.unclaimable == 2
 
 
-def test_a_row_that_exceeds_the_time_limit_is_left_and_the_others_are_done(backend: Backend) -> None:
+def slow_updates(backend: Backend, condition: str) -> dict[str, Any]:
+    """Updates of these rows take long. Returns the arguments of a connection with a time limit."""
     if backend.family == "mysql":
         pytest.skip("this server limits no statement that writes")
-    queue = backend.queue()
-    queue.enqueue(jobs(4))
-    queue.close()
     if backend.family == "postgres":
         backend.run(
             "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN "
-            "IF NEW.d = '0001' THEN PERFORM pg_sleep(3); END IF; RETURN NEW; END$$"
+            f"IF {condition} THEN PERFORM pg_sleep(3); END IF; RETURN NEW; END$$"
         )
         backend.run("CREATE TRIGGER slow BEFORE UPDATE ON jobs FOR EACH ROW EXECUTE FUNCTION slow()")
-        limited = {"options": "-c statement_timeout=300"}
-    else:
-        backend.run(
-            "CREATE TRIGGER slow BEFORE UPDATE ON jobs FOR EACH ROW BEGIN "
-            "IF NEW.d = '0001' THEN DO sleep(3); END IF; END"
-        )
-        limited = {"init_command": "SET max_statement_time = 0.3"}
-    other = backend.bare_queue(bind=backend.new_engine(connect_args=limited), liveness=Liveness(patience=1))
-    assert drained(other, size=4) == ["0000", "0002", "0003"]
-    assert other.report.unclaimable == 1
+        return {"options": "-c statement_timeout=300"}
+    body = f"BEGIN IF {condition} THEN DO sleep(3); END IF; END"
+    backend.run(f"CREATE TRIGGER slow BEFORE UPDATE ON jobs FOR EACH ROW {body}")
+    return {"init_command": "SET max_statement_time = 0.3"}
+
+
+def test_a_row_that_exceeds_the_time_limit_is_left_and_the_others_are_done(backend: Backend) -> None:
+    backend.make()
+    limited = backend.new_engine(connect_args=slow_updates(backend, "NEW.d = '0001'"))
+    queue = backend.bare_queue(bind=limited, liveness=Liveness(patience=1))
+    queue.enqueue(jobs(4))
+    assert drained(queue, size=4) == ["0000", "0002", "0003"]
+    assert queue.report.unclaimable == 1
+
+
+def test_a_server_that_is_too_slow_for_every_row_makes_no_row_be_left(backend: Backend) -> None:
+    backend.make()
+    limited = backend.new_engine(connect_args=slow_updates(backend, "NEW.d <> '0000'"))
+    queue = backend.bare_queue(bind=limited, liveness=Liveness(patience=0.1))
+    queue.enqueue(jobs(7))
+    with queue.claim(1) as batch:
+        batch.done()
+    with pytest.raises(StatementTimedOut):
+        queue.claim(6)
+    assert queue.report.unclaimable == 0
 
 
 def test_a_predicate_that_one_row_makes_fail_is_a_bad_predicate(backend: Backend) -> None:
