@@ -149,12 +149,12 @@ def of_batches(size: int = BATCH) -> list[Contestant]:
 
 
 def batches_in_any_order(size: int = BATCH) -> Contestant:
-    """Claims per batch in regions."""
+    """Claims per batch, from random places."""
     return contestant(BATCHES_ANY_ORDER, ours, size=size, order_by=(), claims="batches")
 
 
 def in_any_order(size: int = BATCH) -> list[Contestant]:
-    """The raw loop from a random place, and claims in regions that are written into the rows."""
+    """The raw loop from a random place, and claims from random places that are written into the rows."""
     return [
         contestant(f"{RAW}{ANY_ORDER}", raw.opened, size=size, any_order=True),
         contestant(f"{OURS}{ANY_ORDER}", ours, size=size, order_by=()),

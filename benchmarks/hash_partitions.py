@@ -1,7 +1,7 @@
 """Partitions by a hash of the key: whether consumers that each prefer one gain by them. `--help`
 
 The raw loop empties one table, in order and from a random place, and tables with some partitions: in order over all of
-them, and each consumer in a partition of its own until that is empty. Beside it claimjobs on one table, in regions.
+them, and each consumer in a partition of its own until that is empty. Beside it claimjobs on one table, in any order.
 """
 
 from __future__ import annotations

@@ -177,14 +177,6 @@ class Sessions:
         del connection
         return False
 
-    def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
-        """On one of several primaries: its number among them, from 0, and how many there are, as far as it shows that.
-
-        It need not be exact: it says where consumers begin, so that those on two primaries seldom meet.
-        """
-        del connection
-        return 0, 1
-
     def catch_up(self, connection: sa.Connection) -> None:
         """On one of several primaries: wait until it has applied what was committed on the others before.
 

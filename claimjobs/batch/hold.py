@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.settle import Outcomes, Settler, most_keys
 from claimjobs.claim.candidate_range import CandidateRange
-from claimjobs.claim.regions import Regions
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector
@@ -21,7 +20,7 @@ from claimjobs.dialects import Key
 from claimjobs.errors import ClaimjobsError
 from claimjobs.report import Report
 from claimjobs.statements import pause
-from claimjobs.statements.find import Selection, ends, first_after
+from claimjobs.statements.find import ends
 from claimjobs.table.backend import Backend
 
 if TYPE_CHECKING:
@@ -75,28 +74,16 @@ class Hold(ABC):
                 return claimed
 
     def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
-        """The next request. If it begins a sweep over regions, their borders are drawn first.
-
-        If the database cannot say where the jobs are, the claim meets the error itself.
+        """The next request. If it begins a sweep, the database is asked where the jobs are; if it cannot say that, the
+        claim meets the error itself.
         """
-        regions = self._range.regions(plan.strategy)
-        if regions is not None:
+        sweep = self._range.sweep_to_begin(plan.strategy)
+        if sweep is not None:
             with contextlib.suppress(sa.exc.DBAPIError, ClaimjobsError):
-                self._choose_region(connector, regions, size, plan.selection)
+                sweep.start(connector.rows(ends(self._backend.source, plan.selection), patience=0), size)
         # A statement with more keys would be too large. Fewer jobs are claimed then.
         request = self._range.next_request(int(min(size, self._most_keys)), plan.strategy)
         return request._replace(limit=int(min(request.limit, self._most_keys)))
-
-    def _choose_region(self, connector: Connector, regions: Regions, size: int, selection: Selection) -> None:
-        while regions.begins_sweep or regions.is_unseen:
-            if regions.begins_sweep:
-                found = connector.rows(ends(self._backend.source, selection), patience=0)
-                regions.divide(found, size, connector.place_among_primaries())
-            else:
-                place = regions.begin()
-                statement = first_after(selection, self._backend.dialect, from_head=place is None)
-                rows = connector.rows(statement, place, patience=0)
-                regions.note_first(tuple(rows[0]) if rows else None)
 
     @abstractmethod
     def _claim_once(

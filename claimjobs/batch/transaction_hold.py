@@ -367,7 +367,7 @@ class TransactionHold(Hold):
             self._end(transaction)
 
     def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
-        connector.close()  # the last try claimed nothing, and the borders of regions need a transaction of their own
+        connector.close()  # the last try claimed nothing, and where a sweep begins is read in a transaction of its own
         return super()._next_request(connector, size, plan)
 
     def _claim_once(

@@ -6,8 +6,8 @@ import math
 import time
 from typing import Final
 
-from claimjobs.claim.regions import Regions
 from claimjobs.claim.strategy import After, ClaimRequest, ClaimResult, ClaimStrategy
+from claimjobs.claim.sweep import Sweep
 from claimjobs.errors import Unreadable
 from claimjobs.job import Job
 from claimjobs.report import Report
@@ -34,7 +34,7 @@ class CandidateRange:
         self._overfetch = Overfetch()
         self._report = report
         self._strategy: ClaimStrategy | None = None
-        self._cursor: Cursor | Regions = Cursor(None)
+        self._cursor: Cursor | Sweep = Cursor(None)
         self.since = 0.0
         """When the last request was made, by this machine's clock."""
         self._began = 0.0
@@ -48,17 +48,17 @@ class CandidateRange:
         self._in_vain = 0
         """How many claims in a row have claimed nothing since the last one that was final."""
 
-    def regions(self, strategy: ClaimStrategy) -> Regions | None:
-        """The regions that claims visit. None: they have a cursor, or this search goes on behind locked rows."""
+    def sweep_to_begin(self, strategy: ClaimStrategy) -> Sweep | None:
+        """The sweep, if the next claim begins one."""
         self._use(strategy)
-        return self._cursor if isinstance(self._cursor, Regions) and self._behind is None else None
+        return self._cursor if isinstance(self._cursor, Sweep) and self._cursor.is_over and not self._behind else None
 
     def _use(self, strategy: ClaimStrategy) -> None:
-        """The cursor and the regions belong to one strategy: another one begins anew."""
+        """The cursor or the sweep belongs to one strategy: another one begins anew."""
         if strategy is not self._strategy:
             order = strategy.keyset_order
             self._strategy, self._behind = strategy, None
-            self._cursor = Regions(order) if order is not None and order.in_regions else Cursor(order)
+            self._cursor = Sweep(order) if order is not None and order.in_sweeps else Cursor(order)
 
     def next_request(self, size: int, strategy: ClaimStrategy) -> ClaimRequest:
         """A request for `size` jobs."""
@@ -71,15 +71,6 @@ class CandidateRange:
         self._began, self._from_head, self._found = self.since, after is None, 0
         limit = self._overfetch.most(size) if strategy.is_lazy else self._overfetch.limit(size)
         return ClaimRequest(size, limit, after)
-
-    def elsewhere(self, request: ClaimRequest) -> ClaimRequest:
-        """The request for another try. If regions are visited, it is made in another one: the transaction may have been
-        refused because a consumer on another primary claims in this one, too.
-        """
-        if not isinstance(self._cursor, Regions):
-            return request
-        self._cursor.postpone()
-        return request._replace(after=self._cursor.begin())
 
     def learn(self, request: ClaimRequest, result: ClaimResult) -> ClaimResult:
         """Learn from the result of the last request, and count it in the report. Returns it with the number of

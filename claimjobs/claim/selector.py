@@ -31,20 +31,20 @@ class Selector:
     now: sa.ColumnElement[Any]
     claimable: sa.ColumnElement[bool] = field(default_factory=sa.true)
     """True for rows that this Queue may still claim: see `batch.still_due`."""
-    region_order: Sequence[sa.Column[Any]] = ()
-    """The order within regions, if consumers begin in regions: see `table.claim_index.region_order`."""
+    sweep_order: Sequence[sa.Column[Any]] = ()
+    """The order of sweeps, if consumers begin at random places: see `table.claim_index.sweep_order`."""
 
     def selection(self, where: Where) -> Selection:
         """The rows that are due and match both predicates, in order."""
         due = self.roles.due(self.now)
-        # With a predicate the database may have a better index than that of the regions.
-        in_regions = bool(self.region_order) and self.where is None and where is None
-        order = self.region_order if in_regions else order_of(self.order_by, self.roles, self.dialect.lexis)
+        # With a predicate the database may have a better index than that of this order.
+        in_sweeps = bool(self.sweep_order) and self.where is None and where is None
+        order = self.sweep_order if in_sweeps else order_of(self.order_by, self.roles, self.dialect.lexis)
         # A row whose key cannot be read would stop each claim that finds it, and all rows beside it.
         predicates = self.predicates(where)
         ready = sa.and_(due, *self.dialect.encoding.readable(self.roles.key), *predicates)
         elsewhere = read_other_rows(predicates, self.engine.dialect, self.dialect.lexis)
-        return Selection(ready, order, batches=self.roles.batches, in_regions=in_regions, reads_other_rows=elsewhere)
+        return Selection(ready, order, batches=self.roles.batches, in_sweeps=in_sweeps, reads_other_rows=elsewhere)
 
     def predicates(self, where: Where) -> tuple[Predicate, ...]:
         """Both predicates, and that of the rows that this Queue may still claim, over columns of the user's table."""

@@ -160,12 +160,6 @@ class Connector:
         patience = self._liveness.patience if patience is None else patience
         return Attempts(self, patience, unless, autocommit=autocommit, divisible=divisible)
 
-    def place_among_primaries(self) -> tuple[int, int]:
-        """The number of its server among several primaries, from 0, and how many there are now. One attempt is made."""
-        if self.pooled or self.locks_are_seen:
-            return 0, 1
-        return self.transaction(self._dialect.sessions.place_among_primaries, patience=0)
-
     def deadline(self, failed_since: float, patience: float) -> float:
         """Until when a transaction is tried again that failed first at this time, by this machine's clock.
 

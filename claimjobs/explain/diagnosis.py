@@ -145,7 +145,7 @@ def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
 def _index_advice(engine: sa.Engine, settings: Settings, roles: ColumnRoles) -> list[str]:
     """Advice for the index that claims read, if the table has none with all columns of phase 1.
 
-    If any order will do, that is the index of the default order, in which consumers have regions.
+    If any order will do, that is the index of the default order, in which consumers sweep.
     """
     order = order_of(None if settings.any_order else settings.order_by, roles, dialect_named_by(engine).lexis)
     with connected(engine) as connection:

@@ -17,7 +17,7 @@ from claimjobs.errors import ClaimjobsError
 from claimjobs.explain.checks import durability, failures, time_limits, wake
 from claimjobs.explain.plans import Planned, index_finding, plan_finding, planned
 from claimjobs.explain.rights import rights
-from claimjobs.explain.server import isolation, primaries, regions, snapshots
+from claimjobs.explain.server import any_order, isolation, primaries, snapshots
 from claimjobs.explain.subject import Subject
 from claimjobs.explain.trial import trial
 from claimjobs.findings import Explanation, Finding
@@ -46,7 +46,7 @@ class Explainer:
             self._add(session, "plan", self._plans)
             self._add(session, "durability", lambda connection: durability(connection, subject))
             self._add(session, "failures", lambda connection: failures(connection, subject))
-            self._add(session, "regions", lambda _: regions(subject))
+            self._add(session, "any order", lambda _: any_order(subject))
             self._add(session, "rights", lambda connection: rights(connection, subject))
             self._add(session, "isolation", lambda connection: isolation(connection, subject))
             self._add(session, "primaries", lambda connection: primaries(connection, subject))

@@ -86,7 +86,7 @@ def index_finding(connection: sa.Connection, subject: Subject, *, is_costly: boo
 def _unhelped(subject: Subject) -> str:
     """What to do where the usual index is there, or cannot be told, and the plan is costly nevertheless."""
     if not subject.plan.selection.order:
-        return "the table has the index that claims read, but in any order the plan does not use it: see `regions`"
+        return "the table has the index that claims read, but in any order the plan does not use it: see `any order`"
     if claim_index(subject.backend.source, subject.plan.selection.order) is None:
         return (
             "claimjobs can name no index for this order: add one with the columns of `where`, then those of the order"

@@ -33,25 +33,24 @@ def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     if not subject.backend.dialect.sessions.is_one_of_several_primaries(connection):
         return
     says = "this server is one of several primaries: when consumers on two of them claim one job, one claim is refused"
-    if subject.plan.selection.in_regions:
-        yield Finding("primaries", "ok", f"{says}, which is rare, because each begins in regions of its own")
+    if subject.plan.selection.in_sweeps:
+        yield Finding("primaries", "ok", f"{says}, which is rarer, because each begins at a random place")
     else:
         hint = "which is frequent in one order: if any order will do, say so with --any-order (order_by=())"
         yield Finding("primaries", "warning", f"{says}, {hint}; or let all write to one member")
 
 
-def regions(subject: Subject) -> Iterator[Finding]:
-    """Whether a claim in any order begins in a region of its own. None for a queue with an order."""
+def any_order(subject: Subject) -> Iterator[Finding]:
+    """Whether each consumer begins at a random place, if any order will do. None for a queue with an order."""
     selection = subject.plan.selection
-    if selection.in_regions:
-        yield Finding("regions", "ok", "in any order each consumer begins in regions of its own")
+    if selection.in_sweeps:
+        yield Finding("any order", "ok", "in any order each consumer begins at a random place")
     elif not selection.order:
         says = (
-            "any order gains nothing here, because consumers have no regions: not with a `where`, with a key of "
-            "several columns, with a key or a priority that is no whole number, or without the claim index; leave out "
-            "--any-order (order_by=())"
+            "any order gains nothing here, because no random place can be drawn: not with a `where`, with a key or a "
+            "priority that is no whole number, or without the claim index; leave out --any-order (order_by=())"
         )
-        yield Finding("regions", "warning", says)
+        yield Finding("any order", "warning", says)
 
 
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:

@@ -165,8 +165,6 @@ class LeaseHold(Hold):
                 for attempt in connector.attempts(unless=self._control, autocommit=alone, divisible=plan.divisible):
                     with attempt as connection:
                         tried = self.owner.id  # a new connection may have registered under a new id
-                        if attempt.failures:
-                            request = self._range.elsewhere(request)
                         claimed = strategy.claim(connection, tried, request)
             except OwnerDead as dead:
                 self.owner.beat()
@@ -259,8 +257,6 @@ class LeaseHold(Hold):
                 for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit, divisible=True):
                     with attempt as connection:
                         me = self.owner.id  # a new connection may have registered under a new id
-                        if attempt.failures:
-                            request = self._range.elsewhere(request)
                         unwritten, following = way.settle_and_claim(
                             connection, me, request, owner=owner, outcomes=outcomes
                         )

@@ -46,7 +46,7 @@ from claimjobs.statements.find import Selection, all_but
 from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.backend import Backend, inspect_table
-from claimjobs.table.claim_index import region_order
+from claimjobs.table.claim_index import sweep_order
 from claimjobs.table.on_done import LEAVE, MARK_LOST, Finish, default_finish, lost_mark, sentence
 from claimjobs.table.predicates import Where
 
@@ -286,16 +286,16 @@ class QueueParts:
             claimable = sa.and_(claimable, all_but(backend.source, "claimjobs_unclaimable", self._unclaimable))
         roles, order = backend.source, chosen.order_by
         return Selector(
-            self.engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable, self._region_order
+            self.engine, backend.dialect, roles, chosen.where, order, chosen.now, claimable, self._sweep_order
         )
 
     @cached_property
-    def _region_order(self) -> Sequence[sa.Column[Any]]:
-        """The order within regions, if any order will do and the table has an index for regions."""
+    def _sweep_order(self) -> Sequence[sa.Column[Any]]:
+        """The order of sweeps, if any order will do and the table has an index for it."""
         if not self._settings.any_order:
             return ()
         with connected(self.engine) as connection:
-            return region_order(connection, self.backend.source)
+            return sweep_order(connection, self.backend.source)
 
     @property
     def order(self) -> Sequence[sa.ColumnElement[Any]]:

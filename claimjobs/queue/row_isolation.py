@@ -115,7 +115,7 @@ class RowIsolation:
         """The plan for these rows alone."""
         key = self._parts.backend.source.key
         among = key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
-        selection = replace(plan.selection, ready=sa.and_(plan.selection.ready, among), in_regions=False)
+        selection = replace(plan.selection, ready=sa.and_(plan.selection.ready, among), in_sweeps=False)
         return replace(plan, selection=selection, strategy=self._parts.strategy(selection), divisible=len(keys) > 1)
 
     def _leave(self, alone: dict[Key, Exception]) -> None:

@@ -57,8 +57,8 @@ class Selection:
     """The open batches, where the row of a job does not say that it is claimed. Only a search looks at them."""
     place: Mapping[sa.Column[Any], Any] | None = None
     """The parameters of the place for the columns of the order, if all ascend. None: there is none, or one descends."""
-    in_regions: bool = False
-    """Whether any order will do. Then each consumer begins in regions of its own, and this is the order in them."""
+    in_sweeps: bool = False
+    """Whether any order will do. Then each consumer begins at a random place of this order: see `claim.sweep`."""
     reads_other_rows: bool = False
     """Whether the predicate has a subquery: see `claim.recheck`."""
 
@@ -74,7 +74,7 @@ class KeysetOrder:
 
     falling: Mapping[sa.Column[Any], bool]
     """For each column, in the order of the ORDER BY, whether it descends."""
-    in_regions: bool = False
+    in_sweeps: bool = False
     """See `Selection`."""
 
     @property
@@ -122,7 +122,7 @@ def keyset_order_of(selection: Selection) -> KeysetOrder | None:
         if column is None or (column.nullable and column not in set(_never_null(selection.ready))):
             return None
         falling.setdefault(column, falls)
-    return KeysetOrder(falling, selection.in_regions) if falling else None
+    return KeysetOrder(falling, selection.in_sweeps) if falling else None
 
 
 def _never_null(ready: Any) -> Iterator[sa.ColumnElement[Any]]:
@@ -191,15 +191,6 @@ def ends(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:
     first = sa.select(*columns, sa.literal(1).label(READY)).where(selection.ready).order_by(*selection.order).limit(1)
     last = sa.select(tail).order_by(tail.c[READY].desc(), *(tail.c[column.name].desc() for column in columns)).limit(1)
     return sa.select(sa.union_all(*(sa.select(one.subquery()) for one in (first, last))).subquery())
-
-
-def first_after(selection: Selection, dialect: Dialect, *, from_head: bool) -> sa.Select[Any]:
-    """The place of the first job that is ready after a place in an order of columns, or of all."""
-    order = keyset_order_of(selection)
-    if order is not None and not from_head:
-        selection = order.after(selection, dialect)
-    ranges = [sa.or_(*selection.after)] if selection.after else []
-    return sa.select(*selection.order).where(selection.ready, *ranges).order_by(*selection.order).limit(1)
 
 
 def how_many(roles: ColumnRoles, selection: Selection) -> sa.Select[Any]:

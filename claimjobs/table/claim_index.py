@@ -66,10 +66,10 @@ def indexes_of(connection: sa.Connection, table: sa.Table) -> list[dict[str, Any
     return [{**index, "column_names": list(dict.fromkeys(one))} for index, one in zip(found, columns, strict=True)]
 
 
-def region_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Column[Any]]:
-    """The order within regions, in which consumers claim if any order will do: the default order.
+def sweep_order(connection: sa.Connection, roles: ColumnRoles) -> Sequence[sa.Column[Any]]:
+    """The order of sweeps, in which consumers claim if any order will do: the default order.
 
-    Empty if there are no regions: the columns are not all whole numbers, between which a place can be drawn, or no
+    Empty if there are no sweeps: the columns are not all whole numbers, between which a place can be drawn, or no
     index finds unclaimed jobs in this order. Then each claim would sort all of them.
     """
     order = roles.default_order

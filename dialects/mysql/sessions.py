@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.mysql.errors import MySQLErrors
 from claimjobs.dialects.mysql.hosts import Hosts
 from claimjobs.dialects.sessions import Sessions
 from claimjobs.dialects.types import database_now
@@ -134,20 +133,6 @@ class MySQLSessions(Sessions):
         )
         return connection.execute(variables).first() is not None
 
-    def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
-        # An account needs the right to read this table.
-        members = (
-            "SELECT count(*), coalesce(sum(member_id < @@server_uuid), 0) "
-            "FROM performance_schema.replication_group_members"
-        )
-        try:
-            count, number = connection.exec_driver_sql(members).one()
-        except sa.exc.DBAPIError as error:
-            if MySQLErrors().broken_kind(error):
-                raise
-            return 0, 1
-        return int(number), max(1, int(count))
-
     def catch_up(self, connection: sa.Connection) -> None:
         # The beginning of a transaction waits.
         wait = (f"SET SESSION {self.waiting}", "START TRANSACTION", "COMMIT", f"SET SESSION {self.as_before}")
@@ -186,11 +171,6 @@ class MariaDBSessions(MySQLSessions):
         "idle_write_transaction_timeout",
         "idle_readonly_transaction_timeout",  # also of one that has only locked rows
     )
-
-    def place_among_primaries(self, connection: sa.Connection) -> tuple[int, int]:
-        status = "SHOW GLOBAL STATUS WHERE variable_name IN ('wsrep_cluster_size', 'wsrep_local_index')"
-        shown = {str(name).lower(): int(value) for name, value in connection.exec_driver_sql(status)}
-        return shown.get("wsrep_local_index", 0), max(1, shown.get("wsrep_cluster_size", 1))
 
     waiting, as_before = "wsrep_sync_wait = 1", "wsrep_sync_wait = @@global.wsrep_sync_wait"
 

@@ -149,7 +149,7 @@ ORDERS = {
     "may be NULL": ("owner_date", False),
     "an expression": (sa.func.length(JOBS.c.d), False),
     "text": ("d", True),
-    "none": ((), None),  # see test_regions.py
+    "none": ((), None),  # see test_any_order.py
 }
 
 

@@ -189,7 +189,7 @@ def test_two_consumers_have_different_rows(backend: Backend) -> None:
 
 
 def test_in_any_order_consumers_share_the_rows_of_a_table_that_must_not_be_altered(backend: Backend) -> None:
-    """A foreign table has no index of claimjobs. So there are no regions, and the claims begin where they always do."""
+    """A foreign table has no index of claimjobs. So no place is drawn, and the claims begin where they always do."""
     queues = [orders(backend, 30, order_by=(), bind=backend.new_engine()) for _ in range(2)]
     batches = [queue.claim(4) for queue in queues]
     first = [key for batch in batches for key in keys(batch)]
