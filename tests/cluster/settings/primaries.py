@@ -25,7 +25,7 @@ from tests.cluster.setting import Setting
 
 FLEET: Final = Formation(bare=6, witnesses=0).but(size=50, road="namespace")
 BACKLOG: Final = 10_000
-"""Regions need jobs: at most one for four batches."""
+"""A random place is drawn if there is room for eight batches."""
 JOBS: Final = 50_000
 SPREAD: Final = 30_000
 """Of them before a member is cut off: then its consumers go to others, and stay there."""
@@ -35,7 +35,7 @@ BACK_SECONDS: Final = 120.0
 REFUSALS: Final = 0.02
 """The most claims in any order that may be refused, as a part of all."""
 SWEEPS: Final = 2
-"""The sweep in which a job of a killed consumer is released, and the next one (docs/decisions/0030-regions.md)."""
+"""The sweep in which a job of a killed consumer is released, and the next one (docs/decisions/0049-a-random-place-and-around.md)."""
 
 
 class Primaries(Protocol):
