@@ -35,7 +35,8 @@ BACK_SECONDS: Final = 120.0
 REFUSALS: Final = 0.02
 """The most claims in any order that may be refused, as a part of all."""
 SWEEPS: Final = 2
-"""The sweep in which a job of a killed consumer is released, and the next one (docs/decisions/0049-a-random-place-and-around.md)."""
+"""The sweep in which a job of a killed consumer is released, and the next one
+(docs/decisions/0049-a-random-place-and-around.md)."""
 
 
 class Primaries(Protocol):
