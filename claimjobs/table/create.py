@@ -199,7 +199,7 @@ def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
     if dialect.errors.refuses_account(error):
         raise AccessDenied(
             f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
-            "or give what this command prints with --sql to somebody who has it"
+            "or give the output of `claimjobs setup-tables --sql` (`upgrade-tables --sql`) to somebody who has it"
         ) from error
 
 
