@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from claimjobs.admin.assignments import Assignments
     from claimjobs.admin.ledger import Ledger
     from claimjobs.batch.batch import Batch
+    from claimjobs.claim.locking import JobLocks, Locking
     from claimjobs.embedded.server import database_url
     from claimjobs.errors import ClaimjobsError
     from claimjobs.instants import next_whole
@@ -34,8 +35,10 @@ __all__ = [
     "ClaimjobsError",
     "Columns",
     "Job",
+    "JobLocks",
     "Ledger",
     "Liveness",
+    "Locking",
     "Queue",
     "Retry",
     "SideCar",
@@ -57,8 +60,10 @@ _MODULES = {
     "ClaimjobsError": "errors",
     "Columns": "table.columns",
     "Job": "job",
+    "JobLocks": "claim.locking",
     "Ledger": "admin.ledger",
     "Liveness": "options",
+    "Locking": "claim.locking",
     "Queue": "queue.queue",
     "Retry": "options",
     "SideCar": "options",
