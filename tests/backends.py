@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Assignments, Queue, make, tables_for
+from claimjobs import Assignments, Batch, Queue, make, tables_for
 from claimjobs.dialects import DIALECTS, Dialect
 from claimjobs.dialects.types import Instant
 from claimjobs.table.definitions import OWNER_TABLE
@@ -173,6 +174,20 @@ CLAIMS: Final = os.environ.get("CLAIMJOBS_TEST_CLAIMS")
 """How the claims of all Queues of the tests are recorded, where a test does not say it (see `Queue(claims=...)`)."""
 
 
+class KeepingQueue(Queue):
+    """A Queue that keeps its last batches. One that a test does not keep would be released at some moment, while the
+    test means that its jobs are held: `assert len(queue.claim(2)) == 2`."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._kept: deque[Batch] = deque(maxlen=50)
+
+    def claim(self, *given: Any, **options: Any) -> Batch:
+        batch = super().claim(*given, **options)
+        self._kept.append(batch)
+        return batch
+
+
 class Backend:
     """An empty database of its own for one test. See tests/conftest.py for how to use it."""
 
@@ -182,6 +197,8 @@ class Backend:
         self.server = host.server
         self.may_leave_owners = False
         """For a test that kills a process: whether rows may be left in the table of owners."""
+        self.forgets_batches = False
+        """For a test of batches that nobody keeps: whether the queues that are made next keep none."""
         self._host = host
         self._place = host.lend()
         self._database = self._place.database
@@ -223,7 +240,8 @@ class Backend:
         """A Queue on tables that are there. Closed at teardown."""
         if CLAIMS and not {"hold", "side_car", "claims"} & options.keys():
             options["claims"] = CLAIMS
-        queue = Queue(bind or self.engine, table, **options)
+        kind = Queue if self.forgets_batches else KeepingQueue
+        queue = kind(bind or self.engine, table, **options)
         self._queues.append(queue)
         return queue
 

@@ -202,7 +202,7 @@ class QueueParts:
         if self._finish is None:
             with connected(self.engine) as connection:
                 self._finish = (default_finish(connection, backend.roles),)
-                if fix := lost_mark(connection, backend.roles.table):
+                if self._finish[0] != "delete" and (fix := lost_mark(connection, backend.roles.table)):
                     fields = {"event": COMMENTS_LOST, "queue": backend.source.name, "fix": fix}
                     log.warning("table %s: %s: %s", fields["queue"], MARK_LOST, fix, extra=fields)
         return self._finish[0]

@@ -81,7 +81,7 @@ class Columns:
         """The map of a side-car with this key. A role whose name is a column of the key gets a longer name."""
         roles = ("status", "owner_date", "run_at", "attempts", "last_error", "suspect")
         names: dict[str, Any] = {role: f"claim_{role}" if role in key else role for role in roles}
-        return cls(key=key, priority=None, **names)
+        return cls(key=key, owner_id=None, priority=None, **names)
 
     @property
     def beside_claims(self) -> Columns:

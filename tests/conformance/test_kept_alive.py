@@ -22,6 +22,7 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def forgetful(backend: Backend, **options: Any) -> Queue:
     """A Queue that nobody but the caller knows."""
+    backend.forgets_batches = True
     queue = backend.queue(**options)
     backend._queues.remove(queue)
     return queue

@@ -71,6 +71,7 @@ def test_a_heart_ends_with_its_queue(backend: Backend) -> None:
 
 def test_a_queue_that_is_forgotten_leaves_nothing_behind(backend: Backend) -> None:
     backend.queue().enqueue(jobs(2))
+    backend.forgets_batches = True
     queue = backend.queue()
     me = queue.owner_id
     assert queue.claim(1)
@@ -85,6 +86,7 @@ def test_a_queue_that_is_forgotten_leaves_nothing_behind(backend: Backend) -> No
 
 def test_a_queue_whose_last_reference_is_dropped_by_its_own_heart_leaves_nothing_behind(backend: Backend) -> None:
     """The cyclic garbage collector runs in any thread, also in the heart's, there in the middle of a transaction."""
+    backend.forgets_batches = True
     queue = backend.queue(liveness=QUICK)
     me = queue.owner_id
     owner = hold_of(queue).owner
@@ -374,6 +376,7 @@ def test_a_batch_that_is_dropped_without_a_settle_is_released(
     backend: Backend, caplog: pytest.LogCaptureFixture, hold: HoldKind
 ) -> None:
     """Also while another batch of the Queue is worked on."""
+    backend.forgets_batches = True
     queue = backend.queue(liveness=QUICK, hold=hold)
     queue.enqueue(jobs(4))
     kept, dropped = queue.claim(2), queue.claim(2)

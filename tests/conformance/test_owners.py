@@ -114,6 +114,7 @@ def test_a_with_block_closes(backend: Backend) -> None:
 def test_a_queue_that_is_forgotten_leaves(backend: Backend) -> None:
     backend.make()
     backend.queue().enqueue(jobs(2))
+    backend.forgets_batches = True
     queue = backend.queue()
     queue.claim(1)
     backend._queues.remove(queue)
