@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from claimjobs.database.error_translation import reason
 from claimjobs.database.time_zone import in_utc
 from claimjobs.dialects import Dialect
-from claimjobs.dialects.error_codes import TIMED_OUT
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved
 from claimjobs.enqueue.row_sizes import RowSizes
@@ -212,11 +211,12 @@ class Insert(ABC):
     def _may_be_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
         """Whether other rows may be inserted after this error. A trigger may raise any error for one row.
 
-        It may not after an outage, a conflict, or an interruption, nor if the table is missing or must not be written.
+        It may not after an outage, a conflict, an interruption, or a time limit: a slow server refuses every row, and a
+        row may have waited for the key of another producer. Nor if the table is missing or must not be written.
         """
         errors = self._dialect.errors
-        code, kind = errors.code(error), errors.transient_kind(error)
-        if errors.broken_kind(error) or kind not in (None, TIMED_OUT):
+        code = errors.code(error)
+        if errors.broken_kind(error) or errors.transient_kind(error):
             return False
         missing = errors.missing_name(error) if code in errors.missing_table else None
         if self._roles.table.name in (missing, errors.denied_table(error)):

@@ -126,6 +126,26 @@ def test_a_lock_that_is_not_to_be_had_in_time_is_no_rows_fault(backend: Backend)
     assert queue.enqueue(rows) == MANY
 
 
+def test_a_server_that_is_slow_for_a_moment_is_no_rows_fault(backend: Backend) -> None:
+    if backend.family == "mysql":
+        pytest.skip("this server limits no statement that writes")
+    queue = backend.queue()
+    told: list[BadRow] = []
+    limit = "SET statement_timeout = 300" if backend.family == "postgres" else "SET max_statement_time = 0.3"
+    rows = [{"id": n, **job} for n, job in enumerate(jobs(1_100), 1)]
+    with backend.engine.connect() as other, backend.engine.connect() as mine:
+        queue.enqueue(rows[-1], other)  # the second chunk waits for its key, when the first one is in
+        mine.exec_driver_sql(limit).close()
+        with pytest.raises(sa.exc.DBAPIError) as error:
+            queue.enqueue(rows, mine, on_bad=told.append)
+        assert backend.dialect.errors.transient_kind(error.value) == "statement timeout"
+        assert not told
+        mine.rollback()
+        mine.invalidate()  # its setting must not stay in the pool
+        other.rollback()
+    assert queue.enqueue(rows) == len(rows)
+
+
 def test_a_connection_that_breaks_meanwhile_is_told_and_not_used_again(backend: Backend) -> None:
     queue = backend.queue()
     rows = [{"id": n, **job} for n, job in enumerate(jobs(MANY), 1)]
