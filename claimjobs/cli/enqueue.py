@@ -7,6 +7,7 @@ import io
 import json
 import time
 from abc import ABC, abstractmethod
+from array import array
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
 
@@ -93,12 +94,6 @@ def _columns(option: click.Parameter, given: str | None) -> tuple[str, ...]:
     return names
 
 
-class FileRow(dict[str, Any]):
-    """A row, and the line on which it begins, counted as in an editor."""
-
-    line = 0
-
-
 class RowsOfFile(ABC):
     """The rows of a file, one at a time. What is no row is told on standard error, and left out."""
 
@@ -108,6 +103,8 @@ class RowsOfFile(ABC):
         self._table = table
         self.count = self.bad = 0
         """Rows that fit, as far as they were read; rows that do not fit."""
+        self.lines = array("Q")
+        """The line on which each row begins, counted as in an editor."""
 
     @abstractmethod
     def _records(self) -> Iterator[tuple[int, Any]]:
@@ -117,15 +114,15 @@ class RowsOfFile(ABC):
     def _values(self, record: Any) -> dict[str, Any]:
         """The values of a record by their columns. Raises one of BAD."""
 
-    def __iter__(self) -> Iterator[FileRow]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         report_at = time.monotonic() + REPORT_EVERY
         for line, record in self._records():
             try:
-                row = FileRow(self._values(record))
+                row = self._values(record)
             except BAD as error:
                 self._report(line, _reason(error))
                 continue
-            row.line = line
+            self.lines.append(line)
             self.count += 1
             if time.monotonic() >= report_at:
                 report_at = time.monotonic() + REPORT_EVERY
@@ -135,7 +132,7 @@ class RowsOfFile(ABC):
     def report_bad(self, bad: BadRow) -> None:
         """Tell that a row does not fit the table."""
         self.count -= 1
-        self._report(bad.row.line, bad.reason)
+        self._report(self.lines[bad.line - 1], bad.reason)
 
     def _report(self, line: int, reason: str) -> None:
         self.bad += 1

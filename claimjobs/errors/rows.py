@@ -26,7 +26,9 @@ class Unreadable(ClaimjobsError, ValueError):
 
 
 class BadRow(ClaimjobsError, ValueError):
-    """A row to enqueue does not fit the table. `line` counts from 1; `row` is the row as the caller gave it."""
+    """A row to enqueue does not fit the table. `line` counts from 1; `row` is the row as the caller gave it, and the
+    trace context if a column stores that.
+    """
 
     def __init__(self, line: int, reason: str, row: Any = None) -> None:
         super().__init__(f"row {line}: {reason}")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import job_table
+from claimjobs import job_table, tracing
 from claimjobs.cli import exits
 from tests.backends import Backend, wait_for
-from tests.cli.command import Ended, claimjobs
+from tests.cli.command import Ended, claimjobs, mapped
 
 
 def lines(*rows: Any) -> bytes:
@@ -148,6 +148,18 @@ def test_bad_lines_are_told_and_all_others_enqueued(jobs: Backend) -> None:
         [told] = [line for line in ended.err.splitlines() if f" line {2 * number}: " in line]
         assert reason.lower() in told.lower()
     assert f"; {len(BAD_LINES)} rows did not fit: correct these lines, and enqueue them\n" in ended.err
+
+
+def test_bad_lines_are_told_when_rows_get_the_trace_context(
+    anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anywhere.make(job_table("jobs", sa.MetaData(), sa.Column("d", sa.String(64)), sa.Column("trace", sa.String(60))))
+    monkeypatch.setattr(tracing, "traceparent", lambda: "00-" + "1" * 32 + "-" + "2" * 16 + "-01")
+    content = b"\n" + lines({"d": "x" * 65}, {"d": "good"}, {"nobody": 1})
+    ended = enqueued(anywhere, "-", *mapped(tmp_path, "[columns]\ntraceparent = 'trace'\n"), stdin=content)
+    assert (ended.code, ended.out) == (exits.INPUT, "1\n")
+    assert "line 2: " in ended.err
+    assert "line 4: " in ended.err
 
 
 def test_text_that_a_database_cannot_hold(one: Backend) -> None:

@@ -44,10 +44,7 @@ class Read:
         reader = kind(io.BytesIO(content), table)
         with patch.object(reader, "_report", lambda line, reason: self.reasons.append((line, reason))):
             self.rows = list(reader)
-
-    @property
-    def lines(self) -> list[int]:
-        return [row.line for row in self.rows]
+        self.lines = list(reader.lines)
 
     @property
     def reason(self) -> str:
