@@ -84,6 +84,11 @@ class Settings:
             raise ValueError(f"locking={name} needs hold={' or '.join(map(repr, locking.holds))}")
 
     @property
+    def locks_rows(self) -> bool:
+        """Whether a claim locks the rows, so that it excludes claims by lease."""
+        return self.locking is None or "lease" in self.locking.holds
+
+    @property
     def map(self) -> Columns | None:
         """The map that was given, or that of the Table or mapped class."""
         return self.columns or map_of(self.table)

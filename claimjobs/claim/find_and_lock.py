@@ -22,6 +22,7 @@ from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, Phase
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.dialects import Key
 from claimjobs.job import Job
+from claimjobs.options import HOLDS
 from claimjobs.statements.column_encoding import last_of
 from claimjobs.statements.find import SIZE, Selection
 from claimjobs.statements.lock import find_and_lock, lock, lock_first
@@ -136,6 +137,8 @@ class FindAndLockStatement(CursorStatement[CompiledStatement]):
 
 class RowLocks(Locking):
     """Row locks, by the shortest way to find and lock that the database can do."""
+
+    holds = HOLDS
 
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:
         at_once = backend.dialect.finds_and_locks_at_once or backend.dialect.locks_in_order

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.dialects import Key
-from claimjobs.options import HOLDS, HoldKind
+from claimjobs.options import HoldKind
 from claimjobs.statements.find import KeysetOrder, Selection
 from claimjobs.table.backend import Backend
 
@@ -31,6 +31,8 @@ class JobLocks(ABC):
         """Lock jobs for a request. `marked`: values that the caller will write into the jobs; the jobs show them.
 
         The jobs must be ready after they were locked: others may have claimed or settled some of the candidates before.
+        With hold="lease" their rows must be locked until the transaction ends: the caller writes its id into them, and
+        only a row lock keeps another consumer from claiming them between the check and the commit.
         """
 
     @abstractmethod
@@ -41,8 +43,10 @@ class JobLocks(ABC):
 class Locking(ABC):
     """A way to find and lock jobs, for `Queue(locking=...)`. Without one the row locks of the database are used."""
 
-    holds: Sequence[HoldKind] = HOLDS
-    """The values of `hold` that it may be used with."""
+    holds: Sequence[HoldKind] = ("transaction",)
+    """The values of `hold` that it may be used with. One with "lease" locks the rows until the transaction ends; one
+    without is refused beside consumers that claim by lease, because it does not exclude them.
+    """
 
     @abstractmethod
     def locks(self, backend: Backend, selection: Selection, known: Sequence[str] = ()) -> JobLocks:

@@ -5,7 +5,8 @@ locked, so others may write the rows while a handler works. An advisory lock bel
 released at once if the recheck fails; and it is kept until the transaction has ended, so that its next holder sees what
 the transaction wrote.
 
-All consumers of a table need this locking: row locks and advisory locks do not exclude each other.
+All consumers of a table need this locking: row locks and advisory locks do not exclude each other. Beside owners by
+lease it is refused (LocksDiffer).
 """
 
 from __future__ import annotations

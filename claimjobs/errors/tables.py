@@ -70,6 +70,22 @@ class ClaimsDiffer(UnfitTable):
         )
 
 
+class LocksDiffer(ClaimsDiffer):
+    """Some consumers of the table claim by lease, and others by a Locking that locks no row: they exclude no claim of
+    each other."""
+
+    def __init__(self, table: str, others: int, *, ours: bool = True) -> None:
+        """`ours`: the Locking is that of this program."""
+        theirs = "with hold='lease'" if ours else "whose Locking locks no rows"
+        here = "a Locking that locks no rows" if ours else "a claim by lease"
+        UnfitTable.__init__(
+            self,
+            f"table {table!r} has {others} {'owner' if others == 1 else 'owners'} {theirs}, and {here} excludes no "
+            "claim of theirs: give all consumers of a table the same hold and locking, or end those consumers first, "
+            "and run `claimjobs reclaim` if one of them died",
+        )
+
+
 class MapsDiffer(ClaimsDiffer):
     """Other consumers of the table know its key or its states by other columns, or have another side-car, or none:
     their claims are not seen."""

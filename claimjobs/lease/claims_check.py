@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import sqlalchemy as sa
 
 from claimjobs.database.savepoint import savepoint
-from claimjobs.errors import ClaimsDiffer, MapsDiffer
+from claimjobs.errors import ClaimsDiffer, LocksDiffer, MapsDiffer
 from claimjobs.lease.registry import OwnerState, read_owners
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_records import NOTHING, ClaimRecords
@@ -23,11 +23,14 @@ class ClaimsCheck:
 
     def run(self, connection: sa.Connection) -> None:
         """Raises ClaimsDiffer."""
-        others = [seen for seen in self._owners(connection) if not self._ours.agree_with(seen.records)]
+        seen = filter(_counts, self._owners(connection))
+        others = [other for other in seen if not self._ours.agree_with(other.records)]
         if not others:
             return
         name = self._backend.source.name
         theirs = others[0].records
+        if not (theirs.sees and self._ours.sees):
+            raise LocksDiffer(name, len(others), ours=bool(theirs.sees))
         if self._has_side_car(theirs) or _is_per_batch(theirs) == _is_per_batch(self._ours):
             raise MapsDiffer(name, self._ours.sees[0], theirs.sees[0], len(others))
         ours = "transaction" if self._ours.kind == NOTHING else str(self._ours.kind)
@@ -50,6 +53,11 @@ class ClaimsCheck:
             if not backend.dialect.errors.refuses_account(error):
                 raise
             return ()
+
+
+def _counts(seen: OwnerState) -> bool:
+    """Whether it may claim, or has left claims. One that records none has its session lock while it lives."""
+    return seen.kind != NOTHING or seen.holder is not None
 
 
 def _is_per_batch(records: ClaimRecords) -> bool:

@@ -83,7 +83,7 @@ class QueueParts:
         with self._preparing:
             if self._backend is None:
                 chosen = self._settings
-                self._backend = inspect_table(
+                found = inspect_table(
                     self.engine,
                     chosen.table,
                     chosen.dialect,
@@ -92,6 +92,7 @@ class QueueParts:
                     by_lease=chosen.by_lease,
                     per_batch=chosen.per_batch,
                 )
+                self._backend = replace(found, locks_rows=chosen.locks_rows)
             return self._backend
 
     def must_claim(self) -> Backend:

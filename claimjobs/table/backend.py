@@ -57,6 +57,8 @@ class Backend:
     """The user's table, if `roles` are those of its side-car."""
     records_claims: bool = True
     """Whether an owner with this backend claims. One that is only registered to be woken does not."""
+    locks_rows: bool = True
+    """Whether claims lock the rows. If they do not, they and claims by lease do not exclude each other."""
     refusal: AccessDenied | None = None
     """Why this user cannot claim by lease. Jobs can be enqueued nevertheless."""
 

@@ -27,10 +27,13 @@ class ClaimRecords:
     kind: str | None
     """None: a consumer of an earlier version, which does not say it."""
     sees: tuple[str, ...]
+    """Empty: it locks no rows, and so excludes no claim that is recorded."""
 
     @classmethod
     def of(cls, backend: Backend) -> ClaimRecords:
         """Those of a program with this backend."""
+        if not backend.locks_rows:
+            return cls(NOTHING, ())
         seen = backend.roles
         if not (backend.by_lease and backend.records_claims):
             return cls(NOTHING, (_by_row(seen),))

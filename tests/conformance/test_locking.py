@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
 from claimjobs.claim.find_and_lock import FindThenLock
 from claimjobs.claim.locking import JobLocks, Locking
+from claimjobs.errors import ClaimsDiffer
+from claimjobs.options import HOLDS
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend as Tables
 from tests.backends import Backend
@@ -23,6 +26,8 @@ WAYS: dict[str, dict[str, Any]] = {
 
 class TwoStatements(Locking):
     """The statements that every database with SKIP LOCKED understands, also where one would do."""
+
+    holds = HOLDS
 
     def __init__(self) -> None:
         self.closed = 0
@@ -48,6 +53,51 @@ def test_jobs_are_claimed_by_a_locking_of_the_users_own(backend: Backend, way: s
     assert (queue.report.lost, backend.rows()) == (0, [])
     queue.close()
     assert locking.closed
+
+
+class TransactionOnly(TwoStatements):
+    """One that does not say that it locks the rows."""
+
+    holds = Locking.holds
+
+
+@pytest.mark.parametrize("claims", ["rows", "batches"])
+def test_one_that_does_not_say_that_it_locks_the_rows_is_for_no_claim_by_lease(anywhere: Backend, claims: str) -> None:
+    with pytest.raises(ValueError, match="locking=TransactionOnly needs hold='transaction'"):
+        anywhere.queue(claims=claims, locking=TransactionOnly())
+
+
+def test_one_that_does_not_lock_the_rows_is_refused_beside_owners_by_lease(backend: Backend) -> None:
+    by_lease = backend.queue()
+    by_lease.enqueue(jobs(2))
+    other = backend.bare_queue(bind=backend.new_engine(), hold="transaction", locking=TransactionOnly())
+    with by_lease.claim(1) as batch:
+        for use in (other.claim, other.check, other.stats):
+            with pytest.raises(ClaimsDiffer, match="has 1 owner with hold='lease'"):
+                use()
+        batch.done()
+    by_lease.close()
+    assert len(other.claim(1)) == 1
+
+
+def test_a_claim_by_lease_is_refused_beside_an_idle_one_that_does_not_lock_the_rows(backend: Backend) -> None:
+    backend.make()
+    other = backend.bare_queue(bind=backend.new_engine(), hold="transaction", locking=TransactionOnly())
+    assert other._parts.sleeper is not None
+    by_lease, same = backend.bare_queue(), backend.bare_queue(hold="transaction", locking=TransactionOnly())
+    with pytest.raises(ClaimsDiffer, match="has 1 owner whose Locking locks no rows"):
+        by_lease.claim()
+    with same.claim() as batch:
+        assert not batch
+    owners = other._parts.backend.owners
+    with backend.engine.begin() as connection:
+        left = connection.execute(sa.select(owners)).mappings().one()
+    other.close()
+    with backend.engine.begin() as connection:  # as after a crash: its row is there, and its session lock is not
+        connection.execute(sa.insert(owners), dict(left))
+    with by_lease.claim() as batch:
+        assert not batch
+    backend.run("DELETE FROM claimjobs_owners WHERE kind = 'nothing'")
 
 
 def _done(batch: Any) -> list[str]:

@@ -19,6 +19,7 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "TableMissing": ("emails",),
     "ColumnMissing": ("emails", "run_at", "retrying"),
     "MapsDiffer": ("jobs", '{"batches": ["id"]}', '{"batches": ["nr"]}', 1),
+    "LocksDiffer": ("emails", 2),
     "ClaimsDiffer": ("emails", "batches", 2),
     "TablesNewer": ("emails", 3, 2),
     "UpgradeStopped": ("emails", "ALTER TABLE emails", "duplicate column"),
