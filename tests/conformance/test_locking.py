@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from claimjobs.claim.find_and_lock import FindThenLock
 from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.errors import ClaimsDiffer
-from claimjobs.options import HOLDS
+from claimjobs.options import HOLDS, HoldKind
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend as Tables
 from tests.backends import Backend
@@ -27,7 +27,7 @@ WAYS: dict[str, dict[str, Any]] = {
 class TwoStatements(Locking):
     """The statements that every database with SKIP LOCKED understands, also where one would do."""
 
-    holds = HOLDS
+    holds: Sequence[HoldKind] = HOLDS
 
     def __init__(self) -> None:
         self.closed = 0
@@ -58,7 +58,7 @@ def test_jobs_are_claimed_by_a_locking_of_the_users_own(backend: Backend, way: s
 class TransactionOnly(TwoStatements):
     """One that does not say that it locks the rows."""
 
-    holds = Locking.holds
+    holds = ("transaction",)
 
 
 @pytest.mark.parametrize("claims", ["rows", "batches"])
