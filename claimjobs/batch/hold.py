@@ -70,7 +70,7 @@ class Hold(ABC):
             request = self._next_request(connector, size, plan)
             request, claimed = self._claim_once(connector, request, plan)
             claimed = self._range.learn(request, claimed)
-            if self._range.is_over(claimed):
+            if self._range.is_over(claimed) or self._control.stopping:
                 return claimed
 
     def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:

@@ -25,8 +25,9 @@ class Sweep:
     ends at the last job that was there when it began. So each job that is due when a sweep begins is reached in it,
     however many jobs are added meanwhile; a job that becomes due later is reached in the next sweep, or sooner.
 
-    A claim that finds too few jobs has seen the end of the order, so the next one begins at the head. If that finds too
-    few, there are no more, and claims begin at the head until one is full.
+    A claim that finds too few candidates, or no job, has seen the end of the order, so the next one begins at the head.
+    If that finds too few, there are no more, and claims begin at the head until one is full. So each claim goes on,
+    also if others have locked more rows than it may read.
     """
 
     def __init__(self, keyset_order: KeysetOrder) -> None:
@@ -62,13 +63,12 @@ class Sweep:
         """Learn from a claim, as `Cursor.learn`."""
         if claimed.jobs and claimed.suspects:
             return  # a claim of suspects leaves other jobs
-        if len(claimed.jobs) == request.size:
+        if claimed.jobs and (len(claimed.jobs) == request.size or claimed.found >= request.limit):
             self._go_on_after(self._values_of(claimed.jobs[-1]))
-        elif claimed.found < request.limit:  # no job is left after that place
-            if self._start is None or request.after is None:
-                self._place = self._end = self._start = None
-            else:
-                self._wrap_around()
+        elif self._start is None or request.after is None:  # no job is left after that place
+            self._place = self._end = self._start = None
+        else:
+            self._wrap_around()
 
     def _go_on_after(self, values: Values) -> None:
         if self._end is not None and values < self._end:

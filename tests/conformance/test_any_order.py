@@ -132,7 +132,8 @@ def test_suspects_do_not_end_a_sweep(backend: Backend, draws: list[int]) -> None
     assert [taken(queue, 4) for _ in range(3)] == [["0003"], ["0004"], ["0005", "0006", "0007", "0008"]]
 
 
-def test_a_job_that_failed_is_found_behind_the_consumer(backend: Backend) -> None:
+def test_a_job_that_failed_is_found_behind_the_consumer(backend: Backend, draws: list[int]) -> None:
+    draws += [0, 5]
     queue = still(backend.queue(JOBS, **FREE))
     queue.enqueue(jobs(40))
     with queue.claim(4) as batch:
@@ -181,13 +182,29 @@ def names_of(count: int) -> list[str]:
     return [job["d"] for job in jobs(count)]
 
 
-def test_a_claim_ends_though_others_have_locked_more_than_it_reads(backend: Backend) -> None:
-    queue = still(backend.queue(JOBS, **FREE))
+@pytest.mark.parametrize("way", ["claims per row", "claims per batch"])
+def test_a_claim_ends_though_others_have_locked_more_than_it_reads(
+    backend: Backend, way: str, draws: list[int]
+) -> None:
+    draws += [0, 5]
+    queue = still(backend.queue(JOBS, **FREE, **WAYS[way]))
     queue.enqueue(jobs(90))
     with stranger_holds(backend, *(job["d"] for job in jobs(90))):
         assert taken(queue, 1) == []
     with stranger_holds(backend, *(job["d"] for job in jobs(80))):
         backend.wait_for(lambda: taken(queue, 1), "a job that nobody has locked is found")
+
+
+def test_a_claim_of_few_jobs_goes_on_after_them_though_others_have_locked_more_than_it_reads(
+    backend: Backend, draws: list[int]
+) -> None:
+    draws += [0, 5]
+    queue = still(backend.queue(JOBS, **FREE))
+    queue.enqueue(jobs(90))
+    with stranger_holds(backend, *(f"{number:04}" for number in range(8, 90))):
+        with stranger_holds(backend, "0005", "0006"):
+            assert taken(queue, 2) == ["0007"]
+        assert taken(queue, 2) == ["0000", "0001"]
 
 
 def test_an_empty_table_and_a_single_job(backend: Backend) -> None:
