@@ -31,7 +31,7 @@ class ClaimPlan:
     changes: bool
     """Whether a callable gives the predicate, so that the next claim needs another plan."""
     divisible: bool = True
-    """Whether fewer rows are claimed after an error that one of them may cause: not if it is for a single row."""
+    """Whether fewer rows are claimed after an error that one of them may cause. If not, it is tried for a lease."""
     _settle_and_claim: SettleAndClaim | None = field(default=None, init=False)
 
     def way_to_settle_and_claim(self, settler: Settler) -> SettleAndClaim:

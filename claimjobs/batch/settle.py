@@ -213,7 +213,7 @@ class Settler:
         These are jobs that `me` no longer held, and jobs whose write was swallowed (see `batch.refusals`). To write
         outcomes twice does no harm.
         """
-        divisible = len(outcomes) > 1
+        divisible = len(outcomes) > 1 or None
         try:
             for attempt in connector.attempts(patience, divisible=divisible):
                 with attempt as connection:

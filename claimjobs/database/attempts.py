@@ -43,13 +43,19 @@ class Attempts:
         *,
         autocommit: bool,
         divisible: bool = False,
+        unclear_patience: float = math.inf,
     ) -> None:
-        """`divisible`: the caller divides work that fails. An error that the work itself may cause is raised soon."""
+        """`divisible`: the caller divides work that fails. An error that the work itself may cause is raised soon.
+
+        `unclear_patience`: for how many seconds the work is tried again after such an error.
+        """
         self._connector = connector
         self._patience = patience
         self._unless = unless
         self._autocommit = autocommit
         self._unclear_errors_left = DOUBTFUL if divisible else math.inf
+        self._unclear_patience = unclear_patience
+        self._unclear_since: float | None = None
         self._succeeded = False
         self._failed_since: float | None = None
         self.failures = 0
@@ -98,11 +104,19 @@ class Attempts:
         now = time.monotonic()
         if self._failed_since is None:
             self._failed_since = now
-        self._unclear_errors_left -= self._connector.may_be_of_a_row(error)
-        is_over = now >= self._connector.deadline(self._failed_since, self._patience) or self._unclear_errors_left <= 0
-        if is_over or (self._unless is not None and self._unless.stopping):
+        is_over = now >= self._connector.deadline(self._failed_since, self._patience)
+        if is_over or self._is_of_the_work(error, now) or (self._unless is not None and self._unless.stopping):
             self._connector.raise_in_words(error)
             return False
         time.sleep(self._backoff.pause())
         raise_delayed()
         return True
+
+    def _is_of_the_work(self, error: Exception, now: float) -> bool:
+        """Whether the work itself causes this error, as far as its attempts show."""
+        if not self._connector.may_be_of_a_row(error):
+            self._unclear_since = None
+            return False
+        self._unclear_errors_left -= 1
+        self._unclear_since = now if self._unclear_since is None else self._unclear_since
+        return self._unclear_errors_left <= 0 or now >= self._unclear_since + self._unclear_patience

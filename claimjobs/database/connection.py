@@ -142,7 +142,7 @@ class Connector:
         *,
         unless: Control | None = None,
         autocommit: bool = False,
-        divisible: bool = False,
+        divisible: bool | None = None,
     ) -> Attempts:
         """The attempts of one transaction: `for attempt in connector.attempts(): with attempt as connection: ...`
 
@@ -153,12 +153,15 @@ class Connector:
         StatementTimedOut.
 
         There is no further attempt when `unless` is stopping. `divisible`: the caller divides work that fails, so an
-        error that the work itself may cause (a statement that takes too long) is raised after a few attempts.
-        `autocommit`: the work is a single statement. It is sent
-        without BEGIN and COMMIT if the session is ours.
+        error that the work itself may cause (a statement that takes too long) is raised after a few attempts; if that
+        is False, after a lease; otherwise when the time is over. `autocommit`: the work is a single statement. It is
+        sent without BEGIN and COMMIT if the session is ours.
         """
         patience = self._liveness.patience if patience is None else patience
-        return Attempts(self, patience, unless, autocommit=autocommit, divisible=divisible)
+        unclear = self._liveness.lease if divisible is False else math.inf
+        return Attempts(
+            self, patience, unless, autocommit=autocommit, divisible=bool(divisible), unclear_patience=unclear
+        )
 
     def deadline(self, failed_since: float, patience: float) -> float:
         """Until when a transaction is tried again that failed first at this time, by this machine's clock.

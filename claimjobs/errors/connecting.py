@@ -22,7 +22,10 @@ class AccessDenied(ConnectionFailed):
 
 
 class StatementTimedOut(ClaimjobsError):
-    """The server ended a statement that exceeded a time limit of the server, at every attempt."""
+    """The server ended a statement that exceeded a time limit of the server, at the last attempt.
+
+    That is after `Liveness.patience`. Work that can be divided has five attempts, and a single row a lease.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(

@@ -18,7 +18,7 @@ from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.control import Control
 from claimjobs.dialects import Key
-from claimjobs.errors import BatchMisused, ReadOnly, ServerUnreachable
+from claimjobs.errors import BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
 from claimjobs.lease.idle_checks import WakeCondition
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.queue.claimer import Claimer
@@ -86,7 +86,7 @@ class BatchLoop:
         """A batch, perhaps empty; None if the loop must stop and the database cannot be reached, or written."""
         try:
             return self._source.next_batch()
-        except (sa.exc.DBAPIError, ReadOnly, ServerUnreachable):
+        except (sa.exc.DBAPIError, ReadOnly, ServerUnreachable, StatementTimedOut):
             if not self._control.stopping:
                 raise
             return None

@@ -46,7 +46,7 @@ class Claimer:
         self._settings = settings
         self._report = report
         self._control = control
-        self._isolation = RowIsolation(parts, report)
+        self._isolation = RowIsolation(parts, report, control, settings.liveness.patience)
         self._timer: BatchTimer | None = None
         self._pause_expected = False
         self._in_vain = 0

@@ -7,6 +7,7 @@ that raises, a text that the client's encoding does not have, a value that is to
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from typing import Final
 
@@ -15,6 +16,7 @@ import sqlalchemy as sa
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.hold import Hold
 from claimjobs.claim.strategy import NOTHING, ClaimResult
+from claimjobs.control import Control
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.errors import ClaimRefused, StatementTimedOut
@@ -39,8 +41,9 @@ log = logging.getLogger("claimjobs.claim")
 class RowIsolation:
     """After an error it claims the candidates by halves, until one half succeeds or the row is alone that does not."""
 
-    def __init__(self, parts: QueueParts, report: Report) -> None:
-        self._parts, self._report = parts, report
+    def __init__(self, parts: QueueParts, report: Report, control: Control, patience: float) -> None:
+        """`patience`: for how many seconds a server is waited for that is too slow for every row."""
+        self._parts, self._report, self._control, self._patience = parts, report, control, patience
 
     def may_be_a_row(self, error: Exception) -> bool:
         """Whether a claim of other rows may succeed after this error. Conflicts and lost connections are tried again
@@ -57,36 +60,56 @@ class RowIsolation:
     def claim(self, hold: Hold, size: int, where: Where, error: Exception) -> ClaimResult:
         """Claim after this error. Raises the error if no row can be the cause; ClaimRefused if no row can be claimed;
         and what the search itself raises: then the predicate or the order is at fault.
+
+        If each row takes too long, or the search, it is the server: the claim is tried again, as after an outage.
         """
-        if not self.may_be_a_row(error):
-            raise error
-        plan = self._parts.plan(where)
+        since = time.monotonic()
+        while True:
+            if not self.may_be_a_row(error):
+                raise error
+            plan = self._parts.plan(where)
+            try:
+                return self._claim_by_halves(hold, size, plan, error)
+            except StatementTimedOut:
+                if self._control.stopping or time.monotonic() >= since + self._patience:
+                    raise
+            try:
+                return hold.claim(size, replace(plan, divisible=False))
+            except ERRORS as again:
+                error = again
+
+    def _claim_by_halves(self, hold: Hold, size: int, plan: ClaimPlan, error: Exception) -> ClaimResult:
         candidates = self._candidates(plan, max(EVERY, min(size, MOST)), error)
         groups, alone = [candidates], dict[Key, Exception]()
         while groups and (group := groups.pop()):
             try:
                 claimed = hold.claim(min(size, len(group)), self._only(plan, group))
             except ERRORS as failed:
-                if not self.may_be_a_row(failed):
+                too_long = isinstance(failed, StatementTimedOut)
+                if not self.may_be_a_row(failed) or (too_long and self._control.stopping):
                     raise
                 if len(group) == 1:
-                    self._add(alone, group[0], failed, error)
+                    self._add(alone, group[0], failed)
                 half = len(group) // 2
                 groups += [group[half:], group[:half]] if half else []
             else:
                 if claimed.jobs:
                     self._leave(alone)
                     return claimed
+        for slow in alone.values():
+            if isinstance(slow, StatementTimedOut):
+                raise slow  # no other row shows that it is not the server
         if not candidates or (len(alone) >= EVERY and not self._report.claimed):
             raise self._of_no_row(error)
         self._leave(alone)
         return NOTHING._replace(found=len(candidates) - len(alone))
 
-    def _add(self, alone: dict[Key, Exception], key: Key, failed: Exception, error: Exception) -> None:
-        """Add a row that failed alone. Raises `error` if each row takes too long: then it is the server."""
+    @staticmethod
+    def _add(alone: dict[Key, Exception], key: Key, failed: Exception) -> None:
+        """Add a row that failed alone. Raises its error if each row takes too long: then it is the server."""
         alone[key] = failed
-        if len(alone) == EVERY and isinstance(error, StatementTimedOut):
-            raise error
+        if sum(isinstance(each, StatementTimedOut) for each in alone.values()) == EVERY:
+            raise failed
 
     def _of_no_row(self, error: Exception) -> Exception:
         """What to raise for an error that each candidate causes."""

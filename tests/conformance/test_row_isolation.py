@@ -132,7 +132,7 @@ def slow_updates(backend: Backend, condition: str) -> dict[str, Any]:
 def test_a_row_that_exceeds_the_time_limit_is_left_and_the_others_are_done(backend: Backend) -> None:
     backend.make()
     limited = backend.new_engine(connect_args=slow_updates(backend, "NEW.d = '0001'"))
-    queue = backend.bare_queue(bind=limited, liveness=Liveness(patience=1))
+    queue = backend.bare_queue(bind=limited, liveness=Liveness(lease=2, patience=86_400))
     queue.enqueue(jobs(4))
     assert drained(queue, size=4) == ["0000", "0002", "0003"]
     assert queue.report.unclaimable == 1
@@ -147,6 +147,30 @@ def test_a_server_that_is_too_slow_for_every_row_makes_no_row_be_left(backend: B
         batch.done()
     with pytest.raises(StatementTimedOut):
         queue.claim(6)
+    assert queue.report.unclaimable == 0
+
+
+def test_a_server_that_is_too_slow_for_the_few_rows_that_are_due_makes_no_row_be_left(backend: Backend) -> None:
+    backend.make()
+    limited = backend.new_engine(connect_args=slow_updates(backend, "TRUE"))
+    queue = backend.bare_queue(bind=limited, liveness=Liveness(patience=0.1))
+    queue.enqueue(jobs(2))
+    with pytest.raises(StatementTimedOut):
+        queue.claim(2)
+    assert queue.report.unclaimable == 0
+
+
+def test_a_loop_that_is_stopped_while_the_server_is_too_slow_ends_and_leaves_no_row(backend: Backend) -> None:
+    backend.make()
+    limited = backend.new_engine(connect_args=slow_updates(backend, "TRUE"))
+    queue = backend.bare_queue(bind=limited, liveness=Liveness(patience=86_400))
+    queue.enqueue(jobs(2))
+
+    @sa.event.listens_for(limited, "handle_error")
+    def _(_context: object) -> None:
+        queue.stop()
+
+    assert list(queue.batches(2)) == []
     assert queue.report.unclaimable == 0
 
 

@@ -39,6 +39,26 @@ def test_a_statement_that_takes_longer_than_it_may_is_told_as_that(backend: Back
     assert queue.report.transients["statement timeout"] > 0
 
 
+def test_a_claim_waits_for_a_server_that_is_slow_for_a_while(backend: Backend) -> None:
+    backend.queue().enqueue(jobs(3))
+    engine = backend.new_engine()
+    slow = SLOW.get(backend.family, SLOW["mysql"])
+    queue = backend.queue(bind=engine, where=sa.text(slow), liveness=Liveness(lease=2, patience=86_400))
+    assert queue.owner_id
+    statements = iter([limit(backend)] * 12)
+    unlimited = limit(backend).partition("=")[0] + "= 0"
+
+    @sa.event.listens_for(engine, "before_cursor_execute")
+    def _(_c: object, cursor: object, sql: str, *_rest: object) -> None:
+        if slow.partition("(")[0] in sql:
+            cursor.execute(next(statements, unlimited))  # type: ignore[attr-defined]
+
+    with queue.claim(3) as batch:
+        assert len(batch) == 3
+        batch.done()
+    assert queue.report.transients["statement timeout"] > 0
+
+
 @pytest.mark.requires("arrays")  # elsewhere a division by zero is NULL
 def test_a_predicate_that_cannot_be_computed_is_told_as_that(backend: Backend) -> None:
     queue = backend.queue(where=sa.text("1 / priority > 0"))
