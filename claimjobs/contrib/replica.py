@@ -28,7 +28,7 @@ from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import Instant, database_now
-from claimjobs.errors import ClaimjobsError, ServerUnreachable
+from claimjobs.errors import ClaimjobsError, CrossedFork, ServerUnreachable
 from claimjobs.job import key_of
 from claimjobs.options import Liveness
 from claimjobs.statements import batches
@@ -63,7 +63,7 @@ class Replica(Locking):
     holds = ("lease",)
 
     def __init__(self, bind: str | sa.URL | sa.Engine) -> None:
-        """Raises UnknownDatabase, UnknownDatabase or UnknownDatabase."""
+        """Raises UnknownDatabase."""
         self._engine = engine_of(bind, connect_seconds=LONGEST_CONNECT)
         self.reads = self.left = 0  # how often candidates were read here, and how often the primary took over
         self._connection: sa.Connection | None = None
@@ -80,7 +80,9 @@ class Replica(Locking):
     def rows(
         self, primary: sa.Connection, backend: Backend, search: sa.Select[Any], parameters: Mapping[str, Any]
     ) -> Sequence[sa.Row[Any]]:
-        """The rows of a search. None of them if the replica cannot be used at the moment."""
+        """The rows of a search. None of them if the replica cannot be used at the moment. Raises CrossedFork."""
+        if self._process != os.getpid():
+            raise CrossedFork
         with self._one_at_a_time:
             now = time.monotonic()
             if now < self._back_at:

@@ -25,12 +25,12 @@ class NoTransaction(ClaimjobsError, TypeError):
 
 
 class CrossedFork(ClaimjobsError):
-    """A Queue was used in another process than the one that made it."""
+    """A Queue, or its Replica, was used in another process than the one that made it."""
 
     def __init__(self) -> None:
         super().__init__(
-            "this Queue was made in another process, and its connection must not be shared: "
-            "make a Queue in each process (and start processes with `spawn`)"
+            "this Queue, or its Replica, was made in another process, and its connection must not be shared: "
+            "make a Queue in each process, with a Replica of its own (and start processes with `spawn`)"
         )
 
 

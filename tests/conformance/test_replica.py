@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from claimjobs import Queue, make, tables_for
 from claimjobs.contrib import replica as module
 from claimjobs.contrib.replica import LEFT, TAKES_WRITES, USED, Replica, lag_of
+from claimjobs.errors import CrossedFork
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.proxy import Proxy
@@ -343,10 +344,13 @@ def test_the_primary_as_its_own_replica_is_said_once(
     assert events(caplog) == [TAKES_WRITES]
 
 
-# --- what explain says of it ---------------------------------------------------------------------------------
-
-
-# --- the command ---------------------------------------------------------------------------------------------
+def test_a_replica_that_a_fork_took_along_is_its_parents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child would read from the socket on which the parent waits for its own rows."""
+    taken: Any = Replica("postgresql://jobs@127.0.0.1/jobs")
+    monkeypatch.setattr("os.getpid", lambda: 1)
+    with pytest.raises(CrossedFork):
+        taken.rows(None, None, None, {})
+    taken.close()
 
 
 def test_a_replica_that_cannot_be_read_is_left_and_a_transaction_needs_none(
