@@ -98,7 +98,7 @@ class Owner:
 
     def note_unclaimable(self, rows: int) -> None:
         """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
-        self._row["unclaimable"] = rows
+        self._row = {**self._row, "unclaimable": rows}  # the heartbeat's thread may be reading the row
         write = statements.leaves(self._table, rows)
         self._connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
 

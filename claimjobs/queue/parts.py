@@ -311,7 +311,7 @@ class QueueParts:
     def note_left(self) -> None:
         """Let `status` know how many rows are left. The claim goes on if that cannot be written."""
         if self._unclaimable:
-            with suppress(sa.exc.DBAPIError, ClaimjobsError):
+            with suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self.hold.note_unclaimable(len(self._unclaimable))
 
     def check_still_due(self) -> None:

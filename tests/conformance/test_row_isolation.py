@@ -13,7 +13,7 @@ from claimjobs.options import Liveness
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import declare_dead
+from tests.conformance.owners import declare_dead, hold_of
 
 KINDS: dict[str, dict[str, Any]] = {
     "rows": {},
@@ -190,3 +190,17 @@ def test_what_refuses_every_row_is_no_row(backend: Backend) -> None:
     with pytest.raises(ClaimRefused, match="not this one"):
         queue.claim(5)
     assert queue.report.unclaimable == 0
+
+
+def test_a_claim_goes_on_if_nobody_can_be_told_how_many_rows_it_leaves(
+    anywhere: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = anywhere.queue()
+    hold = hold_of(queue)
+
+    def no_connection(_rows: int) -> None:
+        raise sa.exc.TimeoutError("the pool has no connection")
+
+    monkeypatch.setattr(hold, "note_unclaimable", no_connection)
+    queue._parts.leave(7)
+    queue._parts.note_left()
