@@ -194,7 +194,9 @@ class Insert(ABC):
         """Raises CounterBehind if a key that the database has given to a row is in use: no line is to be corrected."""
         table, errors = self._roles.table, self._dialect.errors
         [column, *others] = [*table.primary_key] or [None]
-        if column is None or others or column.name in row or errors.code(error) not in errors.duplicate:
+        if column is None or others or not isinstance(column.type, sa.Integer):
+            return
+        if column.name in row or errors.code(error) not in errors.duplicate:
             return
         statement = self._dialect.table_rules.catch_up(table, column.name)
         if statement is None:

@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
+from claimjobs import Columns
 from claimjobs.errors import BadRow, CounterBehind
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
@@ -214,3 +215,14 @@ def test_a_sequence_that_is_behind_is_no_fault_of_a_row(backend: Backend, count:
     assert not told
     with pytest.raises(BadRow, match="row 1: "):
         queue.enqueue(rows[0])
+
+
+def test_a_key_with_a_default_of_another_kind_has_no_counter_that_is_behind(backend: Backend) -> None:
+    backend.make()
+    code = sa.Column("code", sa.String(20), primary_key=True, server_default="x")
+    table = sa.Table("codes", sa.MetaData(), code, sa.Column("owner_id", sa.Integer), sa.Column("d", sa.String(20)))
+    table.create(backend.engine)
+    queue = backend.bare_queue("codes", columns=Columns(status=None))
+    assert queue.enqueue({"d": "first"}) == 1
+    with pytest.raises(BadRow, match="row 2: "):
+        queue.enqueue([{"d": "second", "code": "y"}, {"d": "third"}])
