@@ -101,12 +101,12 @@ class MapsDiffer(ClaimsDiffer):
 
 
 class OwnersOutdated(UnfitTable):
-    """The table of owners was made by an earlier version of claimjobs."""
+    """A table that queues share lacks a column: an earlier version of claimjobs made it, or somebody dropped it."""
 
     def __init__(self, table: str, column: str) -> None:
         super().__init__(
-            f"table {table!r} was made by an earlier version and has no column {column!r}: "
-            "run `claimjobs upgrade-tables`"
+            f"table {table!r} has no column {column!r}, perhaps because an earlier version made it: run `claimjobs "
+            "upgrade-tables`; if that has nothing to do, add the column as `claimjobs setup-tables --sql` prints it"
         )
 
 

@@ -408,7 +408,11 @@ def test_the_owners_of_an_earlier_version_name_the_command_that_upgrades_them(da
     for command in ("status", "reclaim", "setup-tables"):
         ended = claimjobs(command, "--url", database.url)
         assert ended.code == exits.TABLE
-        assert "was made by an earlier version and has no column 'beat': run `claimjobs upgrade-tables`" in ended.err
+        assert (
+            "has no column 'beat', perhaps because an earlier version made it: run `claimjobs upgrade-tables`"
+            in ended.err
+        )
+        assert "add the column as `claimjobs setup-tables --sql` prints it" in ended.err
 
 
 def test_jobs_of_an_earlier_version_are_a_queue_and_what_they_lack_is_told(database: Backend) -> None:
