@@ -96,7 +96,7 @@ class ClaimStrategy(ABC):
     def claim(self, connection: sa.Connection, owner: int, request: ClaimRequest) -> ClaimResult:
         """Claim for the owner of this id.
 
-        Raises OwnerDead, KeyUnfit: roll the transaction back then.
+        Raises OwnerDead or KeyUnfit: roll the transaction back then.
         """
 
     @abstractmethod

@@ -61,7 +61,7 @@ def setup_tables(
     --recreate drops only a table that claimjobs made, which it knows by the table's comment. It never drops the table
     of owners, whose ids must never be used again, nor the table of queues: all queues of a database share them.
 
-    --side-car makes the table of claims for a table that must not be altered. Of that table only the key is checked.
+    --side-car makes the table of outcomes for a table that must not be altered. Of that table only the key is checked.
 
     --ledger makes only the table claimjobs_ledger. In the database where your jobs have their effect, it tells the
     first attempt of a job from a second one. It is never dropped.

@@ -40,7 +40,7 @@ class ClaimRefused(ClaimjobsError):
     def __init__(self, table: str, reason: str) -> None:
         super().__init__(
             f"jobs of table {table!r} cannot be marked as claimed ({reason}): change the constraint, the trigger or "
-            "the policy that refuses it, keep claims in a second table (side_car=True, --side-car), or use "
+            "the policy that refuses it, keep outcomes in a second table (side_car=True, --side-car), or use "
             "hold='transaction'"
         )
 

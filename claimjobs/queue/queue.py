@@ -80,9 +80,8 @@ class Queue:
     those of the others.
 
     `side_car=True` is for a table that must not be altered: failures and done jobs are stored in a second table,
-    `<table>_claims`, and nothing is written into the table itself. It needs `hold="lease"`. The
-    default of `on_done` is `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `SideCar(...)`
-    has options.
+    `<table>_claims`, and nothing is written into the table itself. It needs `hold="lease"`. The default of `on_done` is
+    `"keep"` then; `"delete"` deletes the row and the claim in one transaction. `SideCar(...)` has options.
 
     Nothing is sent to the database before the first use. That raises ConnectionFailed, ServerUnfit or UnfitTable
     (TableMissing, ColumnMissing, ...) if it cannot work. A Queue that holds by lease registers as one owner at its
@@ -159,7 +158,8 @@ class Queue:
 
         Raises BadRow with the number of the first row that does not fit. The rows before it stay in your transaction:
         roll it back, or commit them. With `on_bad`, that is called for each such row instead, and the other rows are
-        enqueued.
+        enqueued. An error that may be about every row, such as one of a trigger, is raised if it refuses the first five
+        rows, or all: `on_bad` is not called for these. A time limit of the server is raised, too: it is no row's fault.
 
         `unique` names columns with a unique index (else NotUnique). Rows whose values of them are in the table already,
         in any state, are left out, also if another transaction is about to commit them. Without a connection, conflicts

@@ -100,7 +100,7 @@ def check_roles(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles)
         if column in roles.key or column.name in places:
             where = "key" if column in roles.key else "partition key"
             raise ColumnUnfit(
-                f"{what} part of its {where}, and as {role} each claim would change it: name {other}, or keep claims "
+                f"{what} part of its {where}, and as {role} each claim would change it: name {other}, or keep outcomes "
                 "in a second table (side_car=True, --side-car)"
             )
         if "computed" in found[column.name]:

@@ -170,7 +170,7 @@ def source_roles(
 ) -> ColumnRoles:
     """The roles of a table that has a side-car: claimjobs ignores its columns for a state.
 
-    Raises KeyUnfit; KeyUnfit; or KeyUnfit if no unique index is over the key.
+    Raises KeyUnfit, also if no unique index is over the key.
     """
     roles = roles_of(table, (columns or Columns()).beside_claims)
     acceptance.check_key(connection, dialect, roles)

@@ -85,5 +85,7 @@ def _checked(function: Any, name: str, *parameters: str) -> Any:
     try:
         inspect.signature(function).bind(*parameters)
     except (TypeError, ValueError) as error:
-        raise BadHandler(f"{name} cannot be called with {call}: {error}") from None
+        raise BadHandler(
+            f"{name} cannot be called with {call}: {error}; give every other parameter a default"
+        ) from None
     return function

@@ -104,7 +104,9 @@ class Plan:
             payload = set(queue.payload)
             is_demonstration = self.handler is None and payload == ARTICLE_PAYLOAD and _is_demonstrations(queue)
         if generators and not payload >= ARTICLE_PAYLOAD:
-            raise UnfitTable(f"generators fill columns d and e, which table {self.table!r} has not: --generators 0")
+            raise UnfitTable(
+                f"generators fill columns d and e, which table {self.table!r} has not: give --generators 0"
+            )
         if self.handler is None and not is_demonstration:
             raise UnfitTable(
                 f"table {self.table!r} was not made for the demonstration, which throws jobs away after 0.1 s: "

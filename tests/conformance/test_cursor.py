@@ -163,7 +163,7 @@ def test_order_is_kept_whether_or_not_it_can_be_entered(
     queue.enqueue({**job, "priority": n % 3} for n, job in enumerate(jobs(20)))
     wanted = names_in_order(backend, queue)
     seen = begins(queue)
-    claims = 5 if order != "none" else 20  # the last claim of a region may be a small one
+    claims = 5 if order != "none" else 20  # the last claim before the end of the table may be a small one
     got = [name for _ in range(claims) for name in taken(queue, 4)]
     assert (got == wanted) if order != "none" else (sorted(got) == sorted(wanted))
     if enters is not None:
