@@ -14,12 +14,22 @@ LEFT_ALONE: Final = "not server_that_is and not packet_holds and not innocent"
 TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
         "claim/one_statement claim/two_phases claim/candidates claim/find_and_lock claim/candidate_range claim/probe "
-        "table/acceptance batch/settle_and_claim lease/lease_hold "
-        "queue/claimer queue/batch_loop claim/row_reader statements/find statements/lock statements/mark "
-        "statements/claim statements/column_encoding",
+        "claim/sweep claim/locking table/acceptance batch/settle_and_claim lease/lease_hold "
+        "queue/claimer queue/batch_loop queue/row_isolation claim/row_reader statements/find statements/lock "
+        "statements/mark statements/claim statements/column_encoding",
         "unit/test_overfetch test_kinds test_claim test_contention test_turn test_cursor test_cut_claims "
         "test_transaction test_transaction_lost test_key_only test_pickup test_columns test_locks test_liveness "
-        "test_declared_dead test_reclaim test_unreadable test_fit test_tables",
+        "test_declared_dead test_reclaim test_unreadable test_fit test_tables test_any_order test_locking "
+        "test_row_isolation test_timeouts",
+    ),
+    "side-car": ("claim/side_car", "test_kinds test_side_car test_side_car_rows test_contention test_any_order"),
+    "contrib": (
+        "contrib/advisory_locks contrib/replica",
+        "unit/test_advisory_locks test_advisory_locks test_replica test_any_order",
+    ),
+    "enqueue": (
+        "enqueue/insert",
+        "unit/test_bulk test_enqueue test_bulk test_bulk_bad_rows test_bulk_copies test_unique test_unique_conflicts",
     ),
     "settle": (
         "batch/settle batch/batch batch/refusals batch/stuck_jobs batch/still_due options statements/settle",
