@@ -99,28 +99,46 @@ class SettleWithRefusals:
         return self._fail(owner, outcomes, stuck, once=once)._replace(lost=lost, held=held)
 
     def _settle_parts(
-        self, parts: WriteInHalves, owner: int, outcomes: Outcomes, patience: float | None = None
+        self,
+        parts: WriteInHalves,
+        owner: int,
+        outcomes: Outcomes,
+        patience: float | None = None,
+        *,
+        divisible: bool | None = None,
     ) -> set[Key]:
-        """Settle part by part. Returns the keys of the rows that were not written."""
+        """Settle part by part. Returns the keys of the rows that were not written.
+
+        A row that takes too long alone is written last: if others were written by then, it is not the server.
+        """
+        last: set[Key] = set()
         unwritten: set[Key] = set()
         for keys in parts:
             part = outcomes if len(keys) == len(outcomes) else outcomes.only(set(keys))
+            can_wait = len(keys) < len(outcomes) and not last.issuperset(keys)
+            alone = can_wait or (False if parts.has_written else divisible)
             try:
-                unwritten |= self._settle_with_less_text(owner, part, patience)
+                unwritten |= self._settle_with_less_text(owner, part, patience, divisible=alone)
             except REFUSALS as error:
-                parts.refuse(keys, error)
+                if can_wait and len(keys) == 1 and isinstance(error, StatementTimedOut):
+                    last.update(keys)
+                    parts.write_last(keys)
+                else:
+                    parts.refuse(keys, error)
         return unwritten
 
-    def _settle_with_less_text(self, owner: int, part: Outcomes, patience: float | None) -> set[Key]:
+    def _settle_with_less_text(
+        self, owner: int, part: Outcomes, patience: float | None, *, divisible: bool | None
+    ) -> set[Key]:
         """Write outcomes. If a single failed job is refused, less and less of its error is written."""
         try:
-            return self._settler.settle(self._connector, owner, part, patience)
+            return self._settler.settle(self._connector, owner, part, patience, divisible=divisible)
         except REFUSALS as error:
-            if len(part) > 1 or not is_of_a_row(error, self._dialect):
+            if len(part) > 1 or isinstance(error, StatementTimedOut) or not is_of_a_row(error, self._dialect):
                 raise
             for less in with_less_text(part):
                 try:
-                    return self._settler.settle(self._connector, owner, less, patience)
+                    return self._settler.settle(self._connector, owner, less, patience, divisible=divisible)
                 except REFUSALS as again:
                     raise_unless_of_a_row(again, self._dialect)
             raise
@@ -156,7 +174,7 @@ class SettleWithRefusals:
         these. Both are without the jobs that are lost."""
         refused: dict[Key, str] = {}
         parts = WriteInHalves(wanted.keys(), self._dialect, refused, table=self._roles.table.name)
-        unwritten = self._settle_parts(parts, owner, wanted, patience)
+        unwritten = self._settle_parts(parts, owner, wanted, patience, divisible=False)
         swallowed = unwritten.intersection(self.held_by(owner)) if unwritten else set()
         refused.update(dict.fromkeys(swallowed, SWALLOWED))
         written = wanted.only(set(wanted.keys()) - unwritten - set(refused))
@@ -306,15 +324,17 @@ class WriteInHalves:
         self._table = table
         self._parts = [keys] if keys else []
         self._is_written = False
+        self.has_written = False
+        """Whether some part was written before the present one."""
         self._error: Exception | None = None
         self.duplicates: set[Key] = set()
         """The keys that were refused alone by a unique index."""
 
     def __iter__(self) -> Iterator[Sequence[Key]]:
         while self._parts:
-            self._is_written, before = True, self._is_written
+            before, self._is_written = self.has_written, True
             yield self._parts.pop()
-            self._is_written = self._is_written or before
+            self.has_written = self._is_written = self._is_written or before
 
     @property
     def refused_all(self) -> Exception | None:
@@ -323,6 +343,11 @@ class WriteInHalves:
         error = self._error
         certain = not isinstance(error, sa.exc.DBAPIError) or self._dialect.errors.refuses_row(error)
         return None if self._is_written or certain else error
+
+    def write_last(self, keys: Sequence[Key]) -> None:
+        """Write these keys, which were not written now, after all others."""
+        self._is_written = False
+        self._parts.insert(0, keys)
 
     def refuse(self, keys: Sequence[Key], error: Exception) -> None:
         """These keys were refused: their halves are next. Raises an error that is not about single rows."""

@@ -207,13 +207,21 @@ class Settler:
         """Settles a batch whose jobs are all done, and closes it. None: several statements do that."""
         self._settle_batch = None if self.settle_batch is None else CompiledStatement(self.settle_batch)
 
-    def settle(self, connector: Connector, me: int, outcomes: Outcomes, patience: float | None = None) -> set[Key]:
+    def settle(
+        self,
+        connector: Connector,
+        me: int,
+        outcomes: Outcomes,
+        patience: float | None = None,
+        *,
+        divisible: bool | None = None,
+    ) -> set[Key]:
         """Write the outcomes in one transaction; return the keys of the rows in which nothing was written.
 
         These are jobs that `me` no longer held, and jobs whose write was swallowed (see `batch.refusals`). To write
-        outcomes twice does no harm.
+        outcomes twice does no harm. `divisible`: as `Connector.attempts`; outcomes of several jobs always are.
         """
-        divisible = len(outcomes) > 1 or None
+        divisible = len(outcomes) > 1 or divisible
         try:
             for attempt in connector.attempts(patience, divisible=divisible):
                 with attempt as connection:

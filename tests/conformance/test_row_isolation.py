@@ -138,6 +138,19 @@ def test_a_row_that_exceeds_the_time_limit_is_left_and_the_others_are_done(backe
     assert queue.report.unclaimable == 1
 
 
+def test_a_row_whose_settle_exceeds_the_time_limit_fails_after_a_lease_and_the_others_are_done(
+    backend: Backend,
+) -> None:
+    backend.make()
+    limited = backend.new_engine(connect_args=slow_updates(backend, "NEW.d = '0001' AND NEW.status = 'done'"))
+    queue = backend.bare_queue(bind=limited, on_done="keep", liveness=Liveness(lease=2, patience=86_400))
+    queue.enqueue(jobs(4))
+    with queue.claim(4) as batch:
+        batch.done()
+    assert [row["status"] for row in backend.rows()] == ["done", "unclaimed", "done", "done"]
+    assert (queue.report.done, queue.report.retried) == (3, 1)
+
+
 def test_a_server_that_is_too_slow_for_every_row_makes_no_row_be_left(backend: Backend) -> None:
     backend.make()
     limited = backend.new_engine(connect_args=slow_updates(backend, "NEW.d <> '0000'"))
