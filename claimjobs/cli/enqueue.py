@@ -66,7 +66,7 @@ def enqueue(
     \b
     Examples:
       claimjobs enqueue jobs.jsonl
-      claimjobs enqueue jobs.csv --unique region,number
+      claimjobs enqueue jobs.csv --unique d,e
       tail -n +1000 jobs.jsonl | claimjobs enqueue -
     """
     is_csv = format_ == "csv" if format_ else str(getattr(file, "name", "-")).lower().endswith(".csv")

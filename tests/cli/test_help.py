@@ -65,6 +65,8 @@ def test_an_example_runs(anywhere: Backend, folder: Path, line: str) -> None:
     anywhere.make()
     if line.startswith("claimjobs dead"):
         anywhere.insert("jobs", [{"d": "a", "e": "b", "status": "dead", "last_error": "Timeout"} for _ in range(2)])
+    if "--unique" in line:
+        anywhere.run("CREATE UNIQUE INDEX once ON jobs (d, e)")
     if "--table emails" in line:
         anywhere.make("emails")
     if "--ledger" in line:

@@ -37,6 +37,7 @@ class Shop:
         monkeypatch.chdir(folder)
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("CLAIMJOBS_URL", backend.url)
+        monkeypatch.setenv("CLAIMJOBS_REPLICA_URL", backend.url)
         monkeypatch.setattr(sys, "path", list(sys.path))
         for name in [name for name in sys.modules if name.partition(".")[0] == "shop"]:
             monkeypatch.delitem(sys.modules, name)

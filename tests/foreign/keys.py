@@ -72,6 +72,8 @@ REFUSED_ON_MYSQL: list[Case] = [
         "TIME(6)": ("'00:00:00.000001'", "'23:59:59.999999'"),
         "TIME /* beyond a day */": ("'25:00:00'", "'838:59:59'", "'-01:00:00'", "'-00:00:01'"),
         "SET('a','b','c')": ("'a'", "'a,b'", "'b,c'", "''"),
+        "BIT(1)": ("0", "1"),
+        "BIT(20)": ("1", "255", "65535"),
     }.items()
 ]
 REFUSED_ON_POSTGRES: list[Case] = [
@@ -94,16 +96,12 @@ REFUSED_ON_POSTGRES: list[Case] = [
 ON_MYSQL_ALONE: list[Case] = [
     key(type_, *values, on=("mysql",))
     for type_, values in {
-        "BIT(1)": ("0", "1"),
-        "BIT(20)": ("1", "255", "65535"),
         "ENUM('a','b','c d')": ("'a'", "'b'", "'c d'"),
     }.items()
 ]
 REFUSED_ON_MARIADB: list[Case] = [
     key(type_, *values, on=("mariadb",), ways=("lease", "side-car"), refused=KeyUnfit)
     for type_, values in {
-        "BIT(1)": ("0", "1"),
-        "BIT(20)": ("1", "255", "65535"),
         "ENUM('a','b','c d')": ("'a'", "'b'", "'c d'"),
     }.items()
 ]

@@ -44,7 +44,7 @@ def test_a_run_says_at_its_start_and_at_its_end_that_no_job_can_be_dead(database
     ended = claimjobs(*map(str, words), "--consumers", "1", "--url", database.url)
     warned, *later = [line for line in ended.err.splitlines() if "no value of column 'state'" in line]
     assert "a job that fails for the last time is released and claimed again without end" in warned
-    assert "[states] of the map file" in warned
+    assert "[states] of the --map file" in warned
     assert later, ended.said
     commands = [line for line in ended.said.splitlines() if "`claimjobs setup-tables" in line]
     assert len(commands) > 1

@@ -86,7 +86,7 @@ def test_a_lost_connection_frees_the_batch_and_ends_no_consumer(database: Backen
         code, out, err = command.end(120)
     found = summary(out)
     assert code == exits.OK, err
-    assert err.count("10 jobs: the batch was rolled back as a whole (connection lost)") == 2
+    assert err.count("10 jobs: the batch was rolled back as a whole (connection lost") == 2
     assert found["total"]["transients"].get("connection lost", 0) >= 2, (found, err)
     assert (found["replaced"], found["done"]) == (0, 60)
     assert adds_up(found)
