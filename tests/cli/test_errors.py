@@ -12,6 +12,7 @@ from claimjobs.cli import exits
 from claimjobs.queue.queue import Queue
 from tests.backends import Backend
 from tests.cli.command import claimjobs
+from tests.conformance.test_rights import account
 
 SECRET = "gehe%40im7"  # an @ in it, as it must be written in a URL
 
@@ -152,3 +153,12 @@ def test_a_reference_that_fails_while_it_is_imported(tmp_path: Path, monkeypatch
     ended = claimjobs("status", "--table", "cli_broken:Email")
     assert ended.code == exits.INPUT
     assert "no_such_package_at_all" in ended.err
+
+
+def test_without_the_right_to_make_tables_the_way_out_is_told(anywhere: Backend) -> None:
+    with account(anywhere) as engine:
+        ended = claimjobs("setup-tables", "--url", engine.url.render_as_string(hide_password=False))
+    assert ended.code == exits.CONNECTION
+    assert "permission denied" in ended.err
+    assert "claimjobs setup-tables --sql" in ended.err
+    assert "secret" not in ended.said

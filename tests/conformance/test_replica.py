@@ -123,7 +123,7 @@ def end_sessions(server: Server) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_candidates_are_found_there_and_claimed_once(pair: Pair, queue_at: Callable[..., Queue], way: str) -> None:
-    queue, other = queue_at(**WAYS[way]), queue_at(**WAYS[way])
+    queue, other = (queue_at(**WAYS[way], liveness=Liveness()) for _ in range(2))
     queue.check()
     queue.enqueue(jobs(60))
     pair.wait_until_it_follows()

@@ -29,6 +29,7 @@ def account(backend: Backend, **rights: str) -> Iterator[sa.Engine]:
             backend.run(f"GRANT {right} ON {table if postgres else f'{url.database}.{table}'} TO {name}")
         if postgres:
             backend.run(f"GRANT USAGE ON SCHEMA public TO {name}")
+        if postgres and "jobs" in rights:
             backend.run(f"GRANT USAGE ON SEQUENCE jobs_id_seq TO {name}")
         engine = backend.new_engine_to(url.render_as_string(hide_password=False))
         yield engine
