@@ -162,9 +162,9 @@ def test_no_backlog_however_endless_keeps_a_job_waiting_for_more_than_two_sweeps
 def test_the_jobs_of_a_dead_consumer_are_done_by_the_others(backend: Backend) -> None:
     dead, other = (still(backend.queue(JOBS, bind=backend.new_engine(), **FREE)) for _ in range(2))
     dead.enqueue(jobs(40))
-    held = dead.claim(4)
-    assert len(drained(other, 4)) == 36
-    assert other.reclaim_owner(dead.owner_id) == 4
+    held = dead.claim(4)  # fewer, if its random place is among the last three
+    assert len(drained(other, 4)) == 40 - len(held)
+    assert other.reclaim_owner(dead.owner_id) == len(held)
     assert sorted(drained(other, 4)) == sorted(names(held))
     assert backend.rows() == []
 
