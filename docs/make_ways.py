@@ -29,7 +29,7 @@ BEGIN, END = "<!-- ways -->", "<!-- ways: end -->"
 FAMILIES: Final = ("postgres", "mysql")
 ENDS_A_WAY: Final = "database/"
 """What a connection does with a statement, or with the end of a transaction, is one call here."""
-OTHER_WAYS: Final = ("queue/claimer.py: Claimer.claim", "batch/batch.py: Batch.__exit__")
+OTHER_WAYS: Final = ("queue/consumer.py: Consumer.claim", "batch/batch.py: Batch.__exit__")
 """Where a way enters another one of these lists."""
 UNCERTAIN: Final = frozenset({"dialects/mysql/waking.py: _SleepListener._interrupt"})
 """What is only sent at some moments: the end of a consumer's own sleep, which a producer may have ended before."""
@@ -145,7 +145,7 @@ def _reclaim(backend: Backend, queue: Queue, trace: Trace) -> None:
     dead.claim(2)
     declare_dead(backend, dead.owner_id)
     with trace.on():
-        hold_of(queue).heartbeat._reclaim_dead()
+        hold_of(queue).owner._reclaim_dead()
 
 
 def _wait(backend: Backend, queue: Queue, trace: Trace) -> None:

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.batch.settle import Outcomes
-from claimjobs.lease.idle_checks import WakeCondition
+from claimjobs.lease.sleeper import WakeCondition
 from claimjobs.statements import batches
 from claimjobs.table.definitions import article_table
 from docs.sql_statements import CAST, built, compiled
@@ -226,10 +226,10 @@ def _look_again(queue: Queue, keys: list[Any]) -> None:
 
 def _live(queue: Queue) -> None:
     hand = hold_of(queue)
-    hand.owner.beat()
-    hand.heartbeat._reclaim_dead()
-    condition = WakeCondition(queue._parts.plan(None).work, 1.0, 1.0)
-    idle_wait = hand.heartbeat.sleeper._idle_wait
+    hand.owner.row.beat()
+    hand.owner._reclaim_dead()
+    condition = WakeCondition(queue._consumer.plans.plan(None).work, 1.0, 1.0)
+    idle_wait = hand.owner.sleeper._idle_wait
 
     with hand._connector.idle() as idle:
         idle_wait._begin(idle.connection)

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs.admin.stats import in_open_batches, read_pause
 from claimjobs.database.clock import in_seconds
-from claimjobs.lease.claims_check import ClaimsCheck
+from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.statements import count
 from claimjobs.statements.side_car import SideCarJoin, of_jobs, unclaimed
 from claimjobs.table.backend import Backend

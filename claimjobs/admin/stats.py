@@ -11,7 +11,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from claimjobs.database.savepoint import savepoint
-from claimjobs.lease.claims_check import ClaimsCheck
+from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause
 from claimjobs.statements.batches import how_many_jobs

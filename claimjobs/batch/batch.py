@@ -12,10 +12,11 @@ import sqlalchemy as sa
 from claimjobs import tracing
 from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.failures import Failures
-from claimjobs.batch.hold import Hold, SettlesBatch
+from claimjobs.batch.following import Following
+from claimjobs.batch.hold import Hold
+from claimjobs.batch.open_transaction import BatchTransaction
 from claimjobs.batch.orm_instances import instances
 from claimjobs.batch.settle import Outcomes
-from claimjobs.batch.transaction_hold import BatchTransaction
 from claimjobs.claim.strategy import ClaimResult
 from claimjobs.dialects import Key
 from claimjobs.errors import (
@@ -52,12 +53,12 @@ class Batch:
         roles: ColumnRoles,
         retry: Retry,
         *,
-        settled_by: SettlesBatch | None = None,
+        following: Following | None = None,
         entity: type[Any] | None = None,
         failures: Failures | None = None,
         timer: BatchTimer | None = None,
     ) -> None:
-        """`settled_by` settles the batch when its block is left without an exception, in place of the hold.
+        """`following`: what is claimed with the settle, if the block is left without an exception.
 
         `failures` reports the failed jobs after the settle. `timer`: measures the batch; None: nobody wants to know.
         """
@@ -69,7 +70,7 @@ class Batch:
         self._roles = roles
         self._hold = hold
         self._transaction = hold.open_transaction(claimed)
-        self._settled_by = settled_by
+        self._following = following
         self._retry = retry
         self._entity = entity
         self._failures = failures
@@ -292,7 +293,7 @@ class Batch:
             self.blame(error)
         elif error is not None:
             self._undo_what_raised()
-        self._settle(self._settled_by if error is None else None)
+        self._settle(self._following if error is None else None)
 
     def _traceparents(self) -> Iterator[str]:
         """The trace contexts in which the jobs were enqueued, if a column has them."""
@@ -319,7 +320,7 @@ class Batch:
         """
         self._settle(None)
 
-    def _settle(self, settled_by: SettlesBatch | None) -> None:
+    def _settle(self, following: Following | None) -> None:
         self._must_be_open()
         if self._undecided:
             self.release()
@@ -329,7 +330,7 @@ class Batch:
             self._transaction.undo_all()  # all jobs are released: none of their writes may be committed
         try:
             with shielded():  # what is committed is noted before `Cancelled` is raised
-                lost = self._write(settled_by)
+                lost = self._write(following)
                 self._mark_settled()
                 if lost:
                     self.lost = tuple(job for job in self._order if job.key in lost)
@@ -347,14 +348,12 @@ class Batch:
         if len(self._outcomes) < len(self._jobs):
             self._outcomes.released.extend(self._jobs.keys() - set(self._outcomes.keys()))
 
-    def _write(self, settled_by: SettlesBatch | None) -> set[Key]:
+    def _write(self, following: Following | None) -> set[Key]:
         """Write the outcomes; return the keys of the lost jobs."""
         if not self._order:
             return set()
         with tracing.span("settle", self._roles.name, len(self._order)):
-            if settled_by is None:
-                return self._hold.settle(self._claimed, self._outcomes)
-            return settled_by.settle(self._hold, self._claimed, self._outcomes)
+            return self._hold.settle(self._claimed, self._outcomes, following)
 
     def _report_failures(self) -> None:
         if self._failures is not None and self._outcomes.errors:

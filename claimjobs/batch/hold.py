@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.following import Following
 from claimjobs.batch.settle import Outcomes, Settler, most_keys
 from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
@@ -24,26 +26,17 @@ from claimjobs.statements.find import ends
 from claimjobs.table.backend import Backend
 
 if TYPE_CHECKING:
-    from claimjobs.batch.transaction_hold import BatchTransaction
-
-
-class SettlesBatch(Protocol):
-    """Settles a batch in place of its hold, if its block was left without an exception."""
-
-    def settle(self, hold: Hold, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
-        """Settle through that hold; returns as `Hold.settle`."""
+    from claimjobs.batch.open_transaction import BatchTransaction
 
 
 class Hold(ABC):
     """Claims jobs, keeps other consumers from them, and settles them.
 
-    `lease.lease_hold.LeaseHold` does it by a lease, `batch.transaction_hold.TransactionHold` by an open transaction.
+    `lease.lease_hold.LeaseHold` does it by a lease, `lease.transaction_hold.TransactionHold` by an open transaction.
     """
 
     settle_is_final: bool
     """Whether a settle that failed cannot be tried again."""
-    settles_and_claims: bool
-    """Whether the next batch can be claimed in the transaction of a settle."""
     keeps_locks: bool
     """Whether a job is locked until its handler has ended, and not only for a claim."""
 
@@ -97,13 +90,11 @@ class Hold(ABC):
         return False
 
     @abstractmethod
-    def read_pause(self, patience: float | None = None) -> None:
-        """Read whether the queue is paused, and note it in the control. Claims are planned anew after that.
+    def read_pause(self) -> None:
+        """Read whether the queue is paused, and note it in the control. After `stop` that is not tried again."""
 
-        An idle consumer, which has not claimed since the last call, sends nothing for that.
-        """
-
-    def _note_pause(self, connection: sa.Connection) -> None:
+    def note_pause(self, connection: sa.Connection) -> None:
+        """Read it through this connection. Claims are planned anew after that, if there was one since the last call."""
         paused = connection.execute(self._read_pause).first() is not None
         self._control.set_paused(paused)
         forget = self._backend.dialect.sessions.forget_plans
@@ -112,29 +103,22 @@ class Hold(ABC):
             connection.execute(forget)
 
     @abstractmethod
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
         """Write the outcomes of claimed jobs; return the keys of the jobs that this consumer held no longer.
 
-        Afterwards `outcomes` are those that were written.
-        """
-
-    @abstractmethod
-    def settle_and_claim(
-        self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
-    ) -> tuple[set[Key], ClaimResult]:
-        """Settle, and claim the next `size` jobs in the same transaction. If the claim fails, only settle.
-
-        The claimed jobs wait for `take_following`. They are released after half a lease.
+        Afterwards `outcomes` are those that were written. `following`: jobs are claimed in the same transaction, if the
+        hold can do that; if the claim fails, it only settles. These jobs wait for `take_following`, and are released
+        after half a lease.
         """
 
     def take_following(self, claimed: ClaimResult) -> bool:
-        """Whether this claim of `settle_and_claim` is still held. Each claim is given once."""
+        """Whether this claim of a settle is still held. Each claim is given once."""
+        del claimed  # a settle claims nothing
         return False
 
-    @abstractmethod
-    def release_following(self, claimed: ClaimResult) -> None:
-        """Release this claim of `settle_and_claim`, for which nobody will ask. After an error of the database it is
-        released later.
+    def release_following(self, claimed: ClaimResult) -> None:  # noqa: B027 - a settle claims nothing
+        """Release this claim of a settle, for which nobody will ask. After an error of the database it is released
+        later.
         """
 
     def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
@@ -161,9 +145,34 @@ class Hold(ABC):
         """Begin the next claim at the head of the order: jobs may be before the cursor."""
         self._range.restart_from_head()
 
-    @abstractmethod
+    def look_after(self) -> None:  # noqa: B027 - the locks of a transaction need no care
+        """Release jobs on which nobody works, and give the jobs of a handler that hangs to others. The thread of the
+        heartbeat calls it.
+        """
+
+    def excuse(self, seconds: float) -> None:  # noqa: B027
+        """Do not take a handler for one that hangs because of so many seconds, in which the database was away: it may
+        have waited, too.
+        """
+
     def close(self) -> None:
         """Release all jobs, and close the connections. Does nothing in a forked child."""
+        if self._process != os.getpid():
+            return
+        if self._is_heartbeat:
+            # The garbage collector closes a forgotten Queue, in any thread. The heartbeat's thread cannot wait for its
+            # own end, nor for the connection, which it may be using.
+            threading.Thread(target=self._close, name="claimjobs close").start()
+        else:
+            self._close()
+
+    @abstractmethod
+    def _close(self) -> None: ...
+
+    @property
+    @abstractmethod
+    def _is_heartbeat(self) -> bool:
+        """Whether the caller is the thread of the owner's heartbeat."""
 
     def note_reclaimed(self, jobs: int) -> None:
         """Count jobs of dead owners that the heartbeat reclaimed. The next claim finds them at the head."""

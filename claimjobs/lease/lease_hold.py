@@ -15,6 +15,7 @@ import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
+from claimjobs.batch.following import Following
 from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import SettleWithRefusals, Unsettled
 from claimjobs.batch.settle import Outcomes, Settler, SomeLost
@@ -34,11 +35,10 @@ from claimjobs.errors import (
     WriteSwallowed,
     key_unequal,
 )
-from claimjobs.lease.heartbeat import Heartbeat
 from claimjobs.lease.held_batches import NO_HANDLER_RUNS, HeldBatch, HeldBatches
-from claimjobs.lease.owner import Owner, OwnerConnector
-from claimjobs.lease.reaper import Reaper
-from claimjobs.log_events import RELEASE_FAILED
+from claimjobs.lease.owner import Owner
+from claimjobs.lease.sleeper import IdleSleeper
+from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
 from claimjobs.options import Liveness, Retry
 from claimjobs.report import Report
 from claimjobs.signals import raise_delayed
@@ -58,7 +58,6 @@ class LeaseHold(Hold):
     """One owner and the jobs that it holds. `close` releases these and removes the owner."""
 
     settle_is_final = False
-    settles_and_claims = True
     keeps_locks = False
 
     def __init__(
@@ -74,9 +73,6 @@ class LeaseHold(Hold):
         failures: Failures,
     ) -> None:
         super().__init__(backend, settler, report, control)
-        self._connector = OwnerConnector(
-            engine, backend.dialect, liveness, report, tables=backend.tables_in_use, control=control
-        )
         self.held = HeldBatches()
         self._suspects_wait = False
         """Whether a claim found suspects while this owner held other jobs. It claims nothing until it holds none."""
@@ -85,21 +81,28 @@ class LeaseHold(Hold):
         self._may_hold_unowned = False
         """Whether this owner may hold jobs that no batch has: their claim ended in an error, or nobody asked for it."""
         self._closed = False
-        self._lease = liveness.lease
+        self._lease, self._max_batch_time = liveness.lease, liveness.max_batch_time
         self._claim_patience = min(liveness.patience, liveness.lease)
         """For how long a settle is tried together with a claim, before it is tried without."""
         self._one_at_a_time = threading.Lock()
         """Locked during a claim and a settle, until `_held` is up to date."""
         self._guard = threading.Lock()
         """Locked while the heartbeat is told what is held: of two threads the last one tells what both have done."""
-        self.owner = Owner(self._connector, backend, liveness)
+        self.owner = Owner(
+            engine,
+            backend,
+            settler,
+            self,
+            liveness=liveness,
+            retry=retry,
+            report=report,
+            control=control,
+            failures=failures,
+        )
+        self._connector, self._reaper = self.owner.connector, self.owner.reaper
         self._settling = SettleWithRefusals(self._connector, backend, settler, retry)
         self._stuck = StuckJobs(self._settling)
-        self._reaper = reaper = Reaper(self._connector, backend, settler, retry, failures=failures)
-        self.heartbeat = Heartbeat(
-            self._connector, backend, liveness, owner=self.owner, reaper=reaper, hold=self, control=control
-        )
-        self.heartbeat.start()
+        self.owner.start()
 
     # --- claiming --------------------------------------------------------------------------------------
 
@@ -139,11 +142,8 @@ class LeaseHold(Hold):
         finally:
             self._one_at_a_time.release()
 
-    def read_pause(self, patience: float | None = None) -> None:
-        """Read it through the owner's connection. After `stop` that is not tried again."""
-        for attempt in self._connector.attempts(patience, unless=self._control):
-            with attempt as connection:
-                self._note_pause(connection)
+    def read_pause(self) -> None:
+        self.owner.read_pause()
 
     def _add_held(self, claimed: ClaimResult) -> ClaimResult:
         """Note that the jobs of a claim are held, and return it. Suspects beside other jobs are released."""
@@ -167,7 +167,7 @@ class LeaseHold(Hold):
                         tried = self.owner.id  # a new connection may have registered under a new id
                         claimed = strategy.claim(connection, tried, request)
             except OwnerDead as dead:
-                self.owner.beat()
+                self.owner.row.beat()
                 if self.owner.id == tried:  # the owner is alive
                     raise self._swallowed(dead) from dead
             except sa.exc.DBAPIError as error:
@@ -216,13 +216,26 @@ class LeaseHold(Hold):
 
     # --- settling --------------------------------------------------------------------------------------
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
         """Write the outcomes; return the keys of the jobs that this owner held no longer.
 
         Raises OutcomeRefused, SettleFailed or CrossedFork.
         """
+        plan = None if following is None else following.plan_after(outcomes)
         with self._one_settle(claimed, outcomes):
-            return self._settle_held(claimed, outcomes)
+            if (
+                following is None
+                or plan is None
+                or self.held.of(claimed) is None
+                or not self._may_claim(settled=claimed)
+            ):
+                return self._settle_held(claimed, outcomes)
+            lost, claimed_next = self._settle_and_claim(claimed, outcomes, following.size, plan)
+        if claimed_next.jobs and self._control.expired:
+            self.release_held()
+        else:
+            following.claimed = claimed_next
+        return lost
 
     def _settle_held(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
         if self.held.of(claimed) is None:
@@ -241,40 +254,31 @@ class LeaseHold(Hold):
         self._report.lost += len(lost)
         return lost
 
-    def settle_and_claim(
+    def _settle_and_claim(
         self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
     ) -> tuple[set[Key], ClaimResult]:
         owner = claimed.owner
         way = plan.way_to_settle_and_claim(self._settler)
-        with self._one_settle(claimed, outcomes):
-            if self.held.of(claimed) is None or not self._may_claim(settled=claimed):
-                return self._settle_held(claimed, outcomes), NOTHING
-            if not outcomes.all_done:
-                self.restart_from_head()
-            autocommit = way.needs_no_transaction(outcomes)
-            try:
-                request = self._next_request(self._connector, size, plan)
-                for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit, divisible=True):
-                    with attempt as connection:
-                        me = self.owner.id  # a new connection may have registered under a new id
-                        unwritten, following = way.settle_and_claim(
-                            connection, me, request, owner=owner, outcomes=outcomes
-                        )
-            except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError) as error:
-                passes = self._connector.is_passing(error) and not self._connector.may_be_of_a_row(error)
-                if self._control.stopping and passes:
-                    raise  # after `stop` a lease is enough
-                # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
-                unsettled, following = self._settling.settle(owner, outcomes), NOTHING
-            else:
-                self._range.learn(request, following)
-                unsettled, following = self._followed(outcomes, owner, unwritten, following)
-            lost = self._record_settle(outcomes, claimed, unsettled)
-            following = self._add_held(following)
-        if following.jobs and self._control.expired:
-            self.release_held()
-            following = NOTHING
-        return lost, following
+        if not outcomes.all_done:
+            self.restart_from_head()
+        autocommit = way.needs_no_transaction(outcomes)
+        try:
+            request = self._next_request(self._connector, size, plan)
+            for attempt in self._connector.attempts(self._claim_patience, autocommit=autocommit, divisible=True):
+                with attempt as connection:
+                    me = self.owner.id  # a new connection may have registered under a new id
+                    unwritten, following = way.settle_and_claim(connection, me, request, owner=owner, outcomes=outcomes)
+        except (OwnerDead, SomeLost, ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+            passes = self._connector.is_passing(error) and not self._connector.may_be_of_a_row(error)
+            if self._control.stopping and passes:
+                raise  # after `stop` a lease is enough
+            # The settle has priority. If the claim was refused, the next call of `claim` raises the error.
+            unsettled, following = self._settling.settle(owner, outcomes), NOTHING
+        else:
+            self._range.learn(request, following)
+            unsettled, following = self._followed(outcomes, owner, unwritten, following)
+        lost = self._record_settle(outcomes, claimed, unsettled)
+        return lost, self._add_held(following)
 
     def _followed(
         self, outcomes: Outcomes, owner: int, unwritten: set[Key], following: ClaimResult
@@ -364,21 +368,26 @@ class LeaseHold(Hold):
         """
         if self._closed:
             return False
-        self.owner.beat(patience=None)
+        self.owner.row.beat(patience=None)
         return self.owner.id == owner
-
-    def report_reclaimed(self) -> None:
-        """Log the jobs that failed because their owner died, and call the hooks. A claim does this, too."""
-        self._reaper.report()
 
     @property
     def owner_id(self) -> int:
         return self.owner.id
 
+    @property
+    def _is_heartbeat(self) -> bool:
+        return self.owner.is_here
+
+    @property
+    def sleeper(self) -> IdleSleeper:
+        """Lets an idle loop sleep until it is woken."""
+        return self.owner.sleeper
+
     # --- the whole hold --------------------------------------------------------------------------------
 
     def note_unclaimable(self, rows: int) -> None:
-        self.owner.note_unclaimable(rows)
+        self.owner.row.note_unclaimable(rows)
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
         held = self.held.of(claimed)
@@ -395,9 +404,21 @@ class LeaseHold(Hold):
     def _note_held(self) -> None:
         with self._guard:
             must_write = self._may_hold_unowned or self._stuck.are_tried_again
-            self.heartbeat.sleeper.note_held(may_sleep=not (self.held or must_write))
+            self.owner.sleeper.note_held(may_sleep=not (self.held or must_write))
 
-    def release_forgotten(self) -> None:
+    def look_after(self) -> None:
+        self._release_forgotten()
+        for hanging in self.held.hanging(self._max_batch_time):
+            seconds = time.monotonic() - hanging.progressed_at
+            if not hanging.hang_reported:
+                hanging.hang_reported = True
+                self._report_hang(hanging, seconds)
+            self._give_up(hanging, f"its handler made no progress for {seconds:.0f} s")
+
+    def excuse(self, seconds: float) -> None:
+        self.held.excuse(seconds)
+
+    def _release_forgotten(self) -> None:
         """Release what this owner holds and nobody works on: jobs without a claim, and after half a lease batches that
         were dropped without a settle, and claims of a settle that no loop asked for.
 
@@ -416,7 +437,18 @@ class LeaseHold(Hold):
         if is_due:
             self._note_held()
 
-    def give_up(self, hanging: HeldBatch, why: str) -> None:
+    def _report_hang(self, hanging: HeldBatch, seconds: float) -> None:
+        jobs = len(hanging.claimed.jobs)
+        fields = {"event": HANDLER_HANGS, "owner": self.owner.id, "seconds": round(seconds, 1), "jobs": jobs}
+        words = "no progress on a batch of %d jobs for %.0f s: the handler hangs, others get its jobs"
+        log.error(words, jobs, seconds, extra=fields)
+        try:
+            self._control.batch_hangs()
+        except (Exception, SystemExit) as error:
+            fields = {"event": HOOK_FAILED, "queue": self._backend.roles.name, "hook": "on_hang", "error": str(error)}
+            log.exception("on_hang failed", extra=fields)
+
+    def _give_up(self, hanging: HeldBatch, why: str) -> None:
         """Give the jobs of a batch to others whose handler hangs, as if its owner had died. Its late settle is refused.
 
         During a claim or a settle it does nothing, and should be called again.
@@ -450,31 +482,20 @@ class LeaseHold(Hold):
         self._note_held()
         return jobs
 
-    def close(self) -> None:
-        if self._process != os.getpid():
-            return
-        if self.heartbeat.is_here:
-            # The garbage collector closes a forgotten Queue, in any thread. The heartbeat's thread cannot wait for its
-            # own end, nor for the connection, which it may be using.
-            threading.Thread(target=self._close, name="claimjobs close").start()
-        else:
-            self._close()
-
     def _close(self) -> None:
-        self.heartbeat.stop()
+        self.owner.stop()
         try:
             # At the end of the interpreter there may be no server. Then others reclaim the jobs.
             with contextlib.suppress(sa.exc.SQLAlchemyError, ClaimjobsError):
                 self._release_all()
         finally:
             self._closed = True
-            self.owner.retire()
-            self._connector.close()
+            self.owner.close()
 
     def _release_all(self) -> None:
         self._reaper.report()
         self._release_but(frozenset(), 1)
-        self.owner.leave()
+        self.owner.row.leave()
 
     def _release_but(self, stuck: Container[Key], patience: float | None) -> int:
         """Release what this owner holds in the database; return how many jobs that were."""

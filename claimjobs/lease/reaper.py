@@ -28,7 +28,7 @@ from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, StatementTimedOut
 from claimjobs.job import Job, claim_of, key_of
 from claimjobs.key_text import key_in_message
-from claimjobs.lease.owner import END_OF_SESSION
+from claimjobs.lease.owner_row import END_OF_SESSION
 from claimjobs.lease.registry import OwnerState, Watch, dead_among, left_by_failover, read_owners
 from claimjobs.log_events import JOB_STUCK, OWNER_DEAD, OWNER_ELSEWHERE, OWNER_STUCK
 from claimjobs.options import Retry

@@ -11,8 +11,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -20,10 +21,10 @@ from claimjobs.batch.hold import Hold
 from claimjobs.control import Control
 from claimjobs.database.connection import Connector, IdleConnection
 from claimjobs.database.error_translation import reason
-from claimjobs.lease.idle_checks import CheckSchedule, IdleChecks, WakeCondition
-from claimjobs.lease.owner import Owner
+from claimjobs.lease.owner_row import OwnerRow
 from claimjobs.log_events import SLEEP_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness
+from claimjobs.statements import idle as statements
 from claimjobs.table.backend import Backend
 
 STAYS_MARKED: Final = 0.05
@@ -43,7 +44,7 @@ class IdleSleeper:
         backend: Backend,
         liveness: Liveness,
         *,
-        owner: Owner,
+        row: OwnerRow,
         leads: Callable[[], bool],
         hold: Hold,
         control: Control,
@@ -54,8 +55,8 @@ class IdleSleeper:
         self._connector = connector
         self._dialect = backend.dialect
         self._liveness = liveness
-        self._owner = owner
-        self._idle_wait = IdleWait(backend, liveness, owner=owner, leads=leads)
+        self._row = row
+        self._idle_wait = IdleWait(backend, liveness, row=row, leads=leads)
         self._ended = threading.Event()
         self._changed = threading.Event()
         """Set when a pause should end: something changed."""
@@ -71,7 +72,7 @@ class IdleSleeper:
     def can_sleep(self) -> bool:
         """Whether this owner could be woken: it holds no job and has its session lock, and the database can do it."""
         had_no_errors = time.monotonic() - self._no_sleep_since >= NO_SLEEP
-        return self._dialect.wakes and self._owner.locked and had_no_errors and not self._busy
+        return self._dialect.wakes and self._row.locked and had_no_errors and not self._busy
 
     @contextmanager
     def waiting(self, condition: WakeCondition) -> Iterator[None]:
@@ -103,7 +104,7 @@ class IdleSleeper:
     def note_held(self, *, may_sleep: bool) -> None:
         """`may_sleep`: whether this owner holds no job."""
         self._busy = not may_sleep
-        if self._busy and self._owner.asleep:
+        if self._busy and self._row.asleep:
             self._changed.set()
             if self._waiting:
                 self._wake()  # while it holds jobs, no producer wakes the idle loops
@@ -133,7 +134,7 @@ class IdleSleeper:
                 if self._sleep() is WakeReason.OWNER_DEAD:
                     return
                 deadline = time.monotonic() + seconds
-            elif self._owner.asleep:
+            elif self._row.asleep:
                 self._mark_awake_later()
             else:
                 self._pause(left)
@@ -158,8 +159,8 @@ class IdleSleeper:
     def _mark_awake(self) -> None:
         """Write that this owner is awake. If that fails, the next heartbeat or a new connection writes it."""
         with self._noting_errors():
-            self._owner.beat()
-        self._owner.asleep = False
+            self._row.beat()
+        self._row.asleep = False
 
     def _sleep(self) -> WakeReason:
         condition, why = self._condition, WakeReason.WORK
@@ -170,7 +171,7 @@ class IdleSleeper:
         if why is WakeReason.WORK:
             self._condition = None
             self._wake()
-        elif why is WakeReason.OWNER_DEAD and not self._owner.asleep:
+        elif why is WakeReason.OWNER_DEAD and not self._row.asleep:
             self._mark_awake()  # this owner was declared dead: it registers under a new id
         return why
 
@@ -211,10 +212,10 @@ class WakeReason(Enum):
 class IdleWait:
     """Sleeps on the owner's connection: checks for work and for dead owners, and waits for a wake in between."""
 
-    def __init__(self, backend: Backend, liveness: Liveness, *, owner: Owner, leads: Callable[[], bool]) -> None:
+    def __init__(self, backend: Backend, liveness: Liveness, *, row: OwnerRow, leads: Callable[[], bool]) -> None:
         self._dialect = backend.dialect
         self._liveness = liveness
-        self._owner = owner
+        self._row = row
         self._leads = leads
         self._checks = IdleChecks(backend)
         self._asleep = self._awake = 0
@@ -245,16 +246,16 @@ class IdleWait:
 
     def _begin(self, connection: sa.Connection) -> WakeReason | None:
         """Listen, and mark the owner asleep: from now on producers wake it."""
-        listen = self._dialect.waking.listen(self._owner.id)
-        if listen is not None and connection.info.get(LISTENS_AS) != self._owner.id:
+        listen = self._dialect.waking.listen(self._row.id)
+        if listen is not None and connection.info.get(LISTENS_AS) != self._row.id:
             connection.execute(listen)
-            connection.info[LISTENS_AS] = self._owner.id
-        return None if self._owner.asleep else self._beat_asleep(connection)
+            connection.info[LISTENS_AS] = self._row.id
+        return None if self._row.asleep else self._beat_asleep(connection)
 
     def _beat_asleep(self, connection: sa.Connection) -> WakeReason | None:
         """Write a heartbeat of a sleeping owner."""
         self._beaten = time.monotonic()
-        return None if self._owner.mark_asleep(connection) else WakeReason.OWNER_DEAD
+        return None if self._row.mark_asleep(connection) else WakeReason.OWNER_DEAD
 
     def _beat_if_due(self, connection: sa.Connection) -> WakeReason | None:
         self.last_active = time.monotonic()
@@ -269,7 +270,7 @@ class IdleWait:
             return WakeReason.WORK
         try:
             statement = self._checks.statement(condition.work if for_work else None, careful=careful)
-            seen = connection.execute(statement, self._checks.parameters(self._owner.id)).one()
+            seen = connection.execute(statement, self._checks.parameters(self._row.id)).one()
         except sa.exc.DBAPIError as error:
             if self._dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                 return WakeReason.WORK
@@ -296,3 +297,68 @@ class IdleWait:
     @property
     def _rarer(self) -> float:
         return RARER_WHEN_MANY if self._asleep >= MANY_ASLEEP else 1.0
+
+
+class IdleChecks:
+    """The statements of a check. They are built again when the work to check for changes."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._work: sa.ColumnElement[Any] | None = None
+        self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
+
+    def statement(self, work: sa.ColumnElement[Any] | None, *, careful: bool) -> sa.Select[Any]:
+        """The statement that checks for this work, if any; with `careful`, also for owners that seem dead."""
+        if work is not None and work is not self._work:
+            self._work, self._built = work, {}
+        kind = (work is not None, careful)
+        if kind not in self._built:
+            self._built[kind] = self._build(work, careful)
+        return self._built[kind]
+
+    def _build(self, work: sa.ColumnElement[Any] | None, careful: bool) -> sa.Select[Any]:
+        backend = self._backend
+        if careful:
+            return statements.careful(backend.owners, work, dialect=backend.dialect, roles=backend.roles)
+        return statements.check(backend.owners, work)
+
+    def parameters(self, me: int) -> dict[str, Any]:
+        """The parameters of the statements."""
+        return {"claimjobs_me": me, "claimjobs_claims": self._backend.roles.claims}
+
+
+@dataclass(frozen=True)
+class WakeCondition:
+    """What an idle loop waits for, and how often to check for it: not all work comes with a wake."""
+
+    work: sa.ColumnElement[Any] | None
+    """A scalar that is NULL when there is no work. None: only a claim finds out."""
+    first: float
+    """Seconds until the first check."""
+    every: float
+    """The longest pause between two checks, in seconds."""
+
+
+class CheckSchedule:
+    """When to check for work: the pauses between checks double up to the longest one."""
+
+    def __init__(self, condition: WakeCondition) -> None:
+        self._every = condition.every
+        self._pause = min(condition.first, condition.every)
+        self._due = time.monotonic() + self._pause
+
+    @property
+    def left(self) -> float:
+        """Seconds until the next check."""
+        return max(0.0, self._due - time.monotonic())
+
+    def is_due(self, almost: float, *, rarer: float) -> bool:
+        """Whether a check is due within `almost` seconds. If so, the next one is planned.
+
+        `rarer`: a factor for the longest pause.
+        """
+        if self.left > almost:
+            return False
+        self._pause = min(2 * self._pause, rarer * self._every)
+        self._due = time.monotonic() + self._pause * random.uniform(0.9, 1.0)  # noqa: S311
+        return True

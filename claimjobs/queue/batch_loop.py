@@ -6,24 +6,19 @@ import contextlib
 import math
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Final, Literal
 
 import sqlalchemy as sa
 
+from claimjobs.backoff import Backoff
 from claimjobs.batch.batch import Batch
-from claimjobs.batch.hold import Hold
-from claimjobs.batch.settle import Outcomes
-from claimjobs.claim.strategy import ClaimResult
-from claimjobs.control import Control
-from claimjobs.dialects import Key
+from claimjobs.batch.following import Following
+from claimjobs.claim.strategy import NOTHING
 from claimjobs.errors import BatchMisused, ReadOnly, ServerUnreachable, StatementTimedOut
-from claimjobs.lease.idle_checks import WakeCondition
-from claimjobs.lease.sleeper import IdleSleeper
-from claimjobs.queue.claimer import Claimer
-from claimjobs.queue.idle_backoff import IdleBackoff
-from claimjobs.queue.parts import QueueParts
+from claimjobs.lease.sleeper import IdleSleeper, WakeCondition
+from claimjobs.queue.consumer import Consumer
 from claimjobs.table.predicates import Where
 
 Drain = bool | Literal["retries"]
@@ -36,16 +31,26 @@ RARER: Final = 3
 CHECK: Final = 5.0
 """Seconds after which a sleeping loop checks that the heartbeat's thread is active."""
 
+SHORTEST_POLL: Final = 0.02
+"""The pause after the first empty claim, in seconds; it doubles with each one up to `poll`."""
+SHORT: Final = 0.1
+"""A sleep of fewer seconds was not worth its two writes: the loop stays awake for a while before the next one."""
+SHARE: Final = 10
+"""While others have locked all jobs, a loop pauses for at least so many times as long as a claim takes. So claims that
+read many locked rows take at most about one part in so many of the time."""
+LONGEST_REST: Final = 5.0
+"""The longest such pause in seconds."""
+LONGEST_WAIT: Final = 1.0
+"""The longest time in seconds that a loop stays awake between two sleeps."""
+
 
 class BatchLoop:
     """The batches of one loop, without empty ones. Iterate over it once."""
 
     def __init__(
         self,
-        parts: QueueParts,
-        claimer: Claimer,
+        consumer: Consumer,
         source: BatchSource | PrefetchSource,
-        control: Control,
         *,
         drain: Drain,
         poll: float,
@@ -54,10 +59,8 @@ class BatchLoop:
         """The loop ends after `control.stop`; with `drain`, or after `control.drain`, when no job is due; and after
         `idle` seconds without a batch. `poll`: the longest pause between two claims, in seconds.
         """
-        self._parts = parts
-        self._claimer = claimer
+        self._consumer, self._control = consumer, consumer.control
         self._source = source
-        self._control = control
         self._drain = drain
         self._poll = poll
         self._idle = math.inf if idle is None else idle
@@ -108,30 +111,30 @@ class BatchLoop:
     def _retries_are_awaited(self) -> bool:
         if not self._drains_retries:
             return False
-        retries = self._parts.retries(self._source.where)
+        retries = self._consumer.retries(self._source.where)
         return retries.jobs + retries.due > 0  # one may have come due since the last claim
 
     # --- asleep ----------------------------------------------------------------------------------------
 
     def _slept(self, empty: Batch, idleness: IdleBackoff) -> bool:
         """Sleep until there may be work. Returns False if a sleep is not possible, or not worth its cost."""
-        if empty.contended and not self._parts.hold.keeps_locks:
+        if empty.contended and not self._consumer.hold.keeps_locks:
             return False
-        sleeper = self._parts.sleeper
+        sleeper = self._consumer.hold.sleeper
         if sleeper is None or not sleeper.can_sleep() or not idleness.may_sleep:
             return False
         condition = self._wake_condition(empty, idleness)
         with idleness.asleep(costs=condition.work is not None), sleeper.waiting(condition):
             self._wait_to_be_woken(sleeper, idleness)
         self._control.clear_wake()
-        self._claimer.expect_pause()
+        self._consumer.expect_pause()
         return True
 
     def _wake_condition(self, empty: Batch, idleness: IdleBackoff) -> WakeCondition:
         """What to wait for. If only a claim finds out whether there is work, a claim follows after a pause as usual.
         So it is while other transactions hold jobs: these look unclaimed.
         """
-        work = None if empty.contended else self._parts.work(self._source.where)
+        work = None if empty.contended else self._consumer.work(self._source.where)
         if work is not None:
             return WakeCondition(work, FIRST_CHECK, self._poll * RARER)
         pause = idleness.pause()
@@ -141,6 +144,57 @@ class BatchLoop:
         while not self._control.woken(min(CHECK, max(0.0, idleness.left))):
             if idleness.left <= 0 or not sleeper.is_active:
                 return
+
+
+class IdleBackoff:
+    """The pauses and sleeps of one loop. One of them follows each claim that found nothing."""
+
+    def __init__(self, poll: float, idle: float) -> None:
+        """`poll`: the longest pause in seconds. `idle`: the seconds without work after which the loop ends."""
+        self._backoff = Backoff(min(SHORTEST_POLL, poll), poll)
+        self._idle = idle
+        self._took = self._rest = 0.0
+        self._awake_for = 0.0
+        self._awake_since = time.monotonic()
+        self.worked()
+
+    def worked(self) -> None:
+        """Begin again: the loop had a batch."""
+        self._backoff.reset()
+        self._took = self._rest = 0.0
+        self._ends = time.monotonic() + self._idle
+
+    def met_locked_jobs(self, seconds: float) -> None:
+        """Note how long the last claim took, which met only jobs that others have locked. The shorter of two counts:
+        the first claim of a consumer connects, too.
+        """
+        self._rest = min(SHARE * min(seconds, self._took), LONGEST_REST)
+        self._took = seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds until the loop ends."""
+        return self._ends - time.monotonic()
+
+    def pause(self) -> float:
+        """Seconds until the next claim. They double each time, with jitter, so that loops claim at different times."""
+        return min(max(self._backoff.pause(), self._rest), max(self.left, SHORTEST_POLL))
+
+    @property
+    def may_sleep(self) -> bool:
+        """Whether a sleep is worth its two writes. After short sleeps it is not for a while: a few claims cost less."""
+        return time.monotonic() - self._awake_since >= self._awake_for
+
+    @contextlib.contextmanager
+    def asleep(self, *, costs: bool = True) -> Iterator[None]:
+        """A `with` block in which the loop sleeps. `costs`: it counts as a short sleep if it is short."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._awake_since = time.monotonic()
+            short = self._awake_since - began < SHORT
+            self._awake_for = min(LONGEST_WAIT, max(SHORTEST_POLL, 2 * self._awake_for)) if short and costs else 0.0
 
 
 def _must_be_settled(batch: Batch) -> None:
@@ -158,55 +212,34 @@ class BatchSource:
     A batch that the loop does not ask for is released when the loop ends, or after half a lease.
     """
 
-    def __init__(self, parts: QueueParts, claimer: Claimer, size: int, where: Where, *, control: Control) -> None:
-        """After `control.stop` a settle claims no next batch."""
-        self._parts = parts
-        self._claimer = claimer
-        self._size = size
-        self.where = where
-        self._control = control
-        self._closed = False
-        self._next: tuple[Hold, ClaimResult] | None = None
+    def __init__(self, consumer: Consumer, size: int, where: Where) -> None:
+        self._consumer, self._control = consumer, consumer.control
+        self._size, self.where = size, where
+        self._following: Following | None = None
 
     def next_batch(self) -> Batch:
         """The batch that was claimed with the last settle, or else a new claim. It may be empty."""
         if self._control.paused:
             self._release_following()
-        following, self._next = self._next, None
-        if following is not None:
-            hold, claimed = following
-            if hold.take_following(claimed):
-                return self._claimer.batch(hold, claimed, self)
-        return self._claimer.claim(self._size, self.where, self)
-
-    def settle(self, hold: Hold, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
-        """Settle a batch and claim the next one. If no job was done, a claim would return the same jobs again."""
-        if self._ends or not (outcomes.done and hold.settles_and_claims):
-            return hold.settle(claimed, outcomes)
-        try:
-            plan = self._parts.plan(self.where)
-        except Exception:  # of a user's callable: the next claim raises it
-            return hold.settle(claimed, outcomes)
-        lost, following = hold.settle_and_claim(claimed, outcomes, self._size, plan)
-        if following.jobs:
-            self._next = hold, following
-        return lost
-
-    @property
-    def _ends(self) -> bool:
-        """Whether no other batch follows for now."""
-        return self._closed or self._control.stopping or self._control.paused
+        following, hold = self._following, self._consumer.hold
+        if following is None:
+            following = Following(self._consumer.plans, self._size, self.where, self._control)
+            self._following = following
+        claimed = following.take()
+        if claimed.jobs and hold.take_following(claimed):
+            return self._consumer.batch(claimed, following)
+        return self._consumer.claim(self._size, self.where, following)
 
     def close(self) -> None:
         """Release the batch that was not asked for. The settle of an open batch claims no next one any more."""
-        self._closed = True
-        self._release_following()
+        if self._following is not None:
+            self._following.is_over = True
+            self._release_following()
 
     def _release_following(self) -> None:
-        following, self._next = self._next, None
-        if following is not None:
-            hold, claimed = following
-            hold.release_following(claimed)
+        claimed = NOTHING if self._following is None else self._following.take()
+        if claimed.jobs:
+            self._consumer.hold.release_following(claimed)
 
 
 class PrefetchSource:
@@ -215,12 +248,10 @@ class PrefetchSource:
     This owner holds the prefetched batches: it loses them all if it dies, or if its handler hangs.
     """
 
-    def __init__(self, claimer: Claimer, size: int, where: Where, control: Control, *, count: int) -> None:
+    def __init__(self, consumer: Consumer, size: int, where: Where, *, count: int) -> None:
         """`count`: how many batches to claim ahead."""
-        self._claimer = claimer
-        self._size = size
-        self.where = where
-        self._control = control
+        self._consumer, self._control = consumer, consumer.control
+        self._size, self.where = size, where
         self._count = count
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="claimjobs prefetch")
         self._next: deque[Future[Batch]] = deque()
@@ -252,4 +283,4 @@ class PrefetchSource:
                     releases.callback(claim.result().settle)
 
     def _claim(self) -> Batch:
-        return self._claimer.claim(self._size, self.where, ahead=True)
+        return self._consumer.claim(self._size, self.where, ahead=True)

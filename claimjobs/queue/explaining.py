@@ -11,7 +11,7 @@ from claimjobs.explain import capabilities
 from claimjobs.explain.explainer import Explainer
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Explanation, Finding
-from claimjobs.queue.parts import QueueParts
+from claimjobs.queue.consumer import Consumer
 from claimjobs.settings import Settings
 
 FATAL: Final = (UnfitTable, BadPredicate, SettingUnfit, AccessDenied)
@@ -19,30 +19,28 @@ CHECKS: Final = ("table", "predicate", "settings", "rights")
 """Errors that end every claim, and what each is about."""
 
 
-def explain(
-    engine: sa.Engine, parts: QueueParts, settings: Settings, *, analyze: bool, seconds: float | None
-) -> Explanation:
+def explain(consumer: Consumer, settings: Settings, *, analyze: bool, seconds: float | None) -> Explanation:
     """Explain a queue; if it cannot work, the only finding says why. Raises ConnectionFailed."""
     try:
-        parts.backend  # noqa: B018 - a server that cannot be reached raises here
+        consumer.access.backend  # noqa: B018 - a server that cannot be reached raises here
     except UnfitTable as error:
         return Explanation(_name(settings), (_fatal(error),))
     try:
-        subject = _subject(parts, settings)
+        subject = _subject(consumer, settings)
     except FATAL as error:
-        return Explanation(parts.backend.source.name, (_fatal(error),))
-    return Explainer(engine, subject, seconds=seconds).run(analyze=analyze)
+        return Explanation(consumer.access.backend.source.name, (_fatal(error),))
+    return Explainer(consumer.access.engine, subject, seconds=seconds).run(analyze=analyze)
 
 
-def require_capabilities(engine: sa.Engine, parts: QueueParts, settings: Settings) -> None:
+def require_capabilities(consumer: Consumer, settings: Settings) -> None:
     """Have the server plan each statement of this queue. Raises ServerUnfit."""
-    capabilities.require_capabilities(engine, _subject(parts, settings))
+    capabilities.require_capabilities(consumer.access.engine, _subject(consumer, settings))
 
 
-def _subject(parts: QueueParts, settings: Settings) -> Subject:
-    backend = parts.must_claim()
-    parts.check_selection()
-    return Subject(backend, parts.plan(None), parts.settler(), settings.liveness, settings.now)
+def _subject(consumer: Consumer, settings: Settings) -> Subject:
+    backend = consumer.access.must_claim()
+    consumer.check_selection()
+    return Subject(backend, consumer.plans.plan(None), consumer.settler(), settings.liveness, settings.now)
 
 
 def _fatal(error: Exception) -> Finding:

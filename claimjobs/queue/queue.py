@@ -31,13 +31,11 @@ from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
-from claimjobs.lease.claims_check import ClaimsCheck
-from claimjobs.lease.writes_check import require_writes
+from claimjobs.lease.checks import ClaimsCheck, require_writes
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
+from claimjobs.queue.access import Access
 from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSource
-from claimjobs.queue.claimer import Claimer
-from claimjobs.queue.parts import QueueParts
-from claimjobs.queue.stop_deadline import StopDeadline
+from claimjobs.queue.consumer import Consumer
 from claimjobs.report import Report
 from claimjobs.settings import Settings, must_work_when_called
 from claimjobs.table.backend import TableLike
@@ -133,9 +131,8 @@ class Queue:
             hooks=Hooks(on_retry, on_dead),
         )
         self._control = Control(self)
-        self._parts = QueueParts(self.engine, self._chosen, self.report, self._control)
-        self._claimer = Claimer(self._parts, self._chosen, self.report, self._control)
-        self._deadline = StopDeadline(self._parts, self._control)
+        self._access = Access(self.engine, self._chosen, self.report)
+        self._consumer = Consumer(self._access, self._chosen, self.report, self._control)
         self.on_hang: Callable[[], None] = lambda: None
         """Called in another thread when a batch makes no progress for longer than `liveness.max_batch_time`."""
 
@@ -166,9 +163,9 @@ class Queue:
         with such a transaction are tried again here; with one they may raise, like any conflict of your transaction.
         """
         must_work_when_called(on_bad, "on_bad")
-        backend = self._parts.backend
+        backend = self._access.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
-        enqueuer = self._parts.enqueuer
+        enqueuer = self._access.enqueuer
         with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):
             rows = with_trace_context(rows, backend.source)
             if connection is not None:
@@ -176,7 +173,7 @@ class Queue:
             else:
                 count = enqueuer.insert_and_commit(rows, on_bad, names)
         self.report.enqueued += count
-        self._parts.restart_from_head()
+        self._consumer.restart_from_head()
         return count
 
     # --- claiming --------------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ class Queue:
         `where` narrows this claim further. Raises BadArgument, BadPredicate.
         """
         _check_size(size)
-        return self._claimer.claim(size, where)
+        return self._consumer.claim(size, where)
 
     def batches(
         self,
@@ -220,13 +217,13 @@ class Queue:
         _check_size(size)
         if prefetch < 0:
             raise ValueError(f"prefetch={prefetch}: give a number of batches, 0 or more")
-        parts, claimer, control = self._parts, self._claimer, self._control
+        consumer = self._consumer
         source: BatchSource | PrefetchSource
         if prefetch:
-            source = PrefetchSource(claimer, size, where, control, count=prefetch)
+            source = PrefetchSource(consumer, size, where, count=prefetch)
         else:
-            source = BatchSource(parts, claimer, size, where, control=control)
-        return self._run(BatchLoop(parts, claimer, source, control, drain=drain, poll=poll, idle=idle))
+            source = BatchSource(consumer, size, where)
+        return self._run(BatchLoop(consumer, source, drain=drain, poll=poll, idle=idle))
 
     def _run(self, loop: BatchLoop) -> Generator[Batch, None, None]:
         """A generator of this Queue keeps it alive, and with it `on_hang`, while the loop runs."""
@@ -241,7 +238,7 @@ class Queue:
         earliest deadline counts. Raises ValueError for a negative number.
         """
         if timeout is not None:
-            self._deadline.begin(timeout)
+            self._consumer.release_after(timeout)
         self._control.stop()
 
     def drain(self, *, retries: bool = False) -> None:
@@ -276,15 +273,17 @@ class Queue:
         batch in hand, release what they claimed ahead, and wait. It counts for the whole table, whatever `where`. If
         the queue is paused already, only the reason is replaced. Raises TableMissing.
         """
-        with self._parts.connector() as connector:
-            PauseSwitch(self.engine, connector, self._parts.backend).pause(reason)
-        self._claimer.expect_pause()
+        with self._access.connector() as connector:
+            PauseSwitch(self.engine, connector, self._access.backend).pause(reason)
+        self._consumer.expect_pause()
 
     def resume(self) -> bool:
         """End a pause, and wake the consumers; return whether the queue was paused. Raises TableMissing."""
-        with self._parts.connector() as connector:
-            was_paused = PauseSwitch(self.engine, connector, self._parts.backend).resume(self._parts.enqueuer.notifier)
-        self._claimer.expect_pause()
+        with self._access.connector() as connector:
+            was_paused = PauseSwitch(self.engine, connector, self._access.backend).resume(
+                self._access.enqueuer.notifier
+            )
+        self._consumer.expect_pause()
         return was_paused
 
     @property
@@ -293,7 +292,7 @@ class Queue:
 
         0 with `hold="transaction"`, which has no owner.
         """
-        return self._parts.hold.owner_id
+        return self._consumer.hold.owner_id
 
     @property
     def settings(self) -> Settings:
@@ -312,49 +311,49 @@ class Queue:
 
         Raises ConnectionFailed, ServerUnfit or UnfitTable.
         """
-        self._claimer.measure_batches()
+        self._consumer.measure_batches()
 
     @property
     def table(self) -> sa.Table:
         """The table as it is in the database."""
-        return self._parts.backend.source.table
+        return self._access.backend.source.table
 
     @property
     def roles(self) -> ColumnRoles:
         """Which column of the table plays which role, and which columns are the key."""
-        return self._parts.backend.roles
+        return self._access.backend.roles
 
     def stats(self) -> Stats:
         """The jobs by status, the age of the oldest, and the owners. All rows of the table count, whatever `where`."""
-        backend = self._parts.backend
-        with backend.tables_in_use.naming_what_is_missing(), self._parts.connected_in_utc() as connection:
+        backend = self._access.backend
+        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
             return statistics.read_stats(connection, backend, self._chosen.now)
 
     def backlog(self, limit: int = LIMIT) -> Backlog:
         """How much work waits, and how many owners there are, without a scan of the table: jobs are counted up to
         `limit` in each state. All rows of the table count, whatever `where`. Raises ClaimsDiffer.
         """
-        backend = self._parts.backend
-        with backend.tables_in_use.naming_what_is_missing(), self._parts.connected_in_utc() as connection:
-            return read_backlog(connection, backend, self._parts.order, now=self._chosen.now, limit=limit)
+        backend = self._access.backend
+        with backend.tables_in_use.naming_what_is_missing(), self._access.connected_in_utc() as connection:
+            return read_backlog(connection, backend, self._consumer.plans.order, now=self._chosen.now, limit=limit)
 
     def retries(self, where: Where = None) -> Retries:
         """How many failed jobs wait for their next attempt, and when the first of them is due. Raises BadPredicate.
 
         Only jobs that match this queue's predicate, and `where`, count.
         """
-        return self._parts.retries(where)
+        return self._consumer.retries(where)
 
     def now(self) -> datetime:
         """The time of the database, in UTC: `run_at` is compared with it."""
-        with self._parts.connector() as connector:
+        with self._access.connector() as connector:
             moment: datetime = connector.scalar(sa.select(self._chosen.now))
             return moment
 
     @property
     def dead(self) -> DeadJobs:
         """The dead jobs, to list, retry or drop them."""
-        return DeadJobs(self._parts.backend, self._chosen.now, self._parts.connector)
+        return DeadJobs(self._access.backend, self._chosen.now, self._access.connector)
 
     def purge(
         self, older_than: timedelta | float, *, status: Kept = "done", where: Where = None, dry_run: bool = False
@@ -373,19 +372,19 @@ class Queue:
                 f"table {self.roles.name!r} is not purged, because without its entry there a row of {source!r} would "
                 f"be a new job: delete the row of {source!r} first, and then its entry in {self.roles.name!r}"
             )
-        with self._parts.connector() as connector:
-            purge = Purge(connector, self._parts.backend, status)
+        with self._access.connector() as connector:
+            purge = Purge(connector, self._access.backend, status)
             return purge.run(self._chosen.now, age, where=where, dry_run=dry_run)
 
     @property
     def done_jobs(self) -> str:
         """What happens to done jobs, as a sentence. Raises DoneUndecided."""
-        return self._parts.done_jobs
+        return self._access.done_jobs
 
     @property
     def payload(self) -> tuple[str, ...]:
         """The names of the user's own columns."""
-        return tuple(column.name for column in self._parts.backend.source.payload)
+        return tuple(column.name for column in self._access.backend.source.payload)
 
     def check(self) -> None:
         """Check server, table, columns, predicate, order and the right to read them now. Claims nothing.
@@ -395,16 +394,15 @@ class Queue:
         """
         from claimjobs.queue import explaining  # noqa: PLC0415 - a claim needs none of it
 
-        self._parts.must_claim()
-        self._parts.check_pool()
-        self._parts.check_session_lock()
-        self._parts.settler()
-        self._parts.check_selection()
+        self._access.must_claim()
+        self._access.check_connections()
+        self._consumer.settler()
+        self._consumer.check_selection()
         with connected(self.engine) as connection:
-            require_writes(connection, self._parts.backend)
-            check_primaries(connection, self._parts.backend)
-            ClaimsCheck(self._parts.backend).run(connection)
-        explaining.require_capabilities(self.engine, self._parts, self._chosen)
+            require_writes(connection, self._access.backend)
+            check_primaries(connection, self._access.backend)
+            ClaimsCheck(self._access.backend).run(connection)
+        explaining.require_capabilities(self._consumer, self._chosen)
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
         """What the statements of this queue do on this database, and what its settings mean for them.
@@ -416,7 +414,7 @@ class Queue:
         """
         from claimjobs.queue import explaining  # noqa: PLC0415 - a consumer needs none of it
 
-        return explaining.explain(self.engine, self._parts, self._chosen, analyze=analyze, seconds=seconds)
+        return explaining.explain(self._consumer, self._chosen, analyze=analyze, seconds=seconds)
 
     # --- reclaiming ------------------------------------------------------------------------------------
 
@@ -428,7 +426,7 @@ class Queue:
         """
         if self._chosen.hold == "transaction":
             return 0
-        with self._parts.reaper() as reaper:
+        with self._access.reaper() as reaper:
             return reaper.reclaim_by_id(owner_id)
 
     def release_owner(self, owner_id: int) -> int:
@@ -439,7 +437,7 @@ class Queue:
         """
         if self._chosen.hold == "transaction":
             return 0
-        with self._parts.reaper() as reaper:
+        with self._access.reaper() as reaper:
             return reaper.release_by_id(owner_id)
 
     def reclaim(self) -> int:
@@ -449,7 +447,7 @@ class Queue:
         """
         if self._chosen.hold == "transaction":
             return 0
-        with self._parts.reaper() as reaper:
+        with self._access.reaper() as reaper:
             return reaper.reclaim_dead()
 
     def reclaim_ownerless(self) -> int:
@@ -457,12 +455,12 @@ class Queue:
 
         claimjobs writes no such row: another program or a person did. Make sure that nobody works on these jobs.
         """
-        with self._parts.reaper() as reaper:
+        with self._access.reaper() as reaper:
             return reaper.reclaim_ownerless()
 
     def close(self) -> None:
         """Release all held jobs, remove the owner, close the connection. The Queue can be used again."""
-        self._parts.close()
+        self._consumer.close()
 
     def __enter__(self) -> Self:
         return self

@@ -14,6 +14,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.claim_plans import ClaimPlans
 from claimjobs.batch.hold import Hold
 from claimjobs.claim.strategy import NOTHING, ClaimResult
 from claimjobs.control import Control
@@ -23,7 +24,7 @@ from claimjobs.errors import ClaimRefused, StatementTimedOut
 from claimjobs.job import key_of
 from claimjobs.key_text import key_in_message
 from claimjobs.log_events import JOBS_UNCLAIMABLE
-from claimjobs.queue.parts import QueueParts
+from claimjobs.queue.access import Access
 from claimjobs.report import Report
 from claimjobs.table.predicates import Where
 
@@ -41,9 +42,9 @@ log = logging.getLogger("claimjobs.claim")
 class RowIsolation:
     """After an error it claims the candidates by halves, until one half succeeds or the row is alone that does not."""
 
-    def __init__(self, parts: QueueParts, report: Report, control: Control, patience: float) -> None:
-        """`patience`: for how many seconds a server is waited for that is too slow for every row."""
-        self._parts, self._report, self._control, self._patience = parts, report, control, patience
+    def __init__(self, access: Access, plans: ClaimPlans, hold: Hold, *, report: Report, control: Control) -> None:
+        self._access, self._plans, self._hold = access, plans, hold
+        self._report, self._control = report, control
 
     def may_be_a_row(self, error: Exception) -> bool:
         """Whether a claim of other rows may succeed after this error. Conflicts and lost connections are tried again
@@ -51,39 +52,40 @@ class RowIsolation:
         """
         if not isinstance(error, sa.exc.DBAPIError):
             return True
-        backend, errors = self._parts.backend, self._parts.backend.dialect.errors
+        backend, errors = self._access.backend, self._access.backend.dialect.errors
         code, tables = errors.code(error), {backend.source.table.name, backend.roles.table.name, backend.owners.name}
         if code is None or code in errors.missing_table or errors.denied_table(error) in tables:
             return False
         return errors.may_be_of_a_row(error) and errors.unfit_setting(error) is None
 
-    def claim(self, hold: Hold, size: int, where: Where, error: Exception) -> ClaimResult:
+    def claim(self, size: int, where: Where, error: Exception, patience: float) -> ClaimResult:
         """Claim after this error. Raises the error if no row can be the cause; ClaimRefused if no row can be claimed;
         and what the search itself raises: then the predicate or the order is at fault.
 
-        If each row takes too long, or the search, it is the server: the claim is tried again, as after an outage.
+        If each row takes too long, or the search, it is the server: the claim is tried again for `patience` seconds, as
+        after an outage.
         """
         since = time.monotonic()
         while True:
             if not self.may_be_a_row(error):
                 raise error
-            plan = self._parts.plan(where)
+            plan = self._plans.plan(where)
             try:
-                return self._claim_by_halves(hold, size, plan, error)
+                return self._claim_by_halves(size, plan, error)
             except StatementTimedOut:
-                if self._control.stopping or time.monotonic() >= since + self._patience:
+                if self._control.stopping or time.monotonic() >= since + patience:
                     raise
             try:
-                return hold.claim(size, replace(plan, divisible=False))
+                return self._hold.claim(size, replace(plan, divisible=False))
             except ERRORS as again:
                 error = again
 
-    def _claim_by_halves(self, hold: Hold, size: int, plan: ClaimPlan, error: Exception) -> ClaimResult:
+    def _claim_by_halves(self, size: int, plan: ClaimPlan, error: Exception) -> ClaimResult:
         candidates = self._candidates(plan, max(EVERY, min(size, MOST)), error)
         groups, alone = [candidates], dict[Key, Exception]()
         while groups and (group := groups.pop()):
             try:
-                claimed = hold.claim(min(size, len(group)), self._only(plan, group))
+                claimed = self._hold.claim(min(size, len(group)), self._only(plan, group))
             except ERRORS as failed:
                 too_long = isinstance(failed, StatementTimedOut)
                 if not self.may_be_a_row(failed) or (too_long and self._control.stopping):
@@ -115,7 +117,7 @@ class RowIsolation:
         """What to raise for an error that each candidate causes."""
         if isinstance(error, StatementTimedOut):
             return error
-        refused = ClaimRefused(self._parts.backend.source.name, _cause(error))
+        refused = ClaimRefused(self._access.backend.source.name, _cause(error))
         refused.__cause__ = error
         return refused
 
@@ -123,29 +125,29 @@ class RowIsolation:
         """The keys of the first candidates. Nothing else of these rows is read. It raises what is wrong with every row,
         as a column that is missing, or `error` if it is the search that takes too long.
         """
-        source, selection = self._parts.backend.source, plan.selection
+        source, selection = self._access.backend.source, plan.selection
         found = sa.select(*source.key).where(selection.found).order_by(*selection.order)
-        with self._parts.connected_in_utc() as connection:
+        with self._access.connected_in_utc() as connection:
             connection.execute(sa.select(*source.table.columns).where(selection.found).limit(0))
             try:
                 return [key_of(row) for row in connection.execute(found.limit(most))]
             except sa.exc.DBAPIError as failed:
-                if self._parts.backend.dialect.errors.timed_out(failed):
+                if self._access.backend.dialect.errors.timed_out(failed):
                     raise error from failed
                 raise
 
     def _only(self, plan: ClaimPlan, keys: list[Key]) -> ClaimPlan:
         """The plan for these rows alone."""
-        key = self._parts.backend.source.key
+        key = self._access.backend.source.key
         among = key[0].in_(keys) if len(key) == 1 else sa.tuple_(*key).in_(keys)
         selection = replace(plan.selection, ready=sa.and_(plan.selection.ready, among), in_sweeps=False)
-        return replace(plan, selection=selection, strategy=self._parts.strategy(selection), divisible=len(keys) > 1)
+        return replace(plan, selection=selection, strategy=self._plans.strategy(selection), divisible=len(keys) > 1)
 
     def _leave(self, alone: dict[Key, Exception]) -> None:
         for key, error in alone.items():
-            self._parts.leave(key)
+            self._plans.leave(key)
             self._report.unclaimable += 1
-            name, why = self._parts.backend.source.name, _cause(error)
+            name, why = self._access.backend.source.name, _cause(error)
             log.warning(
                 "table %s: the row with the key %s cannot be claimed: %s; this consumer leaves it, and goes on with "
                 "others: correct the row, or what refuses it, and start the consumer again",
@@ -154,7 +156,6 @@ class RowIsolation:
                 why,
                 extra={"event": JOBS_UNCLAIMABLE, "queue": name, "jobs": 1, "keys": [key], "error": why},
             )
-        self._parts.note_left()
 
 
 def _cause(error: Exception) -> str:

@@ -81,11 +81,11 @@ def do_all(queue: Queue) -> list[Any]:
 
 
 def claim_by_hand(queue: Queue, connection: sa.Connection, size: int, limit: int) -> list[Any]:
-    algorithm = queue._parts.plan(None).strategy
+    algorithm = queue._consumer.plans.plan(None).strategy
     return keys(algorithm.claim(connection, queue.owner_id, ClaimRequest(size, limit)).jobs)
 
 
 def locks_of(queue: Queue) -> Any:
     """How its claims find and lock rows."""
-    algorithm: Any = queue._parts.plan(None).strategy
+    algorithm: Any = queue._consumer.plans.plan(None).strategy
     return algorithm._lock

@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from claimjobs import Queue
 from claimjobs.dialects.types import database_now
 from claimjobs.lease.lease_hold import LeaseHold
+from claimjobs.lease.owner import Owner
 from claimjobs.options import Liveness
 from claimjobs.table.definitions import article_table, owner_table
 from tests.backends import Backend
@@ -24,22 +25,19 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 def hold_of(queue: Queue) -> LeaseHold:
     """The hand of a queue, registered if it was not yet."""
-    hand = queue._parts.hold
+    hand = queue._consumer.hold
     assert isinstance(hand, LeaseHold)
     return hand
 
 
-def idle_owner_of(queue: Queue) -> LeaseHold | None:
+def owner_of(queue: Queue) -> Owner | None:
     """The owner by which a queue is woken; None if it has none, or none yet."""
-    hold = queue._parts.hold
-    if isinstance(hold, LeaseHold):
-        return hold
-    return None if queue._parts._idle_owner is None else queue._parts._idle_owner._hold
+    return queue._consumer.hold.owner
 
 
 def still(queue: Queue) -> Queue:
     """The queue, registered, with its heart stopped."""
-    hold_of(queue).heartbeat.stop()
+    hold_of(queue).owner.stop()
     return queue
 
 

@@ -12,7 +12,7 @@ from claimjobs import Queue
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.options import Liveness
 from tests.backends import Backend, wait_for
-from tests.conformance.owners import hold_of, idle_owner_of, session_of
+from tests.conformance.owners import hold_of, owner_of, session_of
 
 NEVER = 3600.0
 """A consumer that looks so rarely finds nothing within a test: it has to be called."""
@@ -64,19 +64,19 @@ class Consumer:
 
     @property
     def sleeper(self) -> IdleSleeper:
-        return hold_of(self.queue).heartbeat.sleeper
+        return hold_of(self.queue).owner.sleeper
 
     def is_asleep(self) -> bool:
         """Others believe it, and it is waiting for the call at this moment. An interrupt that came before is lost."""
-        hand = idle_owner_of(self.queue)
-        if hand is None or not hand.owner.asleep or hand._connector._lock._end_wait is None:
+        hand = owner_of(self.queue)
+        if hand is None or not hand.row.asleep or hand.connector._lock._end_wait is None:
             return False
         return not self._backend.dialect.interrupts or self.runs("sleep(")
 
     def runs(self, words: str) -> bool:
         """Whether its session runs such a statement."""
-        hand = idle_owner_of(self.queue)
-        session = None if hand is None else session_of(self._backend, hand.owner_id)
+        hand = owner_of(self.queue)
+        session = None if hand is None else session_of(self._backend, hand.id)
         return any(said.startswith(f"{session} ") and words in said for said in self._backend.sessions())
 
     def falls_asleep(self) -> None:

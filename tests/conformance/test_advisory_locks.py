@@ -12,10 +12,10 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs import Columns, Queue
-from claimjobs.batch.transaction_hold import TransactionHold
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
 from claimjobs.dialects import Dialect
 from claimjobs.errors import BadPredicate, BatchRolledBack, NoOpenTransaction, SessionsNotOurs
+from claimjobs.lease.transaction_hold import TransactionHold
 from claimjobs.signals import Cancelled
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
@@ -212,7 +212,7 @@ def test_others_are_tried_in_place_of_what_the_recheck_refused(backend: Backend)
 
 def find_more(queue: Queue) -> None:
     """As if the last claims had met others on their way."""
-    hand: Any = queue._parts.hold
+    hand: Any = queue._consumer.hold
     hand._range._overfetch.factor = 4.0
 
 
@@ -327,7 +327,7 @@ def test_a_session_that_is_lost_in_a_claim_takes_its_locks_with_it(backend: Back
 
 def end_claimer(backend: Backend, queue: Queue) -> None:
     """End the session that claims, as an administrator would."""
-    hold = queue._parts.hold
+    hold = queue._consumer.hold
     assert isinstance(hold, TransactionHold)
     connector: Any = hold._busy[0]
     driver = connector._connection.connection.driver_connection

@@ -43,7 +43,7 @@ def spread(draws: list[int]) -> None:
 def begun(queue: Queue) -> list[After]:
     """The places after which the claims begin from now on."""
     seen: list[After] = []
-    search = queue._parts.hold._range
+    search = queue._consumer.hold._range
     next_request = search.next_request
 
     def watched(*given: Any) -> Any:
@@ -56,7 +56,7 @@ def begun(queue: Queue) -> list[After]:
 
 
 def has_sweeps(queue: Queue, where: Any = None) -> bool:
-    return queue._parts.plan(where).selection.in_sweeps
+    return queue._consumer.plans.plan(where).selection.in_sweeps
 
 
 def taken(queue: Queue, size: int) -> list[str]:
@@ -286,7 +286,7 @@ def test_the_ends_of_a_sweep_are_read_through_the_index_also_behind_many_jobs_th
     queue.enqueue(jobs(200))
     queue.enqueue(jobs(2_000, run_at=datetime(2100, 1, 1, tzinfo=UTC)))
     backend.analyze()
-    statement = ends(queue.roles, queue._parts.plan(None).selection)
+    statement = ends(queue.roles, queue._consumer.plans.plan(None).selection)
     with backend.engine.connect() as connection:
         rows = [tuple(row) for row in connection.execute(statement)]
         assert sorted(rows) == [(0, 101, 1), (0, 2_300, 0)]

@@ -136,9 +136,9 @@ def test_what_stopped_being_wanted_between_the_phases_is_left_alone(backend: Bac
     """The recheck is of the whole predicate, not of the status alone."""
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(3))
-    roles = queue._parts.backend.roles
+    roles = queue._access.backend.roles
     ready = sa.and_(roles.state.is_("unclaimed"), roles.table.c.e == "")
-    phases = FindThenLock(queue._parts.backend, Selection(ready, roles.default_order))
+    phases = FindThenLock(queue._access.backend, Selection(ready, roles.default_order))
     with at_dialects_isolation(backend) as connection:
         candidates = [
             row[0] for row in connection.execute(phases._finder.of(ClaimRequest(10, 10)), {"claimjobs_limit": 10})
@@ -245,7 +245,7 @@ def in_the_middle_of_claims(backend: Backend, queues: list[Queue], held: list[li
             connection = backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation)
             connections.append(connection)
             connection.begin()
-            algorithm = queue._parts.plan(None).strategy
+            algorithm = queue._consumer.plans.plan(None).strategy
             claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(5, 100))
             assert len(claimed.jobs) == 5
             held.append(names(claimed.jobs))
@@ -270,7 +270,7 @@ def test_the_first_of_more_candidates_are_taken_however_the_rows_lie(backend: Ba
     queue = backend.queue(JOBS)
     queue.enqueue({**job, "priority": -number} for number, job in enumerate(jobs(count)))
     backend.analyze()
-    algorithm = queue._parts.plan(None).strategy
+    algorithm = queue._consumer.plans.plan(None).strategy
     with at_dialects_isolation(backend) as connection:
         if backend.has("planner switches"):
             connection.exec_driver_sql("SET LOCAL enable_nestloop = off").close()
@@ -302,7 +302,7 @@ def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> 
     """Counted alike by every algorithm that knows: candidates before the last job taken that were in other hands."""
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(20))
-    algorithm = queue._parts.plan(None).strategy
+    algorithm = queue._consumer.plans.plan(None).strategy
     with lock_held(backend, "0000", "0001", "0003", "0015"), at_dialects_isolation(backend) as connection:
         claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(size, 12))
         assert claimed.found == (12 if counts_all(backend) else claimed.examined)
@@ -314,7 +314,7 @@ def test_collisions_are_what_was_met_on_the_way(backend: Backend, size: int) -> 
 def test_a_claim_that_falls_short_has_met_all_the_rest(backend: Backend) -> None:
     queue = backend.queue(JOBS)
     queue.enqueue(jobs(5))
-    algorithm = queue._parts.plan(None).strategy
+    algorithm = queue._consumer.plans.plan(None).strategy
     with lock_held(backend, "0001", "0004"), at_dialects_isolation(backend) as connection:
         claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(5, 10))
         assert names(claimed.jobs) == ["0000", "0002", "0003"]

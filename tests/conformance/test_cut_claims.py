@@ -92,7 +92,7 @@ def test_what_was_in_hand_under_an_id_that_is_dead_does_not_hide_a_stray(backend
     before, batch = queue.owner_id, queue.claim(1)
     end_session(backend, before)
     assert other.reclaim() == 1
-    hold_of(queue).owner.beat(patience=None)
+    hold_of(queue).owner.row.beat(patience=None)
     assert queue.owner_id > before
     backend.run("UPDATE jobs SET suspect = 0, run_at = :due", due=backend.rows()[1]["run_at"])
     hold_of(queue).restart_from_head()

@@ -69,7 +69,7 @@ def test_an_owner_declared_dead_goes_on_under_a_new_id(
     else:
         backend.run("DELETE FROM claimjobs_owners")
     if then == "beats":
-        hold_of(queue).owner.beat()
+        hold_of(queue).owner.row.beat()
         assert queue.owner_id > before
     batch = queue.claim(2)
     assert queue.owner_id > before
@@ -85,7 +85,7 @@ def test_an_owner_declared_dead_goes_on_under_a_new_id(
 def test_a_claim_in_the_name_of_a_dead_owner_takes_nothing(backend: Backend) -> None:
     queue = still(backend.queue())
     queue.enqueue(jobs(3))
-    me, strategy = queue.owner_id, queue._parts.plan(None).strategy
+    me, strategy = queue.owner_id, queue._consumer.plans.plan(None).strategy
     declare_dead(backend, me)
     with backend.engine.connect().execution_options(isolation_level=backend.dialect.isolation) as connection:
         for owner_id in (me, me + 1_000):
@@ -103,7 +103,7 @@ def test_an_owner_that_beats_while_it_is_looked_at_is_left_alone(backend: Backen
     age(backend, me)
     reaper = reaper_of(other)
     [seen] = reaper.dead()
-    hold_of(queue).owner.beat()
+    hold_of(queue).owner.row.beat()
     assert reaper.reclaim(seen) == 0
     assert owner_row(backend, me)["died"] is None
     with batch:
@@ -113,7 +113,7 @@ def test_an_owner_that_beats_while_it_is_looked_at_is_left_alone(backend: Backen
 
 
 def reaper_of(queue: Queue) -> Reaper:
-    return hold_of(queue).heartbeat._reaper
+    return hold_of(queue).owner.reaper
 
 
 def test_what_comes_again_into_the_hand_that_lost_it_stays_there(backend: Backend) -> None:

@@ -67,7 +67,7 @@ def test_a_loop_whose_owners_are_gone_ends_with_the_name_of_their_table(backend:
 @BOTH
 def test_a_heartbeat_names_the_table_of_owners_alone(backend: Backend, table: str) -> None:
     queue = backend.queue()
-    owner = hold_of(queue).owner
+    owner = hold_of(queue).owner.row
     backend.run(f"DROP TABLE {table}")
     if table == "jobs":
         owner.beat()

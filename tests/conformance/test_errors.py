@@ -213,7 +213,7 @@ def test_a_server_that_says_the_version_of_another_product(backend: Backend, mon
 def test_a_mysql_url_that_leads_to_a_mariadb_is_known_for_what_it_is(database: Backend) -> None:
     queue = database.queue()
     queue.check()
-    assert type(queue._parts.backend.dialect) is type(database.dialect)
+    assert type(queue._access.backend.dialect) is type(database.dialect)
 
 
 # --- the table ---------------------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.options import HoldKind, Liveness
-from claimjobs.queue.idle_backoff import IdleBackoff
+from claimjobs.queue.batch_loop import IdleBackoff
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import LONG_AGO, OWNERS, age, idle_owner_of, states, still
+from tests.conformance.owners import LONG_AGO, OWNERS, age, owner_of, states, still
 from tests.conformance.sleepers import NEVER, PATIENT, Consumer
 
 QUICK = Liveness(lease=2.0)
@@ -98,7 +98,7 @@ def test_without_the_tables_of_owners_it_polls(backend: Backend) -> None:
     backend.run("DROP TABLE claimjobs_owners")
     with Consumer(backend, queue, poll=0.05) as consumer:
         backend.wait_for(lambda: queue.report.empty_claims > 5, "it looks again and again")
-        assert idle_owner_of(queue) is None
+        assert owner_of(queue) is None
         backend.bare_queue(hold="transaction").enqueue(jobs(1))
         consumer.does("0000")
 

@@ -89,7 +89,7 @@ def test_a_queue_whose_last_reference_is_dropped_by_its_own_heart_leaves_nothing
     backend.forgets_batches = True
     queue = backend.queue(liveness=QUICK)
     me = queue.owner_id
-    owner = hold_of(queue).owner
+    owner = hold_of(queue).owner.row
     last = [queue]
     backend._queues.remove(queue)
     del queue
@@ -134,7 +134,7 @@ def test_after_a_restart_of_the_server_a_free_lock_alone_tells_nothing(backend: 
     write_owner(backend, me, server_since=LONG_AGO)
     assert {owner.id: owner.lock for owner in queue.stats().owners} == {me: "free", other.owner_id: "held"}
     assert other.reclaim() == 0
-    hold_of(queue).owner._connector.transaction(lambda connection: connection.execute(sa.select(1)))
+    hold_of(queue).owner.row._connector.transaction(lambda connection: connection.execute(sa.select(1)))
     assert queue.owner_id == me
     assert owner_row(backend, me)["server_since"] != LONG_AGO
     assert session_of(backend, me) is not None
@@ -277,7 +277,7 @@ def test_an_on_hang_that_fails_ends_no_heartbeat(backend: Backend, caplog: pytes
     batch = queue.claim(1)
     hang(queue, batch)
     backend.wait_for(lambda: [each for each in caplog.records if each.getMessage() == "on_hang failed"], "it is told")
-    assert hold_of(queue).heartbeat._thread.is_alive()
+    assert hold_of(queue).owner._thread.is_alive()
     await_beat(backend, queue.owner_id)
     backend.wait_for(lambda: states(backend) == ["unclaimed"], "the job is given up")
 
@@ -287,7 +287,7 @@ def test_an_error_that_nobody_expects_ends_no_heartbeat(
 ) -> None:
     queue = backend.queue(liveness=QUICK)
     assert queue.owner_id
-    monkeypatch.setattr(hold_of(queue), "release_forgotten", lambda: 1 / 0)
+    monkeypatch.setattr(hold_of(queue), "look_after", lambda: 1 / 0)
     backend.wait_for(lambda: [each for each in caplog.records if each.levelname == "ERROR"], "it is told")
     assert "no heartbeat: division by zero" in caplog.messages
     monkeypatch.undo()
@@ -349,7 +349,7 @@ def test_the_time_of_an_outage_does_not_count(anywhere: Backend, monkeypatch: py
     queue.on_hang = lambda: pytest.fail("an outage is no hang")
     queue.enqueue(jobs(1))
     batch = queue.claim(1)
-    heartbeat, tries = hold_of(queue).heartbeat, threading.Semaphore(0)
+    heartbeat, tries = hold_of(queue).owner, threading.Semaphore(0)
 
     def unreachable() -> None:
         tries.release()

@@ -83,13 +83,13 @@ def test_one_that_does_not_lock_the_rows_is_refused_beside_owners_by_lease(backe
 def test_a_claim_by_lease_is_refused_beside_an_idle_one_that_does_not_lock_the_rows(backend: Backend) -> None:
     backend.make()
     other = backend.bare_queue(bind=backend.new_engine(), hold="transaction", locking=TransactionOnly())
-    assert other._parts.sleeper is not None
+    assert other._consumer.hold.sleeper is not None
     by_lease, same = backend.bare_queue(), backend.bare_queue(hold="transaction", locking=TransactionOnly())
     with pytest.raises(ClaimsDiffer, match="has 1 owner whose Locking locks no rows"):
         by_lease.claim()
     with same.claim() as batch:
         assert not batch
-    owners = other._parts.backend.owners
+    owners = other._access.backend.owners
     with backend.engine.begin() as connection:
         left = connection.execute(sa.select(owners)).mappings().one()
     other.close()

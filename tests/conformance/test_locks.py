@@ -54,7 +54,7 @@ def queue(backend: Backend) -> Queue:
 
 
 def claimed_by_hand(backend: Backend, connection: sa.Connection, queue: Queue) -> list[Any]:
-    algorithm: ClaimStrategy = queue._parts.plan(None).strategy
+    algorithm: ClaimStrategy = queue._consumer.plans.plan(None).strategy
     claimed = algorithm.claim(connection, queue.owner_id, ClaimRequest(SIZE, CANDIDATES))
     assert len(claimed.jobs) == SIZE
     assert claimed.found == (
@@ -187,14 +187,14 @@ def test_a_settle_goes_through_the_primary_key(backend: Backend, queue: Queue, k
 
 def looks(queue: Queue, backend: Backend) -> dict[str, Any]:
     """Where claims begin: at the head, and beyond a place in the order."""
-    algorithm: Any = queue._parts.plan(None).strategy
+    algorithm: Any = queue._consumer.plans.plan(None).strategy
     return {"head": None, "beyond": algorithm.keyset_order.place({"priority": 1, "id": WAITING // 2})}
 
 
 @pytest.mark.parametrize("begin", ["head", "beyond"])
 @pytest.mark.requires("one statement")
 def test_a_claim_in_one_statement_does_the_same(backend: Backend, queue: Queue, begin: str) -> None:
-    algorithm: Any = queue._parts.plan(None).strategy
+    algorithm: Any = queue._consumer.plans.plan(None).strategy
     request = ClaimRequest(SIZE, SIZE, looks(queue, backend)[begin])
     given = {**request.find_parameters, "claimjobs_size": SIZE, "claimjobs_me": queue.owner_id}
     with by_hand(backend) as connection:
@@ -210,7 +210,7 @@ def test_a_lock_of_what_it_finds_reads_the_claim_index_and_the_primary_key(
 ) -> None:
     request = ClaimRequest(SIZE, CANDIDATES, looks(queue, backend)[begin])
     selection = Selection(queue.roles.due(database_now()), queue.roles.default_order)
-    algorithm: Any = FindAndLock(queue._parts.backend, selection)
+    algorithm: Any = FindAndLock(queue._access.backend, selection)
     with by_hand(backend) as connection:
         plan = backend.plan(
             connection, algorithm._statement.of(request).statement, {**request.find_parameters, "claimjobs_size": SIZE}
@@ -287,7 +287,9 @@ def test_a_key_of_several_columns_goes_through_its_primary_key_too(backend: Back
             connection, settle.delete(reach(roles, backend)), {"claimjobs_keys": keys, "claimjobs_me": 1}
         )
         goes_by_key(backend, plan, "parts")
-        claimed = queue._parts.plan(None).strategy.claim(connection, queue.owner_id, ClaimRequest(SIZE, CANDIDATES))
+        claimed = queue._consumer.plans.plan(None).strategy.claim(
+            connection, queue.owner_id, ClaimRequest(SIZE, CANDIDATES)
+        )
         assert len(claimed.jobs) == SIZE
         assert backend.locked("parts") == SIZE
 

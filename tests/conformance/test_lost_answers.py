@@ -122,9 +122,9 @@ def test_jobs_of_an_unconfirmed_claim_that_cannot_be_released_now_are_released_l
     with monkeypatch.context() as broken:
         broken.setattr(hold._settler, "settle", fails)
         batch = queue.claim(1)
-    assert not hold.heartbeat.sleeper.can_sleep()
+    assert not hold.owner.sleeper.can_sleep()
     assert (names(batch), states(backend).count("claimed")) == (["0002"], 3)
-    hold.release_forgotten()
+    hold.look_after()
     assert states(backend) == ["unclaimed", "unclaimed", "claimed", "unclaimed"]
     batch.done()
     batch.settle()

@@ -41,7 +41,7 @@ def test_while_the_server_was_away_nobody_was_silent(backend: Backend) -> None:
     write_owner(backend, me, beat=LONG_AGO, server_since=LONG_AGO, lease=uptime(backend) + 3600.0)
     assert other.reclaim() == 0
     assert owner_row(backend, me)["died"] is None
-    hold_of(queue).owner.beat(patience=None)
+    hold_of(queue).owner.row.beat(patience=None)
     assert queue.owner_id == me
     assert session_of(backend, me) is not None
     with batch:
@@ -61,7 +61,7 @@ def test_who_lost_its_own_connection_waits_until_others_may_be_back(
     assert reaper.dead() == []
     for each in (queue, first):
         end_session(backend, each.owner_id)
-    hold_of(first).owner.beat(patience=None)
+    hold_of(first).owner.row.beat(patience=None)
     assert reaper.dead() == []
     assert states(backend) == ["claimed", "claimed"]
     monkeypatch.setattr("claimjobs.database.connection.CALM", 0.0)
@@ -76,10 +76,10 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
     """Whoever holds it is no earlier session of the owner, so it is not ended: the owner goes on, and its lease alone
     tells that it lives. Also who reclaims the owner's jobs does not end it.
     """
-    monkeypatch.setattr("claimjobs.lease.owner.END_OF_SESSION", 0.1)
+    monkeypatch.setattr("claimjobs.lease.owner_row.END_OF_SESSION", 0.1)
     queue = still(backend.queue())
     queue.enqueue(jobs(1))
-    me, batch, owner = queue.owner_id, queue.claim(1), hold_of(queue).owner
+    me, batch, owner = queue.owner_id, queue.claim(1), hold_of(queue).owner.row
     with backend.new_engine().connect() as stranger:
         end = sa.text(f"SELECT pg_terminate_backend({session_of(backend, me)})")
         stranger.execute(end if backend.family == "postgres" else sa.text(f"KILL {session_of(backend, me)}"))
@@ -99,4 +99,4 @@ def test_a_session_lock_that_is_never_free_again_is_not_waited_for_without_end(
 
 def reaper_of(queue: object) -> Reaper:
     """The one on the owner's own connection, whose losses it knows of."""
-    return hold_of(queue).heartbeat._reaper  # type: ignore[arg-type]
+    return hold_of(queue).owner.reaper  # type: ignore[arg-type]

@@ -134,7 +134,7 @@ def test_a_loop_ends_its_work_and_waits_for_more(anywhere: Backend) -> None:
             consumer.does("0000", "0001", "0002")
             queue.enqueue({"d": "later", "e": ""})
             wait_for(lambda: consumer.done[-1] == "later", "it finds more")
-        assert not hold_of(queue).owner.locked
+        assert not hold_of(queue).owner.row.locked
 
 
 def test_a_dead_consumers_jobs_come_back_when_its_lease_is_over(anywhere: Backend) -> None:
@@ -194,7 +194,7 @@ def test_behind_a_pooler_by_session_locks_and_calls_work_if_they_are_switched_on
     with pooled(anywhere, "session", size=8) as url, engine(url) as through:
         queue = Queue(through, liveness=locked)
         with queue, Consumer(anywhere, queue) as consumer:
-            wait_for(lambda: hold_of(queue).owner.locked, "it has its lock")
+            wait_for(lambda: hold_of(queue).owner.row.locked, "it has its lock")
             consumer.falls_asleep()
             queue.enqueue({"d": "it is called", "e": ""})
             consumer.does("it is called")

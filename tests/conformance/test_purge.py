@@ -250,7 +250,7 @@ def test_it_reads_the_jobs_of_its_state_in_their_order_and_no_others(backend: Ba
     queue = kept(backend, 2_000, clock)
     queue.enqueue(jobs(2_000))
     backend.analyze()
-    roles = queue._parts.backend.roles
+    roles = queue._access.backend.roles
     chosen = statements.old(roles, "done", clock.now)
     keys = [row["id"] for row in backend.rows()]
     with backend.engine.connect() as connection:

@@ -30,7 +30,7 @@ def test_a_claim_is_one_transaction_whatever_the_engines_isolation(backend: Back
     engine = backend.new_engine(isolation_level=level)
     queue = backend.queue(bind=engine)
     queue.enqueue(jobs(2))
-    hold_of(queue).heartbeat.stop()  # its statements are not the claim's
+    hold_of(queue).owner.stop()  # its statements are not the claim's
     with counted(engine) as sent, queue.claim() as batch:
         assert len(batch) == 2
         assert sent.count("COMMIT") == 1

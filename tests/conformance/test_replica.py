@@ -22,7 +22,7 @@ from servers.replication import Pair, replicated, run
 from servers.server import Server
 from tests.backends import wait_for
 from tests.conformance.jobs import jobs, names
-from tests.conformance.owners import idle_owner_of
+from tests.conformance.owners import owner_of
 from tests.flavours import FAMILIES, MAY_BE_MISSING
 
 QUICK = Liveness(lease=2.0)
@@ -232,9 +232,9 @@ def test_an_error_of_the_primary_is_not_taken_for_one_of_the_replica(
     pair.wait_until_it_follows()
     with queue.claim(2) as batch:
         batch.done()
-    owner = idle_owner_of(queue)
+    owner = owner_of(queue)
     assert owner is not None
-    owner.heartbeat.stop()  # it would notice, too
+    owner.stop()  # it would notice, too
     end_sessions(pair.primary)
     with queue.claim(2) as batch:
         batch.done()

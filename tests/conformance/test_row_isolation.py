@@ -215,5 +215,5 @@ def test_a_claim_goes_on_if_nobody_can_be_told_how_many_rows_it_leaves(
         raise sa.exc.TimeoutError("the pool has no connection")
 
     monkeypatch.setattr(hold, "note_unclaimable", no_connection)
-    queue._parts.leave(7)
-    queue._parts.note_left()
+    queue._consumer.plans.leave(7)
+    queue._consumer._note_left()

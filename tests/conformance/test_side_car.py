@@ -238,7 +238,7 @@ def test_what_the_locking_statement_believes_is_asked_again(backend: Backend) ->
         batch.done()
     locks = locks_of(queue)
     naive = sa.select(ORDERS.c.id)
-    ours, dialect = queue._parts.backend.source, queue._parts.backend.dialect
+    ours, dialect = queue._access.backend.source, queue._access.backend.dialect
     everything = dialect.only_candidates(sa.select(*ours.key), ours.key, ours.key, None).with_for_update(
         skip_locked=True, of=ours.table
     )
@@ -286,7 +286,7 @@ def test_a_claim_goes_on_if_others_have_claimed_all_that_it_locked(backend: Back
 
 def test_a_row_that_no_longer_fits_when_it_is_claimed_is_not_returned(backend: Backend) -> None:
     queue = orders(backend, 3, where=sa.text("status = 'new'"))
-    if not queue._parts.backend.dialect.locks_in_order:  # else the statement that finds it locks it
+    if not queue._access.backend.dialect.locks_in_order:  # else the statement that finds it locks it
         locks_of(queue)._finder._from_head = sa.select(ORDERS.c.id, sa.literal(0)).order_by(ORDERS.c.id)
     backend.run("UPDATE orders SET status = 'old' WHERE id = 2")
     assert keys(queue.claim(3)) == [1, 3]

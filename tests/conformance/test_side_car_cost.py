@@ -54,7 +54,7 @@ def plan_of(backend: Backend, queue: Queue, statement: Any, values: dict[str, An
 
 
 def pair_of(queue: Queue) -> statements.SideCarJoin:
-    backend = queue._parts.backend
+    backend = queue._access.backend
     return statements.SideCarJoin(backend.source, backend.roles, backend.dialect, queue._chosen.now)
 
 

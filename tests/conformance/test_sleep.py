@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from claimjobs import Queue
 from claimjobs.options import HoldKind, Liveness
-from claimjobs.queue.idle_backoff import IdleBackoff
+from claimjobs.queue.batch_loop import IdleBackoff
 from tests.backends import Backend, wait_for
 from tests.conformance.consumer_process import consumer
 from tests.conformance.jobs import counted, jobs, statements_with
@@ -110,7 +110,7 @@ def test_who_was_called_for_nothing_looks_before_it_sleeps_again(
 def leads(backend: Backend) -> Queue:
     """A queue whose heart has settled: it beats after 12 s at the earliest."""
     queue = backend.queue(liveness=PATIENT)
-    heart = hold_of(queue).heartbeat
+    heart = hold_of(queue).owner
     backend.wait_for(lambda: heart._leads, "it leads")
     return queue
 

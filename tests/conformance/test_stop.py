@@ -166,13 +166,13 @@ def test_what_was_claimed_with_a_settle_at_the_deadline_is_released(backend: Bac
     batch = next(batches)
     batch.done()
     hold: Any = hold_of(queue)
-    take_along = hold.settle_and_claim
+    take_along = hold._settle_and_claim
 
     def late(*arguments: Any) -> Any:
         queue._control.expire()
         return take_along(*arguments)
 
-    hold.settle_and_claim = late
+    hold._settle_and_claim = late
     batch.__exit__(None, None, None)
     assert [row["status"] for row in backend.rows()] == ["unclaimed"] * 3
     assert list(batches) == []

@@ -171,10 +171,10 @@ def test_a_batch_that_nobody_asked_for_and_that_cannot_be_released_now_is_releas
         broken.setattr(hold_of(queue)._settler, "settle", unreachable)
         batches.close()
     assert states(backend) == {OWNED: 2}
-    assert not hold_of(queue).heartbeat.sleeper.can_sleep()
-    hold_of(queue).release_forgotten()
+    assert not hold_of(queue).owner.sleeper.can_sleep()
+    hold_of(queue).look_after()
     assert states(backend) == {FREE: 2}
-    assert hold_of(queue).heartbeat.sleeper.can_sleep() or not backend.dialect.wakes
+    assert hold_of(queue).owner.sleeper.can_sleep() or not backend.dialect.wakes
     assert queue.report.released == 2
 
 
@@ -204,7 +204,7 @@ def test_a_settle_stands_whatever_error_the_next_claim_ends_with(
     batches = queue.batches(3)
     batch = next(batches).__enter__()
     with monkeypatch.context() as broken:
-        plan = queue._parts.plan(None)
+        plan = queue._consumer.plans.plan(None)
         broken.setattr(plan, "way_to_settle_and_claim", lambda _: Refused(error))
         batch.done()
         batch.__exit__(None, None, None)

@@ -14,7 +14,7 @@ from claimjobs import Queue
 from claimjobs.table.definitions import owner_table
 from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
-from tests.conformance.owners import age, end_session, owner_row, session_of, states, still
+from tests.conformance.owners import age, end_session, hold_of, owner_row, session_of, states, still
 from tests.conformance.sleepers import PATIENT
 
 _MYSQL = "ALTER TABLE claimjobs_owners AUTO_INCREMENT = 2000000000"
@@ -119,5 +119,5 @@ def test_each_tenant_has_a_reaper_of_its_own(backend: Backend, neighbour: Backen
     """If two had the same lock, jobs of unknown owners of one of them would wait for the other's reaper."""
     queues = [backend.queue(), neighbour.queue()]
     for queue in queues:
-        heart = queue._parts.hold.heartbeat  # type: ignore[union-attr]  # by lease
+        heart = hold_of(queue).owner
         backend.wait_for(lambda heart=heart: heart._leads, "it leads")  # type: ignore[misc]

@@ -183,7 +183,7 @@ def test_what_is_enqueued_while_it_falls_asleep_is_found(
 ) -> None:
     """Its producer saw nobody asleep, or called somebody who did not listen yet."""
     producer, queue = backend.queue(), backend.queue(liveness=PATIENT)
-    owner, rows = hold_of(queue).owner, jobs(1)
+    owner, rows = hold_of(queue).owner.row, jobs(1)
     mark_asleep = owner.mark_asleep
 
     def meanwhile(connection: sa.Connection) -> bool:
@@ -202,7 +202,7 @@ def test_what_is_enqueued_while_it_falls_asleep_is_found(
 def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is heard, or the next look is soon."""
     producer, queue = backend.queue(), backend.queue(liveness=PATIENT)
-    idle_wait, rows = hold_of(queue).heartbeat.sleeper._idle_wait, jobs(1)
+    idle_wait, rows = hold_of(queue).owner.sleeper._idle_wait, jobs(1)
     check = idle_wait._check
 
     def looks(*given: Any, **options: Any) -> WakeReason | None:
@@ -222,7 +222,7 @@ def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monk
 def test_a_producer_that_may_not_look_for_sleepers_enqueues_all_the_same(backend: Backend) -> None:
     """Also into a transaction that holds more than that."""
     producer = backend.queue()
-    producer._parts.enqueuer.notifier._choose = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
+    producer._access.enqueuer.notifier._choose = sa.select(sa.column("id")).select_from(sa.text("nowhere"))
     with Consumer(backend, backend.queue(), poll=0.1) as consumer:
         consumer.falls_asleep()
         with backend.engine.begin() as connection:

@@ -140,7 +140,7 @@ def _look_once(queues: list[Queue]) -> None:
     first, *others = queues
     first.check()
     for queue in others:
-        queue._parts._backend = first._parts._backend
+        queue._access._backend = first._access._backend
 
 
 def _engine(place: Backend, settings: Sequence[str]) -> sa.Engine:

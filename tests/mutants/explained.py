@@ -21,12 +21,12 @@ EXPLAINED: Final[dict[tuple[str, str, str], str]] = {
         "return None # the row of the side-car may be there already, or may never have been written",
     ): "Who locks does not read which rows were not reached; who leases asks which of them it still holds: none.",
     (
-        "claimjobs/lease/owner.py",
+        "claimjobs/lease/owner_row.py",
         "if not self.id or not self._is_alive(connection):",
         "if (not self._is_alive(connection)):",
     ): "No row has the id 0, so that its beat reaches none: one statement more, once.",
     (
-        "claimjobs/lease/owner.py",
+        "claimjobs/lease/owner_row.py",
         "self._connector.write(statements.leave(self._table), me, patience=1)",
         "self._connector.write(statements.leave(self._table), me, patience=2)",
     ): "A second more for an owner that leaves without a server: the next reaper takes it out all the same.",

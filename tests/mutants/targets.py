@@ -15,7 +15,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
     "claim": (
         "claim/one_statement claim/two_phases claim/candidates claim/find_and_lock claim/candidate_range claim/probe "
         "claim/sweep claim/locking table/acceptance batch/settle_and_claim lease/lease_hold "
-        "queue/claimer queue/batch_loop queue/row_isolation claim/row_reader statements/find statements/lock "
+        "queue/consumer queue/batch_loop queue/row_isolation claim/row_reader statements/find statements/lock "
         "statements/mark statements/claim statements/column_encoding",
         "unit/test_overfetch test_kinds test_claim test_contention test_turn test_cursor test_cut_claims "
         "test_transaction test_transaction_lost test_key_only test_pickup test_columns test_locks test_liveness "
@@ -39,13 +39,14 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "test_refused_texts test_refused_retries test_strange_errors test_leave",
     ),
     "holds": (
-        "lease/lease_hold batch/transaction_hold database/connection database/attempts database/fair_lock",
+        "lease/lease_hold lease/transaction_hold batch/open_transaction "
+        "database/connection database/attempts database/fair_lock",
         "unit/test_fair_lock test_cut_claims test_transaction test_transaction_lost test_key_only test_owners "
         "test_turn test_outage test_connections test_lost_answers test_unavailable test_large_batches test_liveness "
         "test_declared_dead test_reclaim test_calls",
     ),
     "owners": (
-        "lease/owner lease/registry options lease/heartbeat statements/owners",
+        "lease/owner lease/owner_row lease/registry options statements/owners",
         "unit/test_watch test_owners test_outage test_two_tenants test_liveness test_declared_dead test_reclaim "
         "test_cut_claims test_sleep test_wake",
     ),
@@ -55,7 +56,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "cli/test_reclaim test_dead",
     ),
     "wake": (
-        "enqueue/notifier lease/sleeper lease/idle_checks queue/batch_loop queue/idle_backoff statements/idle",
+        "enqueue/notifier lease/sleeper queue/batch_loop statements/idle",
         "unit/test_idle unit/test_rounds test_calls test_sleep test_wake test_idle test_liveness test_declared_dead "
         "test_reclaim",
     ),

@@ -160,7 +160,7 @@ class Protocol(RuleBasedStateMachine):
         if mine and (any(job.suspect for job in mine) or any(self.model.jobs[name].suspect for name in wanted)):
             return multiple()  # suspects are held alone: see `test_an_owner_holds_suspects_alone`
         # What others put before its cursor it finds in time (tests/conformance/test_cursor.py), as the model has none.
-        consumer.queue._parts.restart_from_head()
+        consumer.queue._consumer.restart_from_head()
         batch = consumer.queue.claim(size)
         self._asked(consumer)
         taken = [job.d for job in batch.jobs]
@@ -208,7 +208,7 @@ class Protocol(RuleBasedStateMachine):
     def come_back(self, number: int) -> None:
         """The heart of one of the dead beats again."""
         consumer = self.dead()[number % len(self.dead())]
-        hold_of(consumer.queue).owner.beat(patience=None)
+        hold_of(consumer.queue).owner.row.beat(patience=None)
         self._asked(consumer, beats=True)
         assert self.model.is_alive(consumer.id)
 
@@ -243,7 +243,7 @@ class Protocol(RuleBasedStateMachine):
     @precondition(lambda self: self.to_reclaim())
     @rule(target=sights, by=WHO)
     def look(self, by: int) -> list[OwnerState]:
-        with self.consumers[by].queue._parts.reaper() as reaper:
+        with self.consumers[by].queue._access.reaper() as reaper:
             seen = reaper.dead()
         assert [one.id for one in seen] == self.to_reclaim()
         return seen
@@ -254,7 +254,7 @@ class Protocol(RuleBasedStateMachine):
         for seen in sight:
             row = owner_row(self.backend, seen.id)
             is_as_seen = row is None or row["beat"] == seen.beat
-            with self._ended(seen), self.consumers[by].queue._parts.reaper() as reaper:
+            with self._ended(seen), self.consumers[by].queue._access.reaper() as reaper:
                 jobs = reaper.reclaim(seen)
             assert jobs == (self.model.reclaim(seen.id, self.clock.now) if is_as_seen else 0)
 

@@ -34,14 +34,14 @@ PLAIN = roles_of(
 class Settled(Hold):
     """A hold that writes down the outcomes it is to settle, and says which keys are lost."""
 
-    settle_is_final = settles_and_claims = False
+    settle_is_final = False
     owner_id = 7
 
     def __init__(self, lost: set[Any] | None = None) -> None:
         self.calls: list[Outcomes] = []
         self._lost = lost or set()
 
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Any]:
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
         with shielded():
             self.calls.append(outcomes)
             self.when_committed()
@@ -53,8 +53,6 @@ class Settled(Hold):
     def claim(self, size: int, plan: Any) -> ClaimResult:
         raise NotImplementedError
 
-    settle_and_claim: Any = claim
-    release_following: Any = claim
     _claim_once: Any = claim
     read_pause: Any = claim
 
@@ -63,10 +61,11 @@ class Settled(Hold):
 
     give: Any = progress
 
-    def close(self) -> None:
-        """There is nothing to close."""
+    def restart_from_head(self) -> None:
+        """There is no order."""
 
-    restart_from_head = close
+    _close = restart_from_head
+    _is_heartbeat = False
 
     @property
     def outcomes(self) -> Outcomes:
@@ -116,7 +115,7 @@ def test_a_settle_that_fails_leaves_the_batch_open_to_be_settled_again() -> None
     answers: Iterator[Any] = iter([OSError("gone"), {2}])
 
     class Fails(Settled):
-        def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Any]:
+        def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Any = None) -> set[Any]:
             answer = next(answers)
             if isinstance(answer, Exception):
                 raise answer

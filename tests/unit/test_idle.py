@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from claimjobs.queue.idle_backoff import LONGEST_REST, LONGEST_WAIT, SHARE, SHORT, SHORTEST_POLL, IdleBackoff
+from claimjobs.queue.batch_loop import LONGEST_REST, LONGEST_WAIT, SHARE, SHORT, SHORTEST_POLL, IdleBackoff
 
 
 class Time:
@@ -23,7 +23,7 @@ class Time:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     time = Time()
-    monkeypatch.setattr("claimjobs.queue.idle_backoff.time", time)
+    monkeypatch.setattr("claimjobs.queue.batch_loop.time", time)
     return time
 
 

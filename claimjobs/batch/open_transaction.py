@@ -1,13 +1,8 @@
-"""Claims held by an open transaction: its row locks are the claim, and its commit writes the outcomes.
-
-If the process or the connection dies, the server rolls the transaction back and releases the jobs. There is no owner,
-and a table needs no column for one.
-"""
+"""The open transaction of a batch: its row locks are the claim, and the handler may write in it."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import threading
 import time
@@ -18,26 +13,19 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from claimjobs.batch.claim_plan import ClaimPlan
-from claimjobs.batch.hold import Hold
 from claimjobs.batch.refusals import IsolatingSettle
-from claimjobs.batch.settle import Outcomes, Settler
-from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
-from claimjobs.control import Control
+from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
-from claimjobs.dialects import Key
 from claimjobs.dialects.error_codes import LOST, READ_ONLY
 from claimjobs.errors import BatchRolledBack, CrossedFork, NoOpenTransaction, ReadOnly
-from claimjobs.options import Liveness, Retry
+from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
 from claimjobs.table.primaries import check_primaries
 
 ENDED = "has no open transaction any more, because its handler committed, rolled back or closed it"
-NOBODY = 0
-"""The owner id of jobs that are only locked."""
 
 
 class OpenTransaction(Connector):
@@ -279,170 +267,3 @@ class BatchTransaction:
         if self.transaction.batch is not self:
             raise NoOpenTransaction("has no open transaction any more")
         return self.transaction
-
-
-class TransactionHold(Hold):
-    """Claims through open transactions: each batch has one, on a connection of its own."""
-
-    settle_is_final = True
-    settles_and_claims = False
-    keeps_locks = True
-    owner_id = NOBODY
-
-    def __init__(
-        self,
-        engine: sa.Engine,
-        backend: Backend,
-        settler: Settler,
-        *,
-        liveness: Liveness,
-        retry: Retry,
-        report: Report,
-        control: Control,
-    ) -> None:
-        super().__init__(backend, settler, report, control)
-        self._engine, self._liveness, self._retry = engine, liveness, retry
-        self._makes_savepoints = False
-        """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
-        self._one_at_a_time = threading.Lock()
-        """Locked during a claim: what a claim learns is for the next one."""
-        self._guard = threading.Lock()
-        self._idle: list[OpenTransaction] = []
-        self._busy: list[OpenTransaction] = []
-        self._pause_read_at = -math.inf
-
-    # --- claiming --------------------------------------------------------------------------------------
-
-    def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
-        """Claim up to `size` jobs, locked by a transaction that stays open."""
-        transaction = self._take()
-        try:
-            with self._one_at_a_time:
-                claimed = self._claim_until_over(transaction, size, plan)
-        except BaseException:
-            self._end(transaction)
-            raise
-        transaction.batch = BatchTransaction(transaction, claimed)
-        if claimed.jobs and not self._control.expired:  # after this check `release_held` finds the batch
-            return claimed
-        self._end(transaction)
-        return NOTHING if claimed.jobs else claimed
-
-    def _take(self) -> OpenTransaction:
-        self._end_dropped()
-        with self._guard:
-            if not self._idle:
-                self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
-            transaction = self._idle.pop()
-            self._busy.append(transaction)
-        return transaction
-
-    def _end_dropped(self) -> None:
-        """Roll back the transactions whose Batch was dropped without a settle: their jobs are unclaimed again."""
-        with self._guard:
-            open_ones = [transaction for transaction in self._busy if transaction.batch is not None]
-        for transaction in open_ones:
-            if transaction.batch is not None and transaction.batch.is_dropped:
-                transaction.batch = None
-                self._end(transaction)
-
-    @property
-    def pause_is_stale(self) -> bool:
-        """No heartbeat reads it: it is read between two batches, once in the time of a heartbeat at most."""
-        return time.monotonic() - self._pause_read_at >= self._liveness.beat
-
-    def read_pause(self, patience: float | None = None) -> None:
-        """Read it through the connection of the next claim. A database without the table of queues has no pauses."""
-        transaction = self._take()
-        try:
-            for attempt in transaction.attempts(patience, unless=self._control):
-                with attempt as connection:
-                    self._note_pause(connection)
-            self._pause_read_at = time.monotonic()
-        except sa.exc.DBAPIError as error:
-            if transaction.is_passing(error):
-                raise
-            self._pause_read_at = math.inf  # it is missing, or this user may not read it: do not try again
-        finally:
-            self._end(transaction)
-
-    def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
-        connector.close()  # the last try claimed nothing, and where a sweep begins is read in a transaction of its own
-        return super()._next_request(connector, size, plan)
-
-    def _claim_once(
-        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
-    ) -> tuple[ClaimRequest, ClaimResult]:
-        connector.close()  # the last try claimed nothing
-        for attempt in connector.attempts(unless=self._control, divisible=plan.divisible):
-            with attempt as connection:
-                claimed = plan.strategy.claim(connection, NOBODY, request)
-        return request, claimed
-
-    # --- settling --------------------------------------------------------------------------------------
-
-    def settle(self, claimed: ClaimResult, outcomes: Outcomes) -> set[Key]:
-        """Write the outcomes and commit. Raises BatchRolledBack, NoOpenTransaction, CrossedFork. No job is lost."""
-        if self._process != os.getpid():
-            raise CrossedFork
-        batch = self.open_transaction(claimed)
-        if batch is None:
-            raise NoOpenTransaction("has no open transaction any more")
-        settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
-        settled = False
-        try:
-            batch.commit(settling, with_savepoint=self._makes_savepoints)
-            settled, batch.transaction.batch = True, None
-        except BatchRolledBack as gone:
-            self._report.transients[gone.kind] += 1
-            self._makes_savepoints = self._makes_savepoints or settling.was_refused
-            raise batch.transaction.explained(gone, time.monotonic() - batch.since) from gone.__cause__
-        finally:
-            self._end(batch.transaction)
-            if not (settled and settling.written.all_done):  # some jobs are unclaimed again
-                self.restart_from_head()
-        outcomes.become(settling.written)
-        outcomes.count(self._report)
-        if settling.refused is not None:
-            raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
-        return set()
-
-    def settle_and_claim(
-        self, claimed: ClaimResult, outcomes: Outcomes, size: int, plan: ClaimPlan
-    ) -> tuple[set[Key], ClaimResult]:
-        """Settle. Nothing is claimed, because the transaction ends with its batch."""
-        return self.settle(claimed, outcomes), NOTHING
-
-    def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
-        with self._guard:
-            batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
-        return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
-
-    def release_following(self, claimed: ClaimResult) -> None:
-        """Do nothing: a settle claims no other batch."""
-
-    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
-        transaction = self.open_transaction(claimed)
-        if transaction is not None:
-            transaction.batch = weakref.ref(batch)
-
-    def progress(self, claimed: ClaimResult) -> None:
-        """Do nothing: the locks last as long as the transaction is open."""
-
-    def _end(self, transaction: OpenTransaction) -> None:
-        transaction.close()
-        with self._guard:
-            if transaction in self._busy:
-                self._busy.remove(transaction)
-                self._idle.append(transaction)
-
-    def release_held(self) -> int:
-        """Break the connections of all open transactions: the server rolls them back."""
-        if self._process != os.getpid():
-            return 0
-        return sum(transaction.break_off() for transaction in tuple(self._busy))
-
-    def close(self) -> None:
-        if self._process == os.getpid():
-            for transaction in (*self._busy, *self._idle):
-                transaction.disconnect()

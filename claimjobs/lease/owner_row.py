@@ -1,0 +1,232 @@
+"""OwnerRow: an owner in the database: its row in the table of owners, its id and its session lock."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
+from claimjobs.database.savepoint import savepoint
+from claimjobs.errors import ClaimjobsError, ClaimsDiffer, UnfitTable
+from claimjobs.lease.checks import ClaimsCheck
+from claimjobs.log_events import OWNER_RENEWED
+from claimjobs.options import Liveness
+from claimjobs.statements import batches, idle
+from claimjobs.statements import owners as statements
+from claimjobs.table.backend import Backend
+from claimjobs.table.claim_records import ClaimRecords
+from claimjobs.table.definitions import FIRST_OWNER, id_above
+from claimjobs.table.primaries import check_primaries
+
+END_OF_SESSION: Final = 2.0
+"""Seconds to wait for the end of a session."""
+
+log = logging.getLogger("claimjobs.owner")
+
+
+class OwnerConnector(Connector):
+    """The connection of an owner. The owner registers on each new one, because its session lock ends with a session."""
+
+    is_never_idle = True  # of its heartbeats
+    row: OwnerRow
+
+    def _on_open(self, connection: sa.Connection) -> None:
+        self._require_writable(connection)
+        self.row.require_primary(connection)
+        self.row.register(connection)
+
+
+class OwnerRow:
+    """A row of the owners table. Its id is the fencing token in `owner_id` of every job that it holds; never reused.
+
+    It has two signs of life: a session lock, which the server releases when the connection ends, and a heartbeat with
+    the time of the database. An owner that was declared dead registers again: its `id` changes.
+    """
+
+    def __init__(self, connector: OwnerConnector, backend: Backend, liveness: Liveness) -> None:
+        self._connector = connector
+        self._backend = backend
+        self._dialect = backend.dialect
+        self._table = table = backend.owners
+        self._process = here = statements.this_process()
+        process = {"host": here["claimjobs_host"], "pid": here["claimjobs_pid"]}
+        self._row: dict[str, Any] = {
+            **process,
+            "claims": backend.roles.claims,
+            "lease": liveness.lease,
+            **ClaimRecords.of(backend).row,
+        }
+        self._batches = backend.source.batches
+        self._beat = statements.beat(table)
+        self._is_used = statements.is_used(table, self._dialect, backend.roles, self._batches)
+        self._mark_asleep = idle.mark_asleep(table)
+        self.id = 0
+        self.asleep = False
+        """Whether its row says that it sleeps, so that producers wake it."""
+        self.locked = False
+        """Whether it has its session lock."""
+        self._sessions: set[int] = set()
+        """The sessions in which it tried to take its lock."""
+        self._has_left = False
+        connector.row = self
+        try:
+            connector.transaction(lambda connection: None)
+            # After the commit: of two owners that register at once, one sees the other.
+            connector.transaction(ClaimsCheck(backend).run)
+        except BaseException as error:
+            if isinstance(error, ClaimsDiffer):
+                with contextlib.suppress(sa.exc.DBAPIError, ClaimjobsError):
+                    self.leave()
+            connector.close()
+            raise
+
+    def beat(self, patience: float | None = 0) -> None:
+        """Write a heartbeat. Registers again if this owner was declared dead. Raises as `Connector.attempts`."""
+        for attempt in self._connector.attempts(patience):
+            with attempt as connection:
+                self._live_on(connection)
+
+    def mark_asleep(self, connection: sa.Connection) -> bool:
+        """Write a heartbeat, and that this owner sleeps until the next one. Returns False if it was declared dead."""
+        self.asleep = connection.execute(self._mark_asleep, {"claimjobs_me": self.id}).rowcount == 1
+        return self.asleep
+
+    def note_unclaimable(self, rows: int) -> None:
+        """Write how many rows this owner leaves, for `status`. An owner that registers again writes it, too."""
+        self._row = {**self._row, "unclaimable": rows}  # the heartbeat's thread may be reading the row
+        write = statements.leaves(self._table, rows)
+        self._connector.transaction(lambda connection: connection.execute(write, {"claimjobs_me": self.id}), patience=0)
+
+    def leave(self) -> None:
+        """Delete the row of this owner. It must hold no job any more."""
+        self._connector.transaction(self._delete, patience=1)
+
+    def _delete(self, connection: sa.Connection) -> None:
+        me = {"claimjobs_me": self.id}
+        if self._batches is not None:
+            connection.execute(batches.close_all(self._batches), me)
+        connection.execute(statements.leave(self._table), me)
+
+    def retire(self) -> None:
+        """From now on, do not register on a new connection."""
+        self._has_left = True
+
+    def require_primary(self, connection: sa.Connection) -> None:
+        """Raises SeveralPrimaries if claims of this owner are not safe on the server of a new connection."""
+        check_primaries(connection, self._backend)
+
+    def register(self, connection: sa.Connection) -> None:
+        """On a new connection: keep the id, unless it was declared dead, and take the session lock."""
+        if self._has_left:
+            return
+        if not self.id or not self._is_alive(connection):
+            self._insert(connection)
+        self._lock_session(connection)
+
+    def _live_on(self, connection: sa.Connection) -> None:
+        if not self._is_alive(connection):
+            fields = {"event": OWNER_RENEWED, "owner": self.id}
+            log.warning("owner %d was declared dead; going on under a new id", self.id, extra=fields)
+            self._insert(connection)
+            self._lock_session(connection)
+
+    def _is_alive(self, connection: sa.Connection) -> bool:
+        alive = connection.execute(self._beat, {"claimjobs_me": self.id, **self._process}).rowcount == 1
+        self.asleep = False
+        return alive
+
+    def _insert(self, connection: sa.Connection) -> None:
+        """Register under an id that nobody has. The next ones are in use after a TRUNCATE, or a restore of the rows
+        without the counter: then above all of them. If another consumer has just done that, the next one is good.
+        """
+        while not (self._inserts(connection, {}) or self._inserts(connection, self._id_above_all(connection))):
+            pass
+
+    def _inserts(self, connection: sa.Connection, given: dict[str, int]) -> bool:
+        """Insert the row of this owner, unless its id is in use."""
+        try:
+            with savepoint(connection):
+                inserted = connection.execute(statements.register(self._table), {**self._row, **given})
+        except sa.exc.DBAPIError as error:
+            if self._dialect.errors.code(error) in self._dialect.errors.duplicate:
+                return False
+            raise
+        new = int(inserted.inserted_primary_key[0])  # type: ignore[index]  # one row was inserted
+        if new < FIRST_OWNER or connection.scalar(self._is_used, {"claimjobs_me": new}):
+            connection.execute(statements.leave(self._table), {"claimjobs_me": new})
+            return False
+        self.id = new
+        return True
+
+    def _id_above_all(self, connection: sa.Connection) -> dict[str, int]:
+        new = id_above(connection, statements.largest(self._table, self._backend.roles, self._batches))
+        move = self._dialect.sessions.give_ids_above(self._table, new)
+        if move is not None:
+            self._move_counter(connection, move)
+        return {"id": new}
+
+    def _move_counter(self, connection: sa.Connection, move: sa.Select[Any]) -> None:
+        try:
+            connection.execute(move)
+        except sa.exc.DBAPIError as error:
+            if not self._dialect.errors.refuses_account(error):
+                raise
+            statement = str(move.compile(connection, compile_kwargs={"literal_binds": True}))
+            raise UnfitTable(
+                f"the next ids of table {self._table.fullname!r} are in use, as after a restore without its sequence, "
+                f"and this user may not move that ({reason(error)}): run `{' '.join(statement.split())}` as the "
+                "owner of the table"
+            ) from error
+
+    def _lock_session(self, connection: sa.Connection) -> None:
+        """Take the session lock, and write by which session, and the start of its server; NULL where only the lease
+        counts.
+        """
+        session = since = None
+        self.locked = False
+        if self._connector.locks_are_seen:
+            session = connection.execute(sa.select(self._dialect.sessions.number())).scalar_one()
+            self._sessions.add(session)
+            self.locked = self._got_lock(connection) and self._shows_lock(connection)
+        if self.locked:
+            since = self._dialect.sessions.server_since(connection)
+        lock = {"claimjobs_me": self.id, "session": session, "since": since}
+        connection.execute(statements.locked(self._table), lock)
+
+    def _got_lock(self, connection: sa.Connection) -> bool:
+        return self._try_lock(connection) or self._end_old_session(connection)
+
+    def _try_lock(self, connection: sa.Connection) -> bool:
+        lock = self._dialect.sessions.try_session_lock(self._table, sa.literal(self.id, sa.Integer))
+        return bool(connection.scalar(sa.select(lock)))
+
+    def _shows_lock(self, connection: sa.Connection) -> bool:
+        """Whether the server tells others that the lock is held. Some grant session locks and keep none: there a free
+        lock would be taken for a dead owner, so only the lease counts.
+        """
+        return self._holder(connection) is not None
+
+    def _holder(self, connection: sa.Connection) -> int | None:
+        holder = self._dialect.sessions.lock_holder(self._table, sa.literal(self.id, sa.Integer))
+        session: int | None = connection.scalar(sa.select(holder))
+        return session
+
+    def _end_old_session(self, connection: sa.Connection) -> bool:
+        """End an earlier session of this owner that still has the lock, and take the lock. No other session is ended.
+
+        When the lock is free, the transaction of that session is committed or rolled back.
+        """
+        session = self._holder(connection)
+        # A session that has just ended, or that is another user's, cannot be ended.
+        with contextlib.suppress(sa.exc.DBAPIError), connection.begin_nested():
+            if session in self._sessions:
+                connection.execute(self._dialect.sessions.end_session(session))
+        deadline = time.monotonic() + END_OF_SESSION
+        while not (taken := self._try_lock(connection)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return taken

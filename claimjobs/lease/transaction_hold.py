@@ -1,0 +1,267 @@
+"""Claims held by an open transaction: its row locks are the claim, and its commit writes the outcomes.
+
+If the process or the connection dies, the server rolls the transaction back and releases the jobs. The claims have no
+owner, and a table needs no column for one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+import weakref
+from dataclasses import replace
+
+import sqlalchemy as sa
+
+from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.failures import Failures
+from claimjobs.batch.following import Following
+from claimjobs.batch.hold import Hold
+from claimjobs.batch.open_transaction import BatchTransaction, OpenTransaction
+from claimjobs.batch.refusals import IsolatingSettle
+from claimjobs.batch.settle import Outcomes, Settler
+from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
+from claimjobs.control import Control
+from claimjobs.database.connection import Connector
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Key
+from claimjobs.errors import BatchRolledBack, ClaimjobsError, CrossedFork, NoOpenTransaction
+from claimjobs.lease.owner import Owner
+from claimjobs.lease.sleeper import IdleSleeper
+from claimjobs.log_events import SLEEP_FAILED
+from claimjobs.options import Liveness, Retry
+from claimjobs.report import Report
+from claimjobs.table.backend import Backend, with_owners
+
+NOBODY = 0
+"""The owner id of jobs that are only locked."""
+
+log = logging.getLogger("claimjobs.sleep")
+
+
+class TransactionHold(Hold):
+    """Claims through open transactions: each batch has one, on a connection of its own.
+
+    While it has no work, it has an owner that holds no job, to be woken. That one registers when a loop is idle for the
+    first time, and leaves when the Queue is closed. A consumer that cannot have it polls: without the tables of owners
+    and queues, without the rights to write them, or behind a pooler.
+    """
+
+    settle_is_final = True
+    keeps_locks = True
+    owner_id = NOBODY
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        backend: Backend,
+        settler: Settler,
+        *,
+        liveness: Liveness,
+        retry: Retry,
+        report: Report,
+        control: Control,
+        failures: Failures,
+        reclaims: Settler,
+    ) -> None:
+        """`reclaims` writes the outcomes of the jobs of dead owners, if other consumers claim by lease."""
+        super().__init__(backend, settler, report, control)
+        self._engine, self._liveness, self._retry = engine, liveness, retry
+        self._failures, self._reclaims = failures, reclaims
+        self.owner: Owner | None = None
+        self._registering = threading.Lock()
+        self._may_register = backend.dialect.wakes and liveness.session_lock is not False
+        self._makes_savepoints = False
+        """Whether a settle makes a savepoint, which costs a round trip: only after a row was refused without one."""
+        self._one_at_a_time = threading.Lock()
+        """Locked during a claim: what a claim learns is for the next one."""
+        self._guard = threading.Lock()
+        self._idle: list[OpenTransaction] = []
+        self._busy: list[OpenTransaction] = []
+        self._pause_read_at = -math.inf
+
+    # --- claiming --------------------------------------------------------------------------------------
+
+    def claim(self, size: int, plan: ClaimPlan) -> ClaimResult:
+        """Claim up to `size` jobs, locked by a transaction that stays open."""
+        transaction = self._take()
+        try:
+            with self._one_at_a_time:
+                claimed = self._claim_until_over(transaction, size, plan)
+        except BaseException:
+            self._end(transaction)
+            raise
+        transaction.batch = BatchTransaction(transaction, claimed)
+        if claimed.jobs and not self._control.expired:  # after this check `release_held` finds the batch
+            return claimed
+        self._end(transaction)
+        return NOTHING if claimed.jobs else claimed
+
+    def _take(self) -> OpenTransaction:
+        self._end_dropped()
+        with self._guard:
+            if not self._idle:
+                self._idle.append(OpenTransaction(self._engine, self._backend, self._liveness, self._report))
+            transaction = self._idle.pop()
+            self._busy.append(transaction)
+        return transaction
+
+    def _end_dropped(self) -> None:
+        """Roll back the transactions whose Batch was dropped without a settle: their jobs are unclaimed again."""
+        with self._guard:
+            open_ones = [transaction for transaction in self._busy if transaction.batch is not None]
+        for transaction in open_ones:
+            if transaction.batch is not None and transaction.batch.is_dropped:
+                transaction.batch = None
+                self._end(transaction)
+
+    @property
+    def pause_is_stale(self) -> bool:
+        """No heartbeat reads it: it is read between two batches, once in the time of a heartbeat at most."""
+        return time.monotonic() - self._pause_read_at >= self._liveness.beat
+
+    def read_pause(self) -> None:
+        """Read it through the connection of the next claim. A database without the table of queues has no pauses."""
+        transaction = self._take()
+        try:
+            for attempt in transaction.attempts(unless=self._control):
+                with attempt as connection:
+                    self.note_pause(connection)
+            self._pause_read_at = time.monotonic()
+        except sa.exc.DBAPIError as error:
+            if transaction.is_passing(error):
+                raise
+            self._pause_read_at = math.inf  # it is missing, or this user may not read it: do not try again
+        finally:
+            self._end(transaction)
+
+    def _next_request(self, connector: Connector, size: int, plan: ClaimPlan) -> ClaimRequest:
+        connector.close()  # the last try claimed nothing, and where a sweep begins is read in a transaction of its own
+        return super()._next_request(connector, size, plan)
+
+    def _claim_once(
+        self, connector: Connector, request: ClaimRequest, plan: ClaimPlan
+    ) -> tuple[ClaimRequest, ClaimResult]:
+        connector.close()  # the last try claimed nothing
+        for attempt in connector.attempts(unless=self._control, divisible=plan.divisible):
+            with attempt as connection:
+                claimed = plan.strategy.claim(connection, NOBODY, request)
+        return request, claimed
+
+    # --- settling --------------------------------------------------------------------------------------
+
+    def settle(self, claimed: ClaimResult, outcomes: Outcomes, following: Following | None = None) -> set[Key]:
+        """Write the outcomes and commit. Raises BatchRolledBack, NoOpenTransaction, CrossedFork. No job is lost.
+
+        Nothing is claimed, because the transaction ends with its batch.
+        """
+        del following
+        if self._process != os.getpid():
+            raise CrossedFork
+        batch = self.open_transaction(claimed)
+        if batch is None:
+            raise NoOpenTransaction("has no open transaction any more")
+        settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
+        settled = False
+        try:
+            batch.commit(settling, with_savepoint=self._makes_savepoints)
+            settled, batch.transaction.batch = True, None
+        except BatchRolledBack as gone:
+            self._report.transients[gone.kind] += 1
+            self._makes_savepoints = self._makes_savepoints or settling.was_refused
+            raise batch.transaction.explained(gone, time.monotonic() - batch.since) from gone.__cause__
+        finally:
+            self._end(batch.transaction)
+            if not (settled and settling.written.all_done):  # some jobs are unclaimed again
+                self.restart_from_head()
+        outcomes.become(settling.written)
+        outcomes.count(self._report)
+        if settling.refused is not None:
+            raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
+        return set()
+
+    def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
+        with self._guard:
+            batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
+        return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
+
+    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+        transaction = self.open_transaction(claimed)
+        if transaction is not None:
+            transaction.batch = weakref.ref(batch)
+
+    def progress(self, claimed: ClaimResult) -> None:
+        """Do nothing: the locks last as long as the transaction is open."""
+
+    def _end(self, transaction: OpenTransaction) -> None:
+        transaction.close()
+        with self._guard:
+            if transaction in self._busy:
+                self._busy.remove(transaction)
+                self._idle.append(transaction)
+
+    def release_held(self) -> int:
+        """Break the connections of all open transactions: the server rolls them back."""
+        if self._process != os.getpid():
+            return 0
+        return sum(transaction.break_off() for transaction in tuple(self._busy))
+
+    # --- asleep ----------------------------------------------------------------------------------------
+
+    @property
+    def sleeper(self) -> IdleSleeper | None:
+        """Lets an idle loop sleep until it is woken; None: it polls."""
+        with self._registering:
+            if self.owner is None and self._may_register:
+                self._register()
+        if self.owner is None:
+            return None
+        self.owner.reaper.report()
+        return self.owner.sleeper
+
+    def _register(self) -> None:
+        """Have an owner. It needs a session lock, by which it can be woken. After an error the consumer polls, so that
+        nothing here is worth a second attempt.
+        """
+        liveness, owner = replace(self._liveness, patience=0), None
+        connector = Connector(self._engine, self._backend.dialect, liveness, self._report)
+        try:
+            backend = replace(self._backend, records_claims=False)
+            backend = connector.transaction(lambda connection: with_owners(connection, backend))
+            owner = Owner(
+                self._engine,
+                backend,
+                self._reclaims,
+                self,
+                liveness=liveness,
+                retry=self._retry,
+                report=self._report,
+                control=self._control,
+                failures=self._failures,
+            )
+            owner.start()
+            owner.read_pause()
+            self._may_register = owner.row.locked
+        except (ClaimjobsError, sa.exc.SQLAlchemyError) as error:
+            log.debug("no sleep: %s", reason(error), extra={"event": SLEEP_FAILED, "error": str(error)})
+            self._may_register = connector.is_passing(error)
+        else:
+            self.owner = owner if owner.row.locked else None
+        finally:
+            connector.close()
+            if owner is not None and self.owner is None:
+                owner.end()
+
+    def _close(self) -> None:
+        for transaction in (*self._busy, *self._idle):
+            transaction.disconnect()
+        owner, self.owner = self.owner, None
+        if owner is not None:
+            owner.end()
+
+    @property
+    def _is_heartbeat(self) -> bool:
+        return self.owner is not None and self.owner.is_here

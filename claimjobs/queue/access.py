@@ -1,0 +1,170 @@
+"""Access: how a Queue reaches its database: the tables, connections to them, and what works without a claim."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from functools import cached_property
+
+import sqlalchemy as sa
+
+from claimjobs.batch.failures import Failures
+from claimjobs.batch.settle import OnDone, Settler
+from claimjobs.database.connect import commits_by_itself, connected
+from claimjobs.database.connection import Connector
+from claimjobs.database.session_sharing import require_session_lock
+from claimjobs.database.time_zone import in_utc
+from claimjobs.enqueue.enqueuer import Enqueuer
+from claimjobs.enqueue.notifier import Notifier
+from claimjobs.errors import CrossedFork, DoneUndecided, PoolUnfit
+from claimjobs.lease.checks import ClaimsCheck
+from claimjobs.lease.reaper import Reaper
+from claimjobs.log_events import COMMENTS_LOST
+from claimjobs.report import Report
+from claimjobs.settings import Settings
+from claimjobs.table.backend import Backend, inspect_table
+from claimjobs.table.on_done import MARK_LOST, Finish, default_finish, lost_mark, sentence
+
+log = logging.getLogger("claimjobs.queue")
+
+
+class Access:
+    """The database of a Queue. What it has read is kept. In another process than the one that made it, it raises
+    CrossedFork.
+    """
+
+    def __init__(self, engine: sa.Engine, settings: Settings, report: Report) -> None:
+        self.engine = engine
+        self._settings = settings
+        self._report = report
+        self._process = os.getpid()
+        self.preparing = threading.RLock()
+        """Locked while something is read or made for the first time."""
+        self._backend: Backend | None = None
+        self._finish: tuple[Finish | None] | None = None
+        self._enqueuer: Enqueuer | None = None
+
+    @property
+    def backend(self) -> Backend:
+        """The server and the tables. Raises ConnectionFailed, ServerUnfit or UnfitTable."""
+        if self._process != os.getpid():
+            raise CrossedFork
+        with self.preparing:
+            if self._backend is None:
+                chosen = self._settings
+                found = inspect_table(
+                    self.engine,
+                    chosen.table,
+                    chosen.dialect,
+                    columns=chosen.columns,
+                    side_car=chosen.side_car,
+                    by_lease=chosen.by_lease,
+                    per_batch=chosen.per_batch,
+                )
+                self._backend = replace(found, locks_rows=chosen.locks_rows)
+            return self._backend
+
+    def must_claim(self) -> Backend:
+        """The server and the tables, for claims. Raises AccessDenied if this user may not read the owners."""
+        backend = self.backend
+        if backend.refusal is not None:
+            raise backend.refusal
+        return backend
+
+    # --- connections -------------------------------------------------------------------------------------
+
+    def connector(self) -> closing[Connector]:
+        """A connection of its own, beside the one that claims, for a `with` block."""
+        backend, liveness = self.backend, self._settings.liveness
+        return closing(Connector(self.engine, backend.dialect, liveness, self._report, tables=backend.tables_in_use))
+
+    @contextmanager
+    def connected_in_utc(self) -> Iterator[sa.Connection]:
+        """A connection with a transaction in which the instants of this queue's table are in UTC."""
+        dialect, depends = self.backend.dialect, self.backend.source.depend_on_zone
+        with connected(self.engine) as connection:
+            if commits_by_itself(connection, unknown=False):  # the engine's sessions are in autocommit
+                connection.execution_options(isolation_level=dialect.isolation)
+            with in_utc(connection, dialect, depends=depends):
+                yield connection
+
+    def check_connections(self) -> None:
+        """Raise PoolUnfit if the engine gives a connection to a second user while the first one uses it; SessionsShared
+        if `session_lock=True` is set, and no session can keep a lock for this Queue.
+        """
+        if isinstance(self.engine.pool, (sa.pool.StaticPool, sa.pool.SingletonThreadPool)):
+            raise PoolUnfit(
+                f"a {type(self.engine.pool).__name__} gives one connection to two users at a time, so two transactions "
+                "would be one: make the engine without `poolclass`, or with `poolclass=NullPool`"
+            )
+        if self._settings.liveness.session_lock:
+            require_session_lock(self.engine, self.backend.dialect, self.backend.source.table)
+
+    # --- enqueueing and reclaiming -----------------------------------------------------------------------
+
+    @property
+    def enqueuer(self) -> Enqueuer:
+        """Inserts rows and wakes idle owners."""
+        backend = self.backend
+        with self.preparing:
+            if self._enqueuer is None:
+                liveness = self._settings.liveness
+                notifier = Notifier(self.engine, backend, session_locks=liveness.session_lock is not False)
+                self._enqueuer = Enqueuer(self.engine, backend, notifier, liveness.patience, report=self._report)
+            return self._enqueuer
+
+    @cached_property
+    def failures(self) -> Failures:
+        """Reports the failed jobs of settles."""
+        return Failures(self.backend.source.name, self.backend.roles, self._settings.hooks)
+
+    def reclaims(self) -> Settler:
+        """Writes the outcomes of jobs of dead owners."""
+        backend = self.backend
+        return Settler(backend.roles, backend.dialect, self._settings.now, None, user_table=backend.user_table)
+
+    @contextmanager
+    def reaper(self) -> Iterator[Reaper]:
+        """Reclaims jobs, through a connection of its own."""
+        backend, retry = self.must_claim(), self._settings.retry
+        with self.connector() as connector:
+            connector.transaction(ClaimsCheck(backend).run, patience=1)
+            reaper = Reaper(connector, backend, self.reclaims(), retry, failures=self.failures)
+            try:
+                yield reaper
+            finally:
+                reaper.report()
+
+    # --- done jobs ---------------------------------------------------------------------------------------
+
+    @property
+    def on_done(self) -> OnDone:
+        """What happens to done jobs: the setting, or the default of the table. Raises DoneUndecided."""
+        chosen = self._settings.on_done
+        found = self.default_finish if chosen is None else chosen
+        if found is None:
+            raise DoneUndecided(self.backend.source.name)
+        return found
+
+    @property
+    def default_finish(self) -> Finish | None:
+        """What happens to done jobs without a setting. The database is asked once."""
+        backend = self.backend
+        if backend.user_table is not None:
+            return "keep"
+        if self._finish is None:
+            with connected(self.engine) as connection:
+                self._finish = (default_finish(connection, backend.roles),)
+                if self._finish[0] != "delete" and (fix := lost_mark(connection, backend.roles.table)):
+                    fields = {"event": COMMENTS_LOST, "queue": backend.source.name, "fix": fix}
+                    log.warning("table %s: %s: %s", fields["queue"], MARK_LOST, fix, extra=fields)
+        return self._finish[0]
+
+    @property
+    def done_jobs(self) -> str:
+        """What happens to done jobs, as a sentence. Raises DoneUndecided."""
+        return sentence(self.backend.source, self.on_done, beside=self.backend.user_table is not None)
