@@ -229,12 +229,12 @@ def _live(queue: Queue) -> None:
     hand.owner.row.beat()
     hand.owner._reclaim_dead()
     condition = WakeCondition(queue._consumer.plans.plan(None).work, 1.0, 1.0)
-    idle_wait = hand.owner.sleeper._idle_wait
+    sleeper = hand.owner.sleeper
 
     with hand._connector.idle() as idle:
-        idle_wait._begin(idle.connection)
+        sleeper._begin(idle.connection)
         for careful in (False, True):
-            idle_wait._check(idle.connection, condition, for_work=True, careful=careful)
+            sleeper._check(idle.connection, condition, for_work=True, careful=careful)
         idle.wait(0.01)
     queue.enqueue([{"d": "d", "e": "e"}] * 2)
 

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Container, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from claimjobs.claim.strategy import ClaimResult
@@ -113,6 +114,30 @@ class HeldBatches:
         return bool(found)
 
     # --- progress --------------------------------------------------------------------------------------
+
+    def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
+        """Note the Batch of a claim. `ahead`: no handler works on it before the first `progress`."""
+        held = self.of(claimed)
+        if held is not None:
+            held.batch = weakref.ref(batch)
+            held.progressed_at = NO_HANDLER_RUNS if ahead else time.monotonic()
+
+    def progress(self, claimed: ClaimResult) -> None:
+        """The handler of this claim makes progress."""
+        held = self.of(claimed)
+        if held is not None:
+            held.progressed_at, held.hang_reported = time.monotonic(), False
+
+    @contextmanager
+    def without_a_handler(self, claimed: ClaimResult) -> Iterator[None]:
+        """A `with` block around a settle, which is no hang if it waits for the database, or for another thread."""
+        held = self.of(claimed)
+        if held is not None:
+            held.progressed_at = NO_HANDLER_RUNS
+        try:
+            yield
+        finally:
+            self.progress(claimed)
 
     def hanging(self, seconds: float) -> Iterator[HeldBatch]:
         """The batches whose handler has made no progress for so long."""

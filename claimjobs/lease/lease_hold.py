@@ -7,7 +7,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Container, Iterator
 from typing import Final
 
@@ -35,7 +34,7 @@ from claimjobs.errors import (
     WriteSwallowed,
     key_unequal,
 )
-from claimjobs.lease.held_batches import NO_HANDLER_RUNS, HeldBatch, HeldBatches
+from claimjobs.lease.held_batches import HeldBatch, HeldBatches
 from claimjobs.lease.owner import Owner
 from claimjobs.lease.sleeper import IdleSleeper
 from claimjobs.log_events import HANDLER_HANGS, HOOK_FAILED, RELEASE_FAILED
@@ -310,7 +309,7 @@ class LeaseHold(Hold):
         """A `with` block around a settle. Raises SettleFailed for an error that another try would meet again."""
         if self._process != os.getpid():  # the parent of a forked process still works on the batch
             raise CrossedFork
-        with self._no_handler_runs(claimed), self._alone():
+        with self.held.without_a_handler(claimed), self._alone():
             outcomes.batch = claimed.batch
             if outcomes.losses is None:
                 outcomes.losses = self._connector.lost
@@ -325,17 +324,6 @@ class LeaseHold(Hold):
                 if self._closed:
                     self._connector.close()
         self._note_held()
-
-    @contextlib.contextmanager
-    def _no_handler_runs(self, claimed: ClaimResult) -> Iterator[None]:
-        """A `with` block around a settle, which is no hang if it waits for the database, or for another thread."""
-        held = self.held.of(claimed)
-        if held is not None:
-            held.progressed_at = NO_HANDLER_RUNS
-        try:
-            yield
-        finally:
-            self.progress(claimed)
 
     def _record_settle(self, outcomes: Outcomes, claimed: ClaimResult, unsettled: Unsettled) -> set[Key]:
         """Update what is held and the report; return the keys of the lost jobs. Raises OutcomeRefused.
@@ -390,16 +378,10 @@ class LeaseHold(Hold):
         self.owner.row.note_unclaimable(rows)
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
-        held = self.held.of(claimed)
-        if held is not None:
-            held.batch = weakref.ref(batch)
-            held.progressed_at = NO_HANDLER_RUNS if ahead else time.monotonic()
+        self.held.give(claimed, batch, ahead=ahead)
 
     def progress(self, claimed: ClaimResult) -> None:
-        held = self.held.of(claimed)
-        if held is not None:
-            held.progressed_at = time.monotonic()
-            held.hang_reported = False
+        self.held.progress(claimed)
 
     def _note_held(self) -> None:
         with self._guard:

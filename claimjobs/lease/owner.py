@@ -21,7 +21,7 @@ from claimjobs.database.fair_lock import AGAIN
 from claimjobs.errors import ClaimjobsError
 from claimjobs.lease.owner_row import OwnerConnector, OwnerRow
 from claimjobs.lease.reaper import Reaper
-from claimjobs.lease.sleeper import IdleSleeper
+from claimjobs.lease.sleeper import IdleSleeper, Lead
 from claimjobs.log_events import HEARTBEAT_FAILED
 from claimjobs.options import CHECK_EVERY, Liveness, Retry
 from claimjobs.report import Report
@@ -67,13 +67,11 @@ class Owner:
         )
         self.row = OwnerRow(self.connector, backend, liveness)
         self.reaper = Reaper(self.connector, backend, settler, retry, failures=failures)
+        self._lead = Lead(self.connector, backend)
         self.sleeper = IdleSleeper(
-            self.connector, backend, liveness, row=self.row, leads=self._is_leader, hold=hold, control=control
+            self.connector, backend, liveness, row=self.row, lead=self._lead, hold=hold, control=control
         )
         """It waits between two heartbeats."""
-        self._try_to_lead = sa.select(backend.dialect.sessions.try_leader_lock(backend.owners, backend.roles.table))
-        self._leads = False
-        self._led_through = -1
         self._is_out = False
         """Whether the last heartbeat could not be written."""
         self._written_at = 0.0
@@ -131,15 +129,12 @@ class Owner:
         pause = CHECK_EVERY
         while not self._is_over_after(pause * random.uniform(0.8, 1.2)):  # noqa: S311 - owners check at different times
             began = time.monotonic()
-            often = self._beat_and_reclaim() or self._leads
+            often = self._beat_and_reclaim() or self._lead.is_held
             pause = min(max(CHECK_EVERY, SHARE * (time.monotonic() - began)) if often else inf, self._liveness.beat)
 
     def _is_over_after(self, pause: float) -> bool:
         self.sleeper.wait(pause)
         return self.sleeper.is_over
-
-    def _is_leader(self) -> bool:
-        return self._leads and self._led_through == self.connector.lost
 
     def _beat_and_reclaim(self) -> bool:
         """Write a heartbeat and reclaim. Returns whether that failed and should be tried again soon."""
@@ -152,7 +147,7 @@ class Owner:
             fields = {"event": HEARTBEAT_FAILED, "error": str(error)}
             level = logging.DEBUG if is_databases else logging.ERROR
             log.log(level, "no heartbeat: %s", reason(error), extra=fields, exc_info=None if is_databases else error)
-            self._leads = False
+            self._lead.forget()
             return True
         return False
 
@@ -172,17 +167,13 @@ class Owner:
 
     def _beat_if_due(self) -> None:
         now = time.monotonic()
-        if now >= self._next_beat or not self._leads:
+        if now >= self._next_beat or not self._lead.is_held:
             self.row.beat()
             self.read_pause(patience=0)
             self._next_beat = now + self._liveness.beat
 
     def _reclaim_dead(self) -> None:
-        if self._led_through != self.connector.lost:
-            self._leads = False
-        if not self._leads and self.connector.locks_are_seen:
-            self._leads = bool(self.connector.scalar(self._try_to_lead, patience=0))
-            self._led_through = self.connector.lost
+        self._lead.take()
         jobs = 0
         try:
             for owner in self.reaper.dead():
@@ -190,7 +181,7 @@ class Owner:
                 if time.monotonic() >= self._next_beat:  # each may take as long as a lock timeout
                     self._beat_if_due()
             # Without session locks there is no leader, and every owner searches.
-            if (self._leads or not self.connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
+            if (self._lead.is_held or not self.connector.locks_are_seen) and time.monotonic() >= self._next_sweep:
                 self._next_sweep = time.monotonic() + SWEEP
                 jobs += self.reaper.reclaim_unknown()
         finally:

@@ -1,6 +1,7 @@
 """IdleSleeper: how an idle owner waits between two heartbeats, until a producer wakes it.
 
-The heartbeat's thread waits, on the owner's only connection. A thread that needs the connection ends the wait.
+The heartbeat's thread waits, on the owner's only connection. A thread that needs the connection ends the wait. In
+between it checks for work and for dead owners, because not all work comes with a wake, and nobody tells of a death.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -31,8 +32,66 @@ STAYS_MARKED: Final = 0.05
 """If an owner sleeps again within so many seconds, its row says all the time that it sleeps."""
 NO_SLEEP: Final = 60.0
 """Seconds: after two errors within this time, the owner does not sleep for this time."""
+CYCLE: Final = 0.3
+"""The longest pause between two checks, as a part of a lease."""
+WATCHERS: Final = 3
+"""How many of the sleeping owners check for dead ones in each cycle, on average."""
+MANY_ASLEEP: Final = 8
+"""If so many owners sleep, each of them checks less often: together they still check often."""
+RARER_WHEN_MANY: Final = 1.8
+"""The factor for their pauses: each still writes about two heartbeats in a lease."""
+LISTENS_AS: Final = "claimjobs_hears"
+"""The key in the `info` of a connection for the id of the owner whose wakes its session receives."""
 
 log = logging.getLogger("claimjobs.sleep")
+
+
+@dataclass(frozen=True)
+class WakeCondition:
+    """What an idle loop waits for, and how often to check for it."""
+
+    work: sa.ColumnElement[Any] | None
+    """A scalar that is NULL when there is no work. None: only a claim finds out."""
+    first: float
+    """Seconds until the first check. The pauses double then."""
+    every: float
+    """The longest pause between two checks, in seconds."""
+
+
+class WakeReason(Enum):
+    """Why a sleep is over."""
+
+    WORK = auto()
+    """There is work, or a producer says so."""
+    OWNER_DEAD = auto()
+    """Another owner seems dead, or this one was declared dead: the heartbeat must check all owners."""
+    NOT_IDLE = auto()
+    """Another thread needs the connection, or no loop waits any more."""
+
+
+class Lead:
+    """The session lock of the one owner that checks all others most often."""
+
+    def __init__(self, connector: Connector, backend: Backend) -> None:
+        self._connector = connector
+        self._try = sa.select(backend.dialect.sessions.try_leader_lock(backend.owners, backend.roles.table))
+        self._taken = False
+        self._through = -1
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this owner leads. It does not any more after its connection was lost."""
+        return self._taken and self._through == self._connector.lost
+
+    def take(self) -> None:
+        """Try to take the lock, where locks of sessions are seen by all."""
+        if not self.is_held and self._connector.locks_are_seen:
+            self._taken = bool(self._connector.scalar(self._try, patience=0))
+            self._through = self._connector.lost
+
+    def forget(self) -> None:
+        """Take it again with the next heartbeat, after an error."""
+        self._taken = False
 
 
 class IdleSleeper:
@@ -45,18 +104,13 @@ class IdleSleeper:
         liveness: Liveness,
         *,
         row: OwnerRow,
-        leads: Callable[[], bool],
+        lead: Lead,
         hold: Hold,
         control: Control,
     ) -> None:
         """`control` wakes the idle loops when there may be work; `hold` begins its next claim at the head then."""
-        self._hold = hold
-        self._control = control
-        self._connector = connector
-        self._dialect = backend.dialect
-        self._liveness = liveness
-        self._row = row
-        self._idle_wait = IdleWait(backend, liveness, row=row, leads=leads)
+        self._connector, self._backend, self._liveness = connector, backend, liveness
+        self._row, self._lead, self._hold, self._control = row, lead, hold, control
         self._ended = threading.Event()
         self._changed = threading.Event()
         """Set when a pause should end: something changed."""
@@ -66,40 +120,43 @@ class IdleSleeper:
         """None: no loop waits, or the waiting loops were woken."""
         self._busy = False
         self._failed = self._no_sleep_since = -NO_SLEEP
+        self._asleep = self._awake = 0
+        """How many other owners slept, and how many did not, at the last check."""
+        self._last_active = self._beaten = self._owner_dead_at = 0.0
+        self._work: sa.ColumnElement[Any] | None = None
+        self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
+        """The statements that check for `_work`, or for nothing; with and without a check of owners."""
 
     # --- for idle loops --------------------------------------------------------------------------------
 
     def can_sleep(self) -> bool:
         """Whether this owner could be woken: it holds no job and has its session lock, and the database can do it."""
         had_no_errors = time.monotonic() - self._no_sleep_since >= NO_SLEEP
-        return self._dialect.wakes and self._row.locked and had_no_errors and not self._busy
+        return self._backend.dialect.wakes and self._row.locked and had_no_errors and not self._busy
 
     @contextmanager
     def waiting(self, condition: WakeCondition) -> Iterator[None]:
         """A `with` block in which a loop waits to be woken."""
         with self._guard:
             self._waiting += 1
-            self._idle_wait.last_active = time.monotonic()
+            self._last_active = time.monotonic()
             self._condition = condition
         self._changed.set()
         try:
             yield
         finally:
-            self._end_waiting()
-
-    def _end_waiting(self) -> None:
-        with self._guard:
-            self._waiting -= 1
-            last = not self._waiting
+            with self._guard:
+                self._waiting -= 1
+                last = not self._waiting
+                if last:
+                    self._condition = None
             if last:
-                self._condition = None
-        if last:
-            self._connector.end_wait()
+                self._connector.end_wait()
 
     @property
     def is_active(self) -> bool:
         """Whether it has done something within the last lease. If not, an idle loop must claim by itself."""
-        return time.monotonic() - self._idle_wait.last_active < self._liveness.lease
+        return time.monotonic() - self._last_active < self._liveness.lease
 
     def note_held(self, *, may_sleep: bool) -> None:
         """`may_sleep`: whether this owner holds no job."""
@@ -130,8 +187,9 @@ class IdleSleeper:
         """Wait for so many seconds; an owner that sleeps waits longer, until its heartbeat has to check all owners."""
         deadline = time.monotonic() + seconds
         while not self.is_over and (left := deadline - time.monotonic()) > 0:
-            if self.is_idle():
-                if self._sleep() is WakeReason.OWNER_DEAD:
+            condition = self._condition
+            if condition is not None and self._is_idle():
+                if self._sleep(condition) is WakeReason.OWNER_DEAD:
                     return
                 deadline = time.monotonic() + seconds
             elif self._row.asleep:
@@ -139,7 +197,7 @@ class IdleSleeper:
             else:
                 self._pause(left)
 
-    def is_idle(self) -> bool:
+    def _is_idle(self) -> bool:
         """Whether a loop waits to be woken, and this owner can sleep."""
         return self._condition is not None and not self.is_over and self.can_sleep()
 
@@ -152,7 +210,7 @@ class IdleSleeper:
         until = time.monotonic() + STAYS_MARKED
         while (left := until - time.monotonic()) > 0:
             self._pause(left)
-            if self.is_over or self.is_idle():
+            if self.is_over or self._is_idle():
                 return
         self._mark_awake()
 
@@ -161,19 +219,6 @@ class IdleSleeper:
         with self._noting_errors():
             self._row.beat()
         self._row.asleep = False
-
-    def _sleep(self) -> WakeReason:
-        condition, why = self._condition, WakeReason.WORK
-        if condition is None:
-            return WakeReason.NOT_IDLE
-        with self._noting_errors(), self._connector.idle() as idle:
-            why = self._idle_wait.wait(idle, condition, self)
-        if why is WakeReason.WORK:
-            self._condition = None
-            self._wake()
-        elif why is WakeReason.OWNER_DEAD and not self._row.asleep:
-            self._mark_awake()  # this owner was declared dead: it registers under a new id
-        return why
 
     @contextmanager
     def _noting_errors(self) -> Iterator[None]:
@@ -185,60 +230,38 @@ class IdleSleeper:
             now = time.monotonic()
             self._no_sleep_since, self._failed = (now if now - self._failed < NO_SLEEP else self._no_sleep_since), now
 
+    # --- asleep ----------------------------------------------------------------------------------------
 
-CYCLE: Final = 0.3
-"""The longest pause between two checks, as a part of a lease."""
-WATCHERS: Final = 3
-"""How many of the sleeping owners check for dead ones in each cycle, on average."""
-MANY_ASLEEP: Final = 8
-"""If so many owners sleep, each of them checks less often: together they still check often."""
-RARER_WHEN_MANY: Final = 1.8
-"""The factor for their pauses: each still writes about two heartbeats in a lease."""
-LISTENS_AS: Final = "claimjobs_hears"
-"""The key in the `info` of a connection for the id of the owner whose wakes its session receives."""
+    def _sleep(self, condition: WakeCondition) -> WakeReason:
+        why = WakeReason.WORK
+        with self._noting_errors(), self._connector.idle() as idle:
+            why = self._until_woken(idle, condition)
+        if why is WakeReason.WORK:
+            self._condition = None
+            self._wake()
+        elif why is WakeReason.OWNER_DEAD and not self._row.asleep:
+            self._mark_awake()  # this owner was declared dead: it registers under a new id
+        return why
 
-
-class WakeReason(Enum):
-    """Why a sleep is over."""
-
-    WORK = auto()
-    """There is work, or a producer says so."""
-    OWNER_DEAD = auto()
-    """Another owner seems dead, or this one was declared dead: the heartbeat must check all owners."""
-    NOT_IDLE = auto()
-    """Another thread needs the connection, or no loop waits any more."""
-
-
-class IdleWait:
-    """Sleeps on the owner's connection: checks for work and for dead owners, and waits for a wake in between."""
-
-    def __init__(self, backend: Backend, liveness: Liveness, *, row: OwnerRow, leads: Callable[[], bool]) -> None:
-        self._dialect = backend.dialect
-        self._liveness = liveness
-        self._row = row
-        self._leads = leads
-        self._checks = IdleChecks(backend)
-        self._asleep = self._awake = 0
-        """How many other owners slept, and how many did not, at the last check."""
-        self.last_active = 0.0
-        """When it last waited or checked."""
-        self._beaten = self._owner_dead_at = 0.0
-
-    def wait(self, idle: IdleConnection, condition: WakeCondition, sleeper: IdleSleeper) -> WakeReason:
+    def _until_woken(self, idle: IdleConnection, condition: WakeCondition) -> WakeReason:
         """Wait until there is a reason to wake. Raises as SQLAlchemy does."""
-        times = CheckSchedule(condition)
+        pause = min(condition.first, condition.every)
+        due = time.monotonic() + pause
         why = self._begin(idle.connection)
         # The first check is needed: rows that were committed before this owner was marked asleep did not wake it. If
-        # only a claim finds them, it follows after the pause: one at once would be followed by another one, and so on,
-        # whenever it takes so long that the owner is marked awake.
+        # only a claim finds them, the claim waits for the pause. Without it a slow claim would start another one at
+        # once, each time that it takes so long that the owner is marked awake.
         why = why or self._check(idle.connection, condition, for_work=condition.work is not None, careful=False)
         while why is None:
-            if idle.is_needed() or not sleeper.is_idle():
+            if idle.is_needed() or not self._is_idle():
                 return WakeReason.NOT_IDLE
             longest = self._longest() * random.uniform(0.9, 1.0)  # noqa: S311 - owners check at different times
-            if idle.wait(min(times.left, longest)):
-                return WakeReason.NOT_IDLE if idle.is_needed() or not sleeper.is_idle() else WakeReason.WORK
-            for_work = times.is_due(longest / 2, rarer=self._rarer)
+            if idle.wait(min(max(0.0, due - time.monotonic()), longest)):
+                return WakeReason.NOT_IDLE if idle.is_needed() or not self._is_idle() else WakeReason.WORK
+            for_work = due - time.monotonic() <= longest / 2
+            if for_work:
+                pause = min(2 * pause, self._rarer * condition.every)
+                due = time.monotonic() + pause * random.uniform(0.9, 1.0)  # noqa: S311
             why = self._beat_if_due(idle.connection) or self._check(
                 idle.connection, condition, for_work=for_work, careful=self._checks_others()
             )
@@ -246,7 +269,7 @@ class IdleWait:
 
     def _begin(self, connection: sa.Connection) -> WakeReason | None:
         """Listen, and mark the owner asleep: from now on producers wake it."""
-        listen = self._dialect.waking.listen(self._row.id)
+        listen = self._backend.dialect.waking.listen(self._row.id)
         if listen is not None and connection.info.get(LISTENS_AS) != self._row.id:
             connection.execute(listen)
             connection.info[LISTENS_AS] = self._row.id
@@ -258,21 +281,22 @@ class IdleWait:
         return None if self._row.mark_asleep(connection) else WakeReason.OWNER_DEAD
 
     def _beat_if_due(self, connection: sa.Connection) -> WakeReason | None:
-        self.last_active = time.monotonic()
-        if self.last_active - self._beaten + self._longest() < self._liveness.idle_beat:
+        self._last_active = time.monotonic()
+        if self._last_active - self._beaten + self._longest() < self._liveness.idle_beat:
             return None
         return self._beat_asleep(connection)
 
     def _check(
         self, connection: sa.Connection, condition: WakeCondition, *, for_work: bool, careful: bool
     ) -> WakeReason | None:
+        """Check for work, and with `careful` for owners that seem dead."""
         if for_work and condition.work is None:
             return WakeReason.WORK
+        given = {"claimjobs_me": self._row.id, "claimjobs_claims": self._backend.roles.claims}
         try:
-            statement = self._checks.statement(condition.work if for_work else None, careful=careful)
-            seen = connection.execute(statement, self._checks.parameters(self._row.id)).one()
+            seen = connection.execute(self._statement(condition.work if for_work else None, careful), given).one()
         except sa.exc.DBAPIError as error:
-            if self._dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
+            if self._backend.dialect.errors.transient_kind(error) == "interrupted":  # a wake that came during the check
                 return WakeReason.WORK
             raise
         self._asleep, self._awake = seen.asleep, seen.awake
@@ -281,15 +305,27 @@ class IdleWait:
             return WakeReason.OWNER_DEAD
         return WakeReason.WORK if seen.work else None
 
+    def _statement(self, work: sa.ColumnElement[Any] | None, careful: bool) -> sa.Select[Any]:
+        if work is not None and work is not self._work:
+            self._work, self._built = work, {}
+        kind, backend = (work is not None, careful), self._backend
+        if kind not in self._built:
+            self._built[kind] = (
+                statements.careful(backend.owners, work, dialect=backend.dialect, roles=backend.roles)
+                if careful
+                else statements.check(backend.owners, work)
+            )
+        return self._built[kind]
+
     def _checks_others(self) -> bool:
         """Whether this check is for dead owners, too: the leader's are, and of the others' some, at random."""
         if time.monotonic() - self._owner_dead_at < CHECK_EVERY:
             return False
-        return self._leads() or random.random() * self._asleep < WATCHERS  # noqa: S311
+        return self._lead.is_held or random.random() * self._asleep < WATCHERS  # noqa: S311
 
     def _longest(self) -> float:
         """The longest pause until the next check. It is shorter while other owners work, for their jobs if they die."""
-        if self._awake and self._leads():
+        if self._awake and self._lead.is_held:
             return CHECK_EVERY
         few = self._awake and self._asleep < WATCHERS
         return self._liveness.beat if few else CYCLE * self._rarer * self._liveness.lease
@@ -297,68 +333,3 @@ class IdleWait:
     @property
     def _rarer(self) -> float:
         return RARER_WHEN_MANY if self._asleep >= MANY_ASLEEP else 1.0
-
-
-class IdleChecks:
-    """The statements of a check. They are built again when the work to check for changes."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._work: sa.ColumnElement[Any] | None = None
-        self._built: dict[tuple[bool, bool], sa.Select[Any]] = {}
-
-    def statement(self, work: sa.ColumnElement[Any] | None, *, careful: bool) -> sa.Select[Any]:
-        """The statement that checks for this work, if any; with `careful`, also for owners that seem dead."""
-        if work is not None and work is not self._work:
-            self._work, self._built = work, {}
-        kind = (work is not None, careful)
-        if kind not in self._built:
-            self._built[kind] = self._build(work, careful)
-        return self._built[kind]
-
-    def _build(self, work: sa.ColumnElement[Any] | None, careful: bool) -> sa.Select[Any]:
-        backend = self._backend
-        if careful:
-            return statements.careful(backend.owners, work, dialect=backend.dialect, roles=backend.roles)
-        return statements.check(backend.owners, work)
-
-    def parameters(self, me: int) -> dict[str, Any]:
-        """The parameters of the statements."""
-        return {"claimjobs_me": me, "claimjobs_claims": self._backend.roles.claims}
-
-
-@dataclass(frozen=True)
-class WakeCondition:
-    """What an idle loop waits for, and how often to check for it: not all work comes with a wake."""
-
-    work: sa.ColumnElement[Any] | None
-    """A scalar that is NULL when there is no work. None: only a claim finds out."""
-    first: float
-    """Seconds until the first check."""
-    every: float
-    """The longest pause between two checks, in seconds."""
-
-
-class CheckSchedule:
-    """When to check for work: the pauses between checks double up to the longest one."""
-
-    def __init__(self, condition: WakeCondition) -> None:
-        self._every = condition.every
-        self._pause = min(condition.first, condition.every)
-        self._due = time.monotonic() + self._pause
-
-    @property
-    def left(self) -> float:
-        """Seconds until the next check."""
-        return max(0.0, self._due - time.monotonic())
-
-    def is_due(self, almost: float, *, rarer: float) -> bool:
-        """Whether a check is due within `almost` seconds. If so, the next one is planned.
-
-        `rarer`: a factor for the longest pause.
-        """
-        if self.left > almost:
-            return False
-        self._pause = min(2 * self._pause, rarer * self._every)
-        self._due = time.monotonic() + self._pause * random.uniform(0.9, 1.0)  # noqa: S311
-        return True

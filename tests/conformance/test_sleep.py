@@ -111,7 +111,7 @@ def leads(backend: Backend) -> Queue:
     """A queue whose heart has settled: it beats after 12 s at the earliest."""
     queue = backend.queue(liveness=PATIENT)
     heart = hold_of(queue).owner
-    backend.wait_for(lambda: heart._leads, "it leads")
+    backend.wait_for(lambda: heart._lead.is_held, "it leads")
     return queue
 
 

@@ -202,8 +202,8 @@ def test_what_is_enqueued_while_it_falls_asleep_is_found(
 def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is heard, or the next look is soon."""
     producer, queue = backend.queue(), backend.queue(liveness=PATIENT)
-    idle_wait, rows = hold_of(queue).owner.sleeper._idle_wait, jobs(1)
-    check = idle_wait._check
+    sleeper, rows = hold_of(queue).owner.sleeper, jobs(1)
+    check = sleeper._check
 
     def looks(*given: Any, **options: Any) -> WakeReason | None:
         why = check(*given, **options)
@@ -211,7 +211,7 @@ def test_a_call_just_before_it_waits_is_not_lost_for_long(backend: Backend, monk
             producer.enqueue(rows.pop())
         return why
 
-    monkeypatch.setattr(idle_wait, "_check", looks)
+    monkeypatch.setattr(sleeper, "_check", looks)
     with Consumer(backend, queue) as consumer:
         consumer.does("0000")
 
