@@ -18,7 +18,7 @@ from claimjobs import Queue, make, tables_for
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.replication import Pair, ask, replicated
-from tests.backends import Backend, wait_for
+from tests.backends import Backend, KeepingQueue, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import end_session, still, write_owner
@@ -69,7 +69,7 @@ def queue_to(pair: Pair) -> Iterator[Callable[..., Queue]]:
     made: list[Queue] = []
 
     def new(liveness: Liveness = PATIENT) -> Queue:
-        made.append(Queue(pair.url, liveness=liveness))
+        made.append(KeepingQueue(pair.url, liveness=liveness))
         return made[-1]
 
     yield new

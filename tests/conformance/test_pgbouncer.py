@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from claimjobs import Queue, make, side_car_tables
+from claimjobs import make, side_car_tables
 from claimjobs.database import session_sharing
 from claimjobs.database.connect import engine_of
 from claimjobs.dialects import DIALECTS
@@ -17,7 +17,7 @@ from claimjobs.errors import ConnectionFailed, SessionsShared
 from claimjobs.options import Liveness
 from servers.errors import Unavailable
 from servers.pgbouncer import Mode, pgbouncer
-from tests.backends import Backend, wait_for
+from tests.backends import Backend, KeepingQueue, wait_for
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import hold_of, states, still
@@ -66,7 +66,7 @@ def test_every_job_is_done_once_however_often_a_statement_is_sent(anywhere: Back
     anywhere.make()
     done: list[str] = []
     with pooled(anywhere, mode, size=6) as url, engine(url) as through:
-        queues = [Queue(through, hold=hold) for _ in range(2)]  # type: ignore[arg-type]
+        queues = [KeepingQueue(through, hold=hold) for _ in range(2)]
         for number in range(OFTEN):
             for queue in queues:
                 queue.enqueue(jobs(1, e=f"{number}"))
@@ -86,7 +86,7 @@ def test_every_job_is_done_once_however_often_a_statement_is_sent(anywhere: Back
 @MODES
 def test_nothing_is_prepared_on_a_pooled_connection(anywhere: Backend, mode: Mode) -> None:
     anywhere.make()
-    with pooled(anywhere, mode) as url, engine(url) as through, Queue(through) as queue:
+    with pooled(anywhere, mode) as url, engine(url) as through, KeepingQueue(through) as queue:
         for _ in range(OFTEN):
             queue.enqueue(jobs(1))
             with queue.claim(1) as batch:
@@ -96,7 +96,7 @@ def test_nothing_is_prepared_on_a_pooled_connection(anywhere: Backend, mode: Mod
         with through.connect() as of_a_producer:
             for one in (connection, of_a_producer):
                 assert one.connection.driver_connection.prepare_threshold is None  # type: ignore[union-attr]
-    with engine(anywhere.url) as direct, Queue(direct) as queue:
+    with engine(anywhere.url) as direct, KeepingQueue(direct) as queue:
         assert queue.claim(1) is not None
         own = hold_of(queue)._connector._connection
         assert own is not None
@@ -108,7 +108,7 @@ def test_a_stranger_inherits_nothing_in_a_session_of_the_pool(anywhere: Backend,
     """The pool has so few sessions that the stranger gets one in which claimjobs worked."""
     anywhere.make()
     make(anywhere.engine, side_car_tables(anywhere.engine, "jobs"))
-    with pooled(anywhere, "transaction") as url, engine(url) as through, Queue(through, **options) as queue:
+    with pooled(anywhere, "transaction") as url, engine(url) as through, KeepingQueue(through, **options) as queue:
         queue.enqueue(jobs(6))
         with Consumer(anywhere, queue, poll=0.1) as consumer:
             wait_for(lambda: len(consumer.done) == 6, "it works")
@@ -128,7 +128,7 @@ def _left_in_session(url: str) -> list[str]:
 
 def test_a_loop_ends_its_work_and_waits_for_more(anywhere: Backend) -> None:
     anywhere.make()
-    with pooled(anywhere, "transaction") as url, engine(url) as through, Queue(through) as queue:
+    with pooled(anywhere, "transaction") as url, engine(url) as through, KeepingQueue(through) as queue:
         queue.enqueue(jobs(3))
         with Consumer(anywhere, queue, poll=0.1) as consumer:
             consumer.does("0000", "0001", "0002")
@@ -141,10 +141,10 @@ def test_a_dead_consumers_jobs_come_back_when_its_lease_is_over(anywhere: Backen
     anywhere.make()
     quick = Liveness(lease=2.0)
     with pooled(anywhere, "transaction", size=5) as url, engine(url) as through:
-        dead = still(Queue(through, liveness=quick))
+        dead = still(KeepingQueue(through, liveness=quick))
         dead.enqueue(jobs(2))
         batch = dead.claim(2)
-        with Queue(through, liveness=quick) as living:
+        with KeepingQueue(through, liveness=quick) as living:
             assert living.owner_id
             wait_for(lambda: states(anywhere) == ["unclaimed"] * 2, "they come back")
             batch.settle()
@@ -156,7 +156,7 @@ def test_in_statement_mode_it_is_told_which_mode_is_needed(anywhere: Backend) ->
     anywhere.make()
     with pooled(anywhere, "statement") as url:
         with engine(url) as through, pytest.raises(ConnectionFailed, match="pool mode to transaction or session"):
-            Queue(through).claim()
+            KeepingQueue(through).claim()
         ended = claimjobs("status", "--url", url)
         assert ended.code == 3
         assert "set its pool mode to transaction or session" in ended.err
@@ -167,7 +167,7 @@ def test_a_session_lock_is_refused_where_sessions_are_shared(anywhere: Backend, 
     anywhere.make()
     locked = Liveness(session_lock=True)
     with pooled(anywhere, "transaction", size) as url:
-        with engine(url) as through, Queue(through, liveness=locked) as queue:
+        with engine(url) as through, KeepingQueue(through, liveness=locked) as queue:
             for begin in (queue.check, queue.claim):
                 with pytest.raises(SessionsShared, match="session lock cannot work here: another client gets session"):
                     begin()
@@ -182,7 +182,7 @@ def test_a_session_lock_is_refused_where_a_full_pool_hides_that_sessions_are_sha
     anywhere.make()
     monkeypatch.setattr(session_sharing, "SECONDS", 0.2)
     with pooled(anywhere, "session", size=2) as url, engine(url) as through, engine(url) as of_a_stranger:
-        queue = Queue(through, liveness=Liveness(session_lock=True))
+        queue = KeepingQueue(through, liveness=Liveness(session_lock=True))
         late = pytest.raises(SessionsShared, match=r"no session for a second connection within 0\.2 s")
         with of_a_stranger.connect(), queue, late:
             queue.check()
@@ -192,7 +192,7 @@ def test_behind_a_pooler_by_session_locks_and_calls_work_if_they_are_switched_on
     anywhere.make()
     locked = Liveness(session_lock=True)
     with pooled(anywhere, "session", size=8) as url, engine(url) as through:
-        queue = Queue(through, liveness=locked)
+        queue = KeepingQueue(through, liveness=locked)
         with queue, Consumer(anywhere, queue) as consumer:
             wait_for(lambda: hold_of(queue).owner.row.locked, "it has its lock")
             consumer.falls_asleep()
@@ -204,9 +204,13 @@ def test_behind_a_pooler_by_session_locks_and_calls_work_if_they_are_switched_on
 def test_behind_a_pooler_by_session_with_locks_a_death_is_seen_before_the_lease_is_over(anywhere: Backend) -> None:
     anywhere.make()
     long = Liveness(lease=300.0, session_lock=True)
-    with pooled(anywhere, "session", size=8) as url, engine(url) as through, Queue(through, liveness=long) as living:
+    with (
+        pooled(anywhere, "session", size=8) as url,
+        engine(url) as through,
+        KeepingQueue(through, liveness=long) as living,
+    ):
         assert living.owner_id
-        dead = still(Queue(through, liveness=long))
+        dead = still(KeepingQueue(through, liveness=long))
         dead.enqueue(jobs(2))
         dead.claim(2)
         hold_of(dead)._connector._break()

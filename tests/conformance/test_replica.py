@@ -20,7 +20,7 @@ from servers.errors import Unavailable
 from servers.proxy import Proxy
 from servers.replication import Pair, replicated, run
 from servers.server import Server
-from tests.backends import wait_for
+from tests.backends import KeepingQueue, wait_for
 from tests.conformance.jobs import jobs, names
 from tests.conformance.owners import owner_of
 from tests.flavours import FAMILIES, MAY_BE_MISSING
@@ -72,7 +72,7 @@ def queue_at(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[.
 
     def new(*, candidates: str | sa.URL | None = pair.replica.url, **options: Any) -> Queue:
         locking = None if candidates is None else Replica(candidates)
-        made.append(Queue(pair.primary.url, locking=locking, **{"liveness": QUICK, **options}))
+        made.append(KeepingQueue(pair.primary.url, locking=locking, **{"liveness": QUICK, **options}))
         return made[-1]
 
     yield new
@@ -319,7 +319,7 @@ def another(pair: Pair) -> Iterator[str]:
 def test_another_database_with_live_owners_is_left(
     another: str, queue_at: Callable[..., Queue], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Queue(another, "jobs", liveness=QUICK) as other:
+    with KeepingQueue(another, "jobs", liveness=QUICK) as other:
         other.enqueue(jobs(40))
         assert other.owner_id
         queue = queue_at(candidates=another)
