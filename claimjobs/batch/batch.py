@@ -14,7 +14,6 @@ from claimjobs.batch.batch_timer import BatchTimer
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.following import Following
 from claimjobs.batch.hold import Hold
-from claimjobs.batch.open_transaction import BatchTransaction
 from claimjobs.batch.orm_instances import instances
 from claimjobs.batch.settle import Outcomes
 from claimjobs.claim.strategy import ClaimResult
@@ -22,7 +21,6 @@ from claimjobs.dialects import Key
 from claimjobs.errors import (
     BatchMisused,
     BatchRolledBack,
-    NoOpenTransaction,
     OutcomeRefused,
     Unreadable,
 )
@@ -69,7 +67,7 @@ class Batch:
         self._outcomes = Outcomes(jobs=self._jobs)
         self._roles = roles
         self._hold = hold
-        self._transaction = hold.open_transaction(claimed)
+        self._writes = hold.writes_of(claimed)
         self._following = following
         self._retry = retry
         self._entity = entity
@@ -119,7 +117,7 @@ class Batch:
         If a job fails or is released, its writes are undone, and those of the other jobs are committed. Raises
         NoOpenTransaction unless the Queue was made with `hold="transaction"`.
         """
-        return self._open_transaction().connection
+        return self._writes.connection
 
     def session(self, **options: Any) -> Session:
         """A Session on `connection`. It is flushed when a job is done, and rolled back when a job is undone.
@@ -127,12 +125,7 @@ class Batch:
         A session that you make yourself is not: what it has not flushed when a job fails would be written for the next
         job. Use it for a single job, and commit it there. `options` are those of Session.
         """
-        return self._open_transaction().session(**options)
-
-    def _open_transaction(self) -> BatchTransaction:
-        if self._transaction is None:
-            raise NoOpenTransaction("is empty or held by lease, and has no open transaction")
-        return self._transaction
+        return self._writes.session(**options)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -245,15 +238,14 @@ class Batch:
     def _begin(self, job: Job) -> None:
         self._finish()
         self._current = job
-        if self._transaction is not None:
-            self._transaction.begin_job()
+        self._writes.begin_job()
 
     def _finish(self) -> None:
         """End the current job. Its writes stay if it is done, and are undone if it has no outcome."""
-        if self._current is not None and self._transaction is not None:
+        if self._current is not None:
             if self._current.key in self._undecided:
-                self._transaction.undo_job()
-            elif self._transaction.keep_job():
+                self._writes.undo_job()
+            elif self._writes.keep_job():
                 self._kept.add(self._current.key)
         self._current = None
 
@@ -267,8 +259,7 @@ class Batch:
                     "alone: put the work in `with batch:`, and fail or release the job while the loop is at it"
                 )
         if self._current is not None and self._current.key in keys:
-            if self._transaction is not None:
-                self._transaction.undo_job()
+            self._writes.undo_job()
             self._current = None
 
     # --- settling --------------------------------------------------------------------------------------
@@ -303,7 +294,7 @@ class Batch:
 
     def _undo_what_raised(self) -> None:
         """After an exception outside of a job, no write is known to be of one job: undo all; no job is done."""
-        if self._current is None and self._transaction is not None and self._transaction.undo_all():
+        if self._current is None and self._writes.undo_all():
             self._undecided = dict(self._jobs)
             self._outcomes = Outcomes(jobs=self._jobs)
             self._kept.clear()
@@ -326,8 +317,8 @@ class Batch:
             self.release()
         self._release_forgotten()
         self._finish()
-        if self._transaction is not None and not any((self._outcomes.done, self._outcomes.errors)):
-            self._transaction.undo_all()  # all jobs are released: none of their writes may be committed
+        if not any((self._outcomes.done, self._outcomes.errors)):
+            self._writes.undo_all()  # all jobs are released: none of their writes may be committed
         try:
             with shielded():  # what is committed is noted before `Cancelled` is raised
                 lost = self._write(following)

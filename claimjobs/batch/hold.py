@@ -7,12 +7,12 @@ import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.following import Following
+from claimjobs.batch.open_transaction import HandlerWrites
 from claimjobs.batch.settle import Outcomes, Settler, most_keys
 from claimjobs.claim.candidate_range import CandidateRange
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
@@ -24,9 +24,6 @@ from claimjobs.report import Report
 from claimjobs.statements import pause
 from claimjobs.statements.find import ends
 from claimjobs.table.backend import Backend
-
-if TYPE_CHECKING:
-    from claimjobs.batch.open_transaction import BatchTransaction
 
 
 class Hold(ABC):
@@ -121,9 +118,10 @@ class Hold(ABC):
         later.
         """
 
-    def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
-        """The open transaction that holds these jobs. None: a lease holds them, or there are none."""
-        return None
+    def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
+        """What the handler writes for these jobs in the open transaction that holds them, if one does."""
+        del claimed
+        return HandlerWrites()
 
     @abstractmethod
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:

@@ -159,7 +159,34 @@ class OpenTransaction(Connector):
                 raise ReadOnly(self._table_name, "it refused the last settle")
 
 
-class BatchTransaction:
+class HandlerWrites:
+    """What the handler of a batch writes for its jobs. By lease that is its own affair: this class does nothing."""
+
+    @property
+    def connection(self) -> sa.Connection:
+        """The connection whose open transaction holds the jobs. Raises NoOpenTransaction if there is none."""
+        raise NoOpenTransaction("is empty or held by lease, and has no open transaction")
+
+    def session(self, **options: Any) -> Session:
+        """A session on the connection."""
+        return Session(self.connection, **options)
+
+    def begin_job(self) -> None:
+        """Begin a job."""
+
+    def keep_job(self) -> bool:
+        """End a job that is done, and keep its writes. Returns whether there were some."""
+        return False
+
+    def undo_job(self) -> None:
+        """Undo the writes of the current job."""
+
+    def undo_all(self) -> bool:
+        """Undo all writes since the claim. Returns whether there were some."""
+        return False
+
+
+class BatchTransaction(HandlerWrites):
     """What the jobs of one batch write: a savepoint for each job, made as soon as the connection is used.
 
     Two more savepoints are made before those. The outer one undoes the whole batch. The inner one shows whether the
@@ -198,21 +225,18 @@ class BatchTransaction:
         return connection
 
     def session(self, **options: Any) -> Session:
-        """A session on the connection."""
         usual = {"join_transaction_mode": "create_savepoint", "expire_on_commit": False}
         session = Session(self.connection, **{**usual, **options})
         self._sessions.append(session)
         return session
 
     def begin_job(self) -> None:
-        """Begin a job."""
         if self._whole is not None:  # a handler may have kept the connection, and use it without `connection`
             self._flush()
             self._job = self._own.connection.begin_nested()
         self._working = True
 
     def keep_job(self) -> bool:
-        """End a job that is done: release its savepoint. Returns whether there was one."""
         if self._job is not None:
             self._flush()
             with self._own.or_gone():
@@ -221,12 +245,10 @@ class BatchTransaction:
         return wrote
 
     def undo_job(self) -> None:
-        """Undo the writes of the current job."""
         self._roll_back(self._job)
         self._job, self._working = None, False
 
     def undo_all(self) -> bool:
-        """Undo all writes since the claim. Returns whether there was a savepoint."""
         self._roll_back(self._intact)  # SQLAlchemy wants the inner one first
         self._roll_back(self._whole)
         wrote, self._whole, self._intact = self._whole is not None, None, None

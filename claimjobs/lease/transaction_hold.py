@@ -20,7 +20,7 @@ from claimjobs.batch.claim_plan import ClaimPlan
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.following import Following
 from claimjobs.batch.hold import Hold
-from claimjobs.batch.open_transaction import BatchTransaction, OpenTransaction
+from claimjobs.batch.open_transaction import BatchTransaction, HandlerWrites, OpenTransaction
 from claimjobs.batch.refusals import IsolatingSettle
 from claimjobs.batch.settle import Outcomes, Settler
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
@@ -161,7 +161,7 @@ class TransactionHold(Hold):
         del following
         if self._process != os.getpid():
             raise CrossedFork
-        batch = self.open_transaction(claimed)
+        batch = self._open(claimed)
         if batch is None:
             raise NoOpenTransaction("has no open transaction any more")
         settling = IsolatingSettle(self._backend, self._settler, self._retry, outcomes)
@@ -183,13 +183,17 @@ class TransactionHold(Hold):
             raise BatchRolledBack(reason(settling.refused), isolates=True) from settling.refused
         return set()
 
-    def open_transaction(self, claimed: ClaimResult) -> BatchTransaction | None:
+    def writes_of(self, claimed: ClaimResult) -> HandlerWrites:
+        return self._open(claimed) or HandlerWrites()
+
+    def _open(self, claimed: ClaimResult) -> BatchTransaction | None:
+        """The open transaction of these jobs."""
         with self._guard:
             batches = [transaction.batch for transaction in (*self._busy, *self._idle)]
         return next((batch for batch in batches if batch is not None and batch.claimed is claimed), None)
 
     def give(self, claimed: ClaimResult, batch: object, *, ahead: bool) -> None:
-        transaction = self.open_transaction(claimed)
+        transaction = self._open(claimed)
         if transaction is not None:
             transaction.batch = weakref.ref(batch)
 
