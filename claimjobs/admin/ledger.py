@@ -13,10 +13,9 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-from claimjobs.database.callers_transaction import CallersTransaction, connection_in
 from claimjobs.database.connect import dialect_for, engine_of
 from claimjobs.database.connection import Connector
-from claimjobs.database.savepoint import savepoint
+from claimjobs.database.transactions import CallersTransaction, connection_in, savepoint
 from claimjobs.dialects import Dialect, Key, dialect_of
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import TableMissing

@@ -10,7 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.database.savepoint import savepoint
+from claimjobs.database.transactions import savepoint
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.lease.registry import OwnerState, dead_among, read_owners
 from claimjobs.statements import count, pause

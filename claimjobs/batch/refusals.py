@@ -15,10 +15,10 @@ from typing import Final, NamedTuple
 import sqlalchemy as sa
 
 from claimjobs.batch.settle import Outcomes, Settler
+from claimjobs.database.clock import in_utc
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
-from claimjobs.database.savepoint import savepoint
-from claimjobs.database.time_zone import in_utc
+from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Dialect, Key
 from claimjobs.errors import StatementTimedOut, WriteSwallowed
 from claimjobs.job import claim_of, key_of

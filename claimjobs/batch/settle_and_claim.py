@@ -17,7 +17,7 @@ from claimjobs.claim.batch_statement import BatchStatement
 from claimjobs.claim.one_statement import SETTLED_COLUMNS, OneStatement
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult, ClaimStrategy
 from claimjobs.database.compiled_statement import CompiledStatement, PlainReader, Sent, rows_together
-from claimjobs.database.connect import commits_by_itself
+from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects import Key
 from claimjobs.statements.batches import settle_and_check
 from claimjobs.statements.claim import settled_by_the_dead

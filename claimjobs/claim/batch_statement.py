@@ -12,7 +12,7 @@ from claimjobs.claim.row_reader import RowReader
 from claimjobs.claim.strategy import NOTHING, ClaimRequest, ClaimResult
 from claimjobs.claim.written_claim import WrittenClaim, can_be_committed_unread
 from claimjobs.database.compiled_statement import CompiledStatement
-from claimjobs.database.connect import lost_if_it_fails
+from claimjobs.database.transactions import lost_if_it_fails
 from claimjobs.job import key_of
 from claimjobs.statements.batches import new_keys
 from claimjobs.statements.claim import claim_batch

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from claimjobs.claim.candidates import CandidateCount, at_most, check_keys
 from claimjobs.claim.row_reader import AS_IT_IS, RowReader
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult
-from claimjobs.database.connect import lost_if_it_fails
+from claimjobs.database.transactions import lost_if_it_fails
 from claimjobs.statements.find import Selection
 from claimjobs.table.backend import Backend
 from claimjobs.table.roles import ColumnRoles

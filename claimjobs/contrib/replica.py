@@ -24,8 +24,7 @@ from claimjobs.claim.locking import JobLocks, Locking
 from claimjobs.claim.row_reader import AS_IT_IS
 from claimjobs.claim.strategy import ClaimRequest, ClaimResult, Phase
 from claimjobs.database.connect import engine_of, open_connection
-from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
-from claimjobs.database.error_translation import reason
+from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import Instant, database_now
 from claimjobs.errors import ClaimjobsError, CrossedFork, ServerUnreachable

@@ -1,8 +1,10 @@
-"""DatabaseClock: the database's time, without a statement for each reading."""
+"""The database's time, without a statement for each reading; and the time zone of a session."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from math import inf
 from typing import Any, Final
@@ -10,10 +12,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected
+from claimjobs.database.transactions import commits_by_itself
+from claimjobs.dialects import Dialect
 from claimjobs.errors import ClaimjobsError
 
 EVERY: Final = 60.0
 """Seconds between two readings of the database's clock."""
+
+IN_UTC: Final = "claimjobs_in_utc"
+"""The key of a connection's `info` that says whether its session is in UTC. It is there for connections of our own."""
 
 
 class DatabaseClock:
@@ -51,3 +58,24 @@ class DatabaseClock:
 def in_seconds(moment: datetime) -> float:
     """Seconds since 1970. An instant without a time zone is one of UTC, as the database's clock is."""
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+@contextmanager
+def in_utc(connection: sa.Connection, dialect: Dialect, *, depends: bool) -> Iterator[None]:
+    """A block of our statements in a session that is not ours: its time zone is UTC in the block, and then as before.
+
+    `depends`: whether a statement on this table depends on the zone at all. If not, nothing is sent.
+    """
+    if not depends or connection.info.get(IN_UTC, False):
+        yield
+        return
+    utc, as_before = dialect.sessions.zone_switch(local=not commits_by_itself(connection, unknown=False))
+    connection.execute(utc).close()
+    try:
+        yield
+    except BaseException:
+        # After an error Postgres refuses every statement, and the rollback restores the zone.
+        with suppress(sa.exc.SQLAlchemyError):
+            connection.execute(as_before).close()
+        raise
+    connection.execute(as_before).close()

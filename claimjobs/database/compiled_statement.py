@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import BindTyping
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from claimjobs.database.connect import commits_by_itself
+from claimjobs.database.transactions import commits_by_itself
 from claimjobs.dialects.sessions import Sessions
 
 FAST_PATH: Final = not os.environ.get("CLAIMJOBS_NO_FAST_PATH")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import sqlalchemy as sa
 
-from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
-from claimjobs.database.error_translation import reason
+from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.masking import is_secret, masked
-from claimjobs.database.ping import ask_before_use, leave_read_only_members
 from claimjobs.dialects import DIALECTS, Dialect, dialect_named_by, dialect_of
-from claimjobs.dialects.error_codes import FULL, READ_ONLY
+from claimjobs.dialects import error_codes as kinds
+from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import (
     AccessDenied,
     ClaimjobsError,
@@ -54,6 +55,12 @@ PACKAGES = {"MySQLdb": "mysqlclient"}
 
 UNUSABLE = (TypeError, ValueError, LookupError, AttributeError, OverflowError, OSError)
 """What drivers and SQLAlchemy raise for options of a URL that they do not know or cannot use."""
+
+FRESH = 1.0
+"""Seconds for which a connection needs no ping: no firewall drops it, and no server times it out, so soon."""
+
+_USED = "claimjobs_used"
+"""The key of a connection's `info` with the time of its last use."""
 
 _CHECKED = "claimjobs_checked"
 """The key of a connection's `info` that says that it was checked for a pooler."""
@@ -113,10 +120,47 @@ def _engine(url: sa.URL, connect_seconds: int) -> sa.Engine:
     given = {_RENAMED.get(name, name): value for name, value in secrets.items()}
     engine = sa.create_engine(url.difference_update_query(secrets), connect_args={**wanted, **given})
     sa.event.listen(engine, "connect", lambda driver_connection, _: dialect.sessions.on_connect(driver_connection))
-    leave_read_only_members(engine, dialect)
-    ask_before_use(engine, dialect)  # a producer has no heartbeat that would find a broken connection
+    _leave_read_only_members(engine, dialect)
+    _ask_before_use(engine, dialect)  # a producer has no heartbeat that would find a broken connection
     dialect.sessions.choose_host(engine)
     return engine
+
+
+def _ask_before_use(engine: sa.Engine, dialect: Dialect) -> None:
+    """Make the pool replace connections that ended while they were in it, and all that are as old.
+
+    `pool_pre_ping` does so with a round trip before each use. But a server that ends a session sends a message at once.
+    So a connection that was used a moment ago, and has received nothing since, is not pinged.
+    """
+
+    def used(_driver_connection: Any, record: Any) -> None:
+        record.info[_USED] = time.monotonic()
+
+    def wanted(driver_connection: Any, record: Any, _proxy: Any) -> None:
+        rested = time.monotonic() - record.info.get(_USED, -FRESH)
+        if rested < FRESH and dialect.sessions.is_quiet(driver_connection):
+            return
+        try:
+            engine.dialect.do_ping(driver_connection)
+        except engine.dialect.loaded_dbapi.Error as error:
+            raise sa.exc.InvalidatePoolError from error
+
+    sa.event.listen(engine, "connect", used)
+    sa.event.listen(engine, "checkin", used)
+    sa.event.listen(engine, "checkout", wanted)
+
+
+def _leave_read_only_members(engine: sa.Engine, dialect: Dialect) -> None:
+    """Make the pool replace all connections when a server refuses to write because it is read-only.
+
+    It may be the primary of before a failover, which still answers. New connections lead to whoever takes writes now.
+    """
+
+    def refused(context: sa.engine.ExceptionContext) -> None:
+        if dialect.errors.broken_kind(context.original_exception) == READ_ONLY:
+            context.is_disconnect = True
+
+    sa.event.listen(engine, "handle_error", refused)
 
 
 def parse(url: str | sa.URL) -> sa.URL:
@@ -223,6 +267,7 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     Behind a pooler the driver prepares no statements on it. A prepared statement belongs to a session of the server,
     and the next transaction may have another session.
     """
+    dialect = dialect_named_by(engine)
     try:
         connection = engine.connect()
     except sa.exc.TimeoutError as error:
@@ -231,25 +276,15 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
             'keeps one and needs a second one now and then, with hold="transaction" one for each open batch: raise '
             "pool_size or max_overflow of create_engine, or give the Queue an engine of its own"
         ) from error
-    except sa.exc.InvalidRequestError as error:
-        if not dialect_named_by(engine).errors.is_other_product(error):
+    except (sa.exc.DBAPIError, sa.exc.InvalidRequestError, *UNUSABLE) as error:
+        if (explained := _explained(engine, dialect, error)) is None:
             raise
-        cause = f"{shown(engine.url)} leads to another database ({error})"
-        raise UnknownDatabase(f"{cause}: give a URL such as {EXAMPLES}") from error
-    except sa.exc.DBAPIError as error:
-        raise _explained(engine, error) from error
-    except UNUSABLE as error:
-        if dialect_named_by(engine).errors.lacks_encoding(error):
-            says = f"{shown(engine.url)}: texts come as bytes, because the database has no encoding"
-            raise UnknownDatabase(f"{says}: add client_encoding=utf8 to the URL") from error
-        raise UnknownDatabase(_unusable(engine.url, error)) from error
+        raise explained from error
     except (AssertionError, NotImplementedError) as error:  # SQLAlchemy does not know the version that the server says
         raise ServerUnfit(
-            f"{shown(engine.url)}: the server does not say that it is {dialect_named_by(engine).title} "
-            f"({reason(error)}): check the URL; docs/scaling.md says what other products that speak this protocol can "
-            "do"
+            f"{shown(engine.url)}: the server does not say that it is {dialect.title} ({reason(error)}): check the "
+            "URL; docs/scaling.md says what other products that speak this protocol can do"
         ) from error
-    dialect = dialect_named_by(engine)
     if dialect.needs_database and not connection.dialect.default_schema_name:
         connection.close()
         raise UnknownDatabase(f"{shown(engine.url)} names no database: give a URL such as {EXAMPLES}")
@@ -259,71 +294,60 @@ def open_connection(engine: sa.Engine) -> sa.Connection:
     return connection
 
 
-def isolation_of(connection: sa.Connection) -> str | None:
-    """The isolation level of a connection, as far as it is known without a statement."""
-    chosen: str | None = connection.get_execution_options().get("isolation_level")
-    return chosen or connection.default_isolation_level
+_PROBLEMS: Mapping[str, tuple[type[ClaimjobsError], str]] = {
+    kinds.NO_TRANSACTIONS: (
+        ConnectionFailed,
+        "the pooler allows no transactions ({why}): set its pool mode to transaction or session for this database, or "
+        "connect to the server itself",
+    ),
+    kinds.NO_DATABASE: (AccessDenied, "there is no such database ({why}): create it, or correct the URL"),
+    kinds.ACCESS_DENIED: (AccessDenied, "the server refused ({why}): check user, password and their rights"),
+    kinds.OTHER_PRODUCT: (
+        UnknownDatabase,
+        f"the URL leads to another database ({{why}}): give a URL such as {EXAMPLES}",
+    ),
+    kinds.NO_ENCODING: (
+        UnknownDatabase,
+        "texts come as bytes, because the database has no encoding: add client_encoding=utf8 to the URL",
+    ),
+    kinds.OTHER_PROTOCOL: (
+        ServerUnreachable,
+        "what answers there is no {title} server ({why}): check the port, and the URL's kind of database",
+    ),
+    kinds.TLS: (
+        ServerUnreachable,
+        "no encrypted connection ({why}): check the TLS options of the URL, and the authority and the host name of the "
+        "server's certificate",
+    ),
+    kinds.FULL: (
+        ServerUnreachable,
+        "no further connection ({why}): raise that limit, or start fewer consumers: each has a connection of its own",
+    ),
+    kinds.NO_WRITES: (
+        ServerUnreachable,
+        "no server of this URL takes writes ({why}): wait until one is promoted, or add the primary to the URL",
+    ),
+    kinds.UNAVAILABLE: (
+        ServerUnreachable,
+        "no connection ({why}): check host and port, and that the server is running and is {title}{options}",
+    ),
+}
+"""What a failure to connect raises: the class, what happened, and the next step."""
 
 
-def commits_by_itself(connection: sa.Connection, *, unknown: bool) -> bool:
-    """Whether each statement of a connection is a transaction now. `unknown`: the answer if the driver does not know.
-
-    The connection's options say only how it began.
-    """
-    driver_connection = connection.connection.dbapi_connection
-    if driver_connection is None:
-        return unknown
-    try:
-        return bool(connection.dialect.detect_autocommit_setting(driver_connection))
-    except NotImplementedError:
-        return unknown
-
-
-@contextmanager
-def lost_if_it_fails(connection: sa.Connection) -> Iterator[None]:
-    """A block of statements after one that wrote. If they fail in autocommit, what was written is committed, though the
-    caller gets an error. That is so for a lost connection, too: so this one is invalidated, as a lost one is.
-    """
-    try:
-        yield
-    except sa.exc.DBAPIError:
-        if not connection.invalidated and commits_by_itself(connection, unknown=False):
-            connection.invalidate()
-        raise
-
-
-def _explained(engine: sa.Engine, error: sa.exc.DBAPIError) -> ClaimjobsError:
-    where, why = shown(engine.url), masked(reason(error), [engine.url.render_as_string(hide_password=False)])
-    dialect = dialect_named_by(engine)
-    if dialect.errors.forbids_transactions(error):
-        return ConnectionFailed(
-            f"{where}: the pooler allows no transactions ({why}): set its pool mode to transaction or session for this "
-            "database, or connect to the server itself"
-        )
-    if dialect.errors.timed_out(error):  # a statement that the driver sends on a new connection
+def _explained(engine: sa.Engine, dialect: Dialect, error: Exception) -> ClaimjobsError | None:
+    """What a failure to connect raises; None: the error itself."""
+    problem = dialect.errors.connect_problem(error)
+    if problem == kinds.UNAVAILABLE and isinstance(error, sa.exc.InvalidRequestError):
+        return None
+    if problem == kinds.UNAVAILABLE and isinstance(error, UNUSABLE):
+        return UnknownDatabase(_unusable(engine.url, error))
+    why = masked(reason(error), [engine.url.render_as_string(hide_password=False)])
+    if problem == kinds.TIMED_OUT:
         return StatementTimedOut(why)
-    if dialect.errors.no_such_database(error):
-        return AccessDenied(f"{where}: there is no such database ({why}): create it, or correct the URL")
-    if dialect.errors.refuses_account(error):
-        return AccessDenied(f"{where}: the server refused ({why}): check user, password and their rights")
-    return ServerUnreachable(f"{where}: {_unreachable(engine, dialect, error).format(why)}")
-
-
-def _unreachable(engine: sa.Engine, dialect: Dialect, error: sa.exc.DBAPIError) -> str:
-    """What happened, with a place for the driver's words, and the next step."""
-    if dialect.errors.is_other_protocol(error):
-        return f"what answers there is no {dialect.title} server ({{}}): check the port, and the URL's kind of database"
-    if dialect.errors.is_about_tls(error):
-        step = "check the TLS options of the URL, and the authority and the host name of the server's certificate"
-        return f"no encrypted connection ({{}}): {step}"
-    if dialect.errors.connect_kind(error) == FULL:
-        return (
-            "no further connection ({}): raise that limit, or start fewer consumers: each has a connection of its own"
-        )
-    if dialect.errors.takes_no_writes(error):
-        return "no server of this URL takes writes ({}): wait until one is promoted, or add the primary to the URL"
+    kind, says = _PROBLEMS[problem]
     options = ", and the URL's options" if engine.url.query else ""
-    return f"no connection ({{}}): check host and port, and that the server is running and is {dialect.title}{options}"
+    return kind(f"{shown(engine.url)}: {says.format(why=why, title=dialect.title, options=options)}")
 
 
 def _require_version(connection: sa.Connection, dialect: Dialect) -> None:

@@ -15,13 +15,12 @@ import sqlalchemy as sa
 
 from claimjobs.control import Control
 from claimjobs.database.attempts import Attempts
+from claimjobs.database.clock import IN_UTC, in_utc
 from claimjobs.database.connect import open_connection
-from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
-from claimjobs.database.error_translation import TablesInUse, reason
+from claimjobs.database.error_translation import TablesInUse, raised_as_sqlalchemy_does, reason
 from claimjobs.database.fair_lock import FairLock, Ticket
-from claimjobs.database.time_zone import IN_UTC, in_utc
 from claimjobs.dialects import Dialect
-from claimjobs.dialects.error_codes import READ_ONLY
+from claimjobs.dialects.error_codes import FULL, READ_ONLY, UNAVAILABLE
 from claimjobs.errors import ReadOnly, ServerUnreachable, StatementTimedOut, session_read_only, setting_unfit
 from claimjobs.log_events import OUTAGE_OVER, TRYING_AGAIN
 from claimjobs.options import Liveness
@@ -384,7 +383,8 @@ class Connector:
         if isinstance(error, ReadOnly):
             return READ_ONLY
         if isinstance(error, ServerUnreachable):
-            return self._dialect.errors.connect_kind(error.__cause__ or error)
+            problem = self._dialect.errors.connect_problem(error.__cause__ or error)
+            return FULL if problem == FULL else UNAVAILABLE
         if not isinstance(error, sa.exc.DBAPIError):
             return None
         return self._dialect.errors.broken_kind(error) or self._dialect.errors.transient_kind(error)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected
-from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
+from claimjobs.database.error_translation import raised_as_sqlalchemy_does
 from claimjobs.dialects import Dialect
 from claimjobs.errors import SessionsShared
 

@@ -10,10 +10,16 @@ import sqlalchemy as sa
 
 from claimjobs.backoff import Backoff
 from claimjobs.database.attempts import FIRST_PAUSE, LONGEST_PAUSE
-from claimjobs.database.callers_transaction import CallersTransaction, connection_in
-from claimjobs.database.connect import commits_by_itself, connected, isolation_of
-from claimjobs.database.driver_errors import raised_as_sqlalchemy_does
-from claimjobs.database.savepoint import savepoint, undoing
+from claimjobs.database.connect import connected
+from claimjobs.database.error_translation import raised_as_sqlalchemy_does
+from claimjobs.database.transactions import (
+    CallersTransaction,
+    commits_by_itself,
+    connection_in,
+    isolation_of,
+    savepoint,
+    undoing,
+)
 from claimjobs.enqueue.bulk_insert import Row
 from claimjobs.enqueue.copy_insert import CopyInsert
 from claimjobs.enqueue.insert import Insert, InsertTarget, OnBad, PlainInsert, Undo

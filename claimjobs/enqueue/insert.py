@@ -10,8 +10,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from claimjobs.database.clock import in_utc
 from claimjobs.database.error_translation import reason
-from claimjobs.database.time_zone import in_utc
 from claimjobs.dialects import Dialect
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
 from claimjobs.enqueue.reserved import Reserved

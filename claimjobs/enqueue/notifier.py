@@ -11,9 +11,9 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.database.connect import connected, isolation_of
+from claimjobs.database.connect import connected
 from claimjobs.database.error_translation import reason
-from claimjobs.database.savepoint import savepoint
+from claimjobs.database.transactions import isolation_of, savepoint
 from claimjobs.errors import ClaimjobsError
 from claimjobs.log_events import WAKE_FAILED
 from claimjobs.statements.idle import wake

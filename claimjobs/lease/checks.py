@@ -8,7 +8,7 @@ from typing import Final
 import sqlalchemy as sa
 
 from claimjobs.database.error_translation import reason
-from claimjobs.database.savepoint import savepoint
+from claimjobs.database.transactions import savepoint
 from claimjobs.dialects.error_codes import READ_ONLY
 from claimjobs.errors import ClaimsDiffer, LocksDiffer, MapsDiffer, ReadOnly, session_read_only
 from claimjobs.lease.registry import OwnerState, read_owners

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
-from claimjobs.database.savepoint import savepoint
+from claimjobs.database.transactions import savepoint
 from claimjobs.errors import ClaimjobsError, ClaimsDiffer, UnfitTable
 from claimjobs.lease.checks import ClaimsCheck
 from claimjobs.log_events import OWNER_RENEWED

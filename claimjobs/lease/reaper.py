@@ -22,7 +22,7 @@ from claimjobs.claim.strategy import ClaimResult
 from claimjobs.database.compiled_statement import CompiledStatement
 from claimjobs.database.connection import Connector
 from claimjobs.database.error_translation import reason
-from claimjobs.database.savepoint import savepoint
+from claimjobs.database.transactions import savepoint
 from claimjobs.dialects import Key
 from claimjobs.dialects.types import database_now
 from claimjobs.errors import ClaimjobsError, StatementTimedOut

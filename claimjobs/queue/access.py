@@ -14,10 +14,11 @@ import sqlalchemy as sa
 
 from claimjobs.batch.failures import Failures
 from claimjobs.batch.settle import OnDone, Settler
-from claimjobs.database.connect import commits_by_itself, connected
+from claimjobs.database.clock import in_utc
+from claimjobs.database.connect import connected
 from claimjobs.database.connection import Connector
 from claimjobs.database.session_sharing import require_session_lock
-from claimjobs.database.time_zone import in_utc
+from claimjobs.database.transactions import commits_by_itself
 from claimjobs.enqueue.enqueuer import Enqueuer
 from claimjobs.enqueue.notifier import Notifier
 from claimjobs.errors import CrossedFork, DoneUndecided, PoolUnfit

@@ -20,8 +20,8 @@ from claimjobs.batch.failures import Hook, Hooks
 from claimjobs.batch.settle import OnDone
 from claimjobs.claim.locking import Locking
 from claimjobs.control import Control
-from claimjobs.database.callers_transaction import CallersTransaction
 from claimjobs.database.connect import connected, engine_of
+from claimjobs.database.transactions import CallersTransaction
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
 from claimjobs.enqueue.bulk_insert import Row

@@ -5,13 +5,37 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar, Final
 
-from claimjobs.dialects.error_codes import FULL, INTERRUPTED, LOST, READ_ONLY, STALE_PLAN, ErrorCodes
+from claimjobs.dialects import error_codes as kinds
+from claimjobs.dialects.error_codes import (
+    FULL,
+    INTERRUPTED,
+    LOST,
+    READ_ONLY,
+    STALE_PLAN,
+    UNAVAILABLE,
+    ErrorCodes,
+    said,
+    says,
+)
 
-_CHECKS_PLANS: Final = "RevalidateCachedQuery"
-"""The server's function that refuses a prepared statement whose columns have changed."""
+_LACKS_A_RIGHT: Final = "42501"
 
-_RIGHT: Final = "42501"
-"""The account lacks a right."""
+# libpq gives no SQLSTATE for a failure to connect, only words: its own, the server's or PgBouncer's.
+_ACCESS_DENIED: Final = (
+    "password authentication failed|no pg_hba.conf entry|no password supplied|permission denied"
+    '|is not permitted to log in|is not currently accepting connections|role ".*" does not exist'
+)
+_CONNECT_PROBLEMS: Final = {
+    kinds.NO_TRANSACTIONS: "transaction blocks not allowed in statement pooling mode",
+    kinds.ACCESS_DENIED: _ACCESS_DENIED,
+    kinds.NO_DATABASE: 'database ".*" does not exist',
+    # The second words are for sslmode=disable.
+    kinds.OTHER_PROTOCOL: "received invalid response to SSL negotiation|expected authentication request from server",
+    kinds.TLS: "SSL|certificate",
+    FULL: "too many clients|too many connections|remaining connection slots",
+    # Of a server that `target_session_attrs` passes over.
+    kinds.NO_WRITES: "session is read-only|server is in hot standby mode",
+}
 
 
 class PostgresErrors(ErrorCodes):
@@ -28,7 +52,7 @@ class PostgresErrors(ErrorCodes):
     }
     broken: ClassVar[dict[Any, str]] = {
         **dict.fromkeys(("57P01", "57P02", "57P05", "25P03", "25P04", "08000", "08003", "08006", "08007"), LOST),
-        **dict.fromkeys(("57P03", "08001", "08004"), "server unavailable"),
+        **dict.fromkeys(("57P03", "08001", "08004"), UNAVAILABLE),
         "53300": FULL,
         "25006": READ_ONLY,
     }
@@ -47,88 +71,53 @@ class PostgresErrors(ErrorCodes):
             "2203F", "2203G", "0A000", "54001",
         }
     )
+    # fmt: on
     # 22P02 is a default that its type does not have: an ENUM of that name exists with other values.
     bad_name = frozenset({"42P07", "42602", "42710", "42622", "3F000", "22P02"})
-    # Class 22 is "data exception", 23 "integrity constraint violation".
-    bad_row = frozenset(
-        {
-            "22001", "22003", "22007", "22008", "22021", "22P02", "22P05", "23502", "23503", "23505", "23514", "23P01",
-            "42804",
-        }
-    )
-    # fmt: on
     duplicate = frozenset({"23505"})
 
     def code(self, error: BaseException) -> Any:
-        original = getattr(error, "orig", None) or error
-        return getattr(original, "sqlstate", None)
+        return getattr(getattr(error, "orig", None) or error, "sqlstate", None)
 
     def timed_out(self, error: BaseException) -> bool:
         # Every interruption has this code, whoever caused it.
-        return bool(self.code(error) == "57014" and _says(error, "statement timeout", "transaction timeout"))
+        return self.code(error) == "57014" and says(error, ["statement timeout", "transaction timeout"])
 
     def is_stale_plan(self, error: BaseException) -> bool:
         # "Cached plan must not change result type": the server's words are in its language, its function is not.
-        detail = getattr(getattr(error, "orig", None), "diag", None)
-        return bool(self.code(error) == "0A000" and getattr(detail, "source_function", "") == _CHECKS_PLANS)
+        return self.code(error) == "0A000" and _detail(error, "source_function") == "RevalidateCachedQuery"
+
+    def connect_problem(self, error: BaseException) -> str:
+        # psycopg gives bytes for texts of a database whose encoding is SQL_ASCII, also for the server's version.
+        if isinstance(error, TypeError) and "bytes-like object" in str(error):
+            return kinds.NO_ENCODING
+        if self.timed_out(error):  # a statement that the driver sends on a new connection
+            return kinds.TIMED_OUT
+        found = (kind for kind, words in _CONNECT_PROBLEMS.items() if re.search(words, said(error)))
+        return next(found, UNAVAILABLE)
+
+    def refuses_account(self, error: BaseException) -> bool:
+        return re.search(_ACCESS_DENIED, said(error)) is not None
 
     def refuses_row(self, error: BaseException) -> bool:
         # By class: 22 data exception, 23 integrity constraint, 44 view with check option, P0 raised by a trigger
         # (P0001), 27 refused by one, 38 and 39 by a function in another language.
-        if self.code(error) == _RIGHT:  # also of a row that the policy of its table refuses
-            return _says(error, "row-level security policy")
+        if self.code(error) == _LACKS_A_RIGHT:  # also of a row that the policy of its table refuses
+            return says(error, ["row-level security policy"])
         return str(self.code(error))[:2] in {"22", "23", "27", "38", "39", "44", "P0"}
 
     def denied_table(self, error: BaseException) -> str | None:
-        found = re.search(r"permission denied for (?:table|relation|view) (.+)", str(getattr(error, "orig", error)))
-        return found[1].strip() if found and self.code(error) == _RIGHT else None
-
-    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
-        detail = getattr(getattr(error, "orig", None), "diag", None)
-        is_ours = table is None or getattr(detail, "table_name", None) == table
-        return getattr(detail, "constraint_name", None) if is_ours else None
+        found = re.search(r"permission denied for (?:table|relation|view) (.+)", said(error))
+        return found[1].strip() if found and self.code(error) == _LACKS_A_RIGHT else None
 
     def missing_name(self, error: BaseException) -> str | None:
-        found = re.search(r'"(?:[^"]*\.)?([^".]+)"', str(getattr(error, "orig", error)))
+        found = re.search(r'"(?:[^"]*\.)?([^".]+)"', said(error))
         return found[1] if found else None
 
-    # libpq gives no SQLSTATE for a failure to connect, only the server's words.
-
-    def refuses_account(self, error: BaseException) -> bool:
-        words = (
-            "password authentication failed",
-            "no pg_hba.conf entry",
-            "no password supplied",
-            "permission denied",
-            "is not permitted to log in",
-            "is not currently accepting connections",
-        )
-        return _says(error, *words) or (_says(error, 'role "') and _says(error, "does not exist"))
-
-    def lacks_encoding(self, error: BaseException) -> bool:
-        # psycopg gives bytes for texts of a database whose encoding is SQL_ASCII, also for the server's version.
-        return isinstance(error, TypeError) and "bytes-like object" in str(error)
-
-    def connect_kind(self, error: BaseException) -> str:
-        full = _says(error, "too many clients", "too many connections", "remaining connection slots")
-        return FULL if full else "server unavailable"
-
-    def no_such_database(self, error: BaseException) -> bool:
-        return _says(error, 'database "') and _says(error, '" does not exist') and not _says(error, 'role "')
-
-    def is_other_protocol(self, error: BaseException) -> bool:
-        # libpq's words for an answer that no Postgres gives; the second ones with sslmode=disable.
-        return _says(
-            error, "received invalid response to SSL negotiation", "expected authentication request from server"
-        )
-
-    def takes_no_writes(self, error: BaseException) -> bool:
-        # libpq's words for a server that `target_session_attrs` passes over.
-        return _says(error, "session is read-only", "server is in hot standby mode")
-
-    def forbids_transactions(self, error: BaseException) -> bool:
-        return _says(error, "transaction blocks not allowed in statement pooling mode")  # PgBouncer's words
+    def refusing_index(self, error: BaseException, table: str | None = None) -> str | None:
+        is_ours = table is None or _detail(error, "table_name") == table
+        return _detail(error, "constraint_name") if is_ours else None
 
 
-def _says(error: BaseException, *words: str) -> bool:
-    return any(word in str(getattr(error, "orig", None) or error) for word in words)
+def _detail(error: BaseException, name: str) -> str | None:
+    return getattr(getattr(getattr(error, "orig", None), "diag", None), name, None)
