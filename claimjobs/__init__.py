@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from claimjobs.queue.map_file import read_map
     from claimjobs.queue.queue import Queue
     from claimjobs.signals import stop_on_signals
-    from claimjobs.table.alembic import include_object
     from claimjobs.table.columns import Columns
     from claimjobs.table.create import make, tables_for
-    from claimjobs.table.definitions import job_table
+    from claimjobs.table.definitions import include_object, job_table
     from claimjobs.table.side_car_table import side_car_tables
 
 __version__ = "0.1.0"
@@ -68,7 +67,7 @@ _MODULES = {
     "Retry": "options",
     "SideCar": "options",
     "database_url": "embedded.server",
-    "include_object": "table.alembic",
+    "include_object": "table.definitions",
     "job_table": "table.definitions",
     "make": "table.create",
     "next_whole": "instants",

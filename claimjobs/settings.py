@@ -22,11 +22,10 @@ from claimjobs.options import (
     SideCar,
     is_per_batch,
 )
-from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.on_done import FINISHES, LEAVE
 from claimjobs.table.predicates import OrderBy, Where
-from claimjobs.table.reflection import map_of
+from claimjobs.table.reflection import TableLike, map_of
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ from claimjobs.dialects.types import database_now
 from claimjobs.errors import CrossedFork
 from claimjobs.options import Liveness
 from claimjobs.report import Report
-from claimjobs.table.backend import TableLike, inspect_table
+from claimjobs.table.backend import inspect_table
 from claimjobs.table.columns import Columns
 from claimjobs.table.predicates import OrderBy, Where
+from claimjobs.table.reflection import TableLike
 
 
 class Assignments:

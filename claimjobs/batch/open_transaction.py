@@ -23,7 +23,6 @@ from claimjobs.options import Liveness
 from claimjobs.report import Report
 from claimjobs.signals import shielded
 from claimjobs.table.backend import Backend
-from claimjobs.table.primaries import check_primaries
 
 ENDED = "has no open transaction any more, because its handler committed, rolled back or closed it"
 
@@ -153,7 +152,7 @@ class OpenTransaction(Connector):
             self._limit_silence(connection)
             self._require_writable(connection)
             self.limits = self._dialect.sessions.idle_limits(connection)
-            check_primaries(connection, self._backend)
+            self._backend.check_primaries(connection)
             if self._gone == READ_ONLY and self._dialect.sessions.is_read_only(connection):
                 # The last settle was refused. Some servers lock rows all the same, so the work would be done in vain.
                 raise ReadOnly(self._table_name, "it refused the last settle")

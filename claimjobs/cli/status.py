@@ -21,8 +21,8 @@ from claimjobs.database.connect import connected
 from claimjobs.key_text import visible
 from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
+from claimjobs.table.ddl import has_wake_trigger
 from claimjobs.table.on_done import MARK_LOST, lost_mark
-from claimjobs.table.wake_trigger import has_wake_trigger
 
 IN_SECONDS = ("age", "silence", "lease", "asleep")
 
@@ -121,7 +121,9 @@ def _whole(described: Described) -> list[str]:
 
 
 def _trigger(queue: Queue) -> list[str]:
-    return ["a trigger wakes consumers at each INSERT"] if has_wake_trigger(queue.engine, queue.table) else []
+    with connected(queue.engine) as connection:
+        is_there = has_wake_trigger(connection, queue.table)
+    return ["a trigger wakes consumers at each INSERT"] if is_there else []
 
 
 def _comments(queue: Queue) -> list[str]:

@@ -15,7 +15,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import Instant
-from claimjobs.table.value_ranges import misfit
+from claimjobs.enqueue.bad_rows import misfit
 
 
 def value_for(column: sa.Column[Any], given: Any) -> Any:

@@ -11,8 +11,8 @@ from claimjobs.database.connect import connected
 from claimjobs.errors import TableMissing
 from claimjobs.settings import Settings
 from claimjobs.table.create import alter, exists, tables_for
+from claimjobs.table.ddl import drop_statement, has_wake_trigger, make_statement, trigger_of
 from claimjobs.table.side_car_table import side_car_tables
-from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement, trigger_of
 
 Wanted = Literal["make", "drop"] | None
 
@@ -38,7 +38,7 @@ def set_up_trigger(engine: sa.Engine, settings: Settings, wanted: Wanted) -> Non
     with connected(engine) as connection:
         if not exists(connection, jobs):
             raise TableMissing(jobs.fullname)
-    before = has_wake_trigger(engine, jobs)
+        before = has_wake_trigger(connection, jobs)
     if wanted is not None:
         alter(engine, jobs, [trigger_statement(engine, settings, wanted)])
     if wanted == "drop":

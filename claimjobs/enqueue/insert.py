@@ -13,13 +13,11 @@ import sqlalchemy as sa
 from claimjobs.database.clock import in_utc
 from claimjobs.database.error_translation import reason
 from claimjobs.dialects import Dialect
+from claimjobs.enqueue.bad_rows import RowCheck, RowSizes, culprit
 from claimjobs.enqueue.bulk_insert import FEW, Prepared, Row, prepared
-from claimjobs.enqueue.reserved import Reserved
-from claimjobs.enqueue.row_sizes import RowSizes
 from claimjobs.errors import BadRow, CounterBehind
 from claimjobs.statements.insert import insert_rows
 from claimjobs.table.roles import ColumnRoles
-from claimjobs.table.value_ranges import culprit
 
 OnBad = Callable[[BadRow], None]
 Undo = Callable[[sa.Connection], AbstractContextManager[None]]
@@ -81,14 +79,14 @@ def _chunks(rows: Iterable[Any], roles: ColumnRoles, on_bad: OnBad) -> Iterator[
     numbers: list[int] = []
     alike: list[Row] = []
     shape: frozenset[str] = frozenset()
-    reserved = Reserved(roles)
+    check = RowCheck(roles)
     ours: Collection[str] = ()
     try:
         for number, row in enumerate(rows, 1):
             same = (type(row) is dict or isinstance(row, Mapping)) and row.keys() == shape
-            misfit = None if same else _misfit(row, roles)
-            checked = ours if same or misfit else reserved.among(row)
-            if misfit := misfit or reserved.misfit(row, checked):
+            misfit = None if same else check.misfit(row)
+            checked = ours if same or misfit else check.reserved(row)
+            if misfit := misfit or check.flaw(row, checked):
                 on_bad(BadRow(number, misfit, row))
                 continue
             if alike and (not same or len(alike) == AT_ONCE):
@@ -103,16 +101,6 @@ def _chunks(rows: Iterable[Any], roles: ColumnRoles, on_bad: OnBad) -> Iterator[
         raise
     if alike:
         yield Chunk(numbers, alike)
-
-
-def _misfit(row: Any, roles: ColumnRoles) -> str | None:
-    """Why a row does not fit, as far as it is known without the database; None: it fits."""
-    if not isinstance(row, Mapping):
-        return f"{row!r} is no mapping of column names to values"
-    unknown = [name for name in row if name not in roles.table.c]
-    if unknown:
-        return f"table {roles.name!r} has no column {unknown[0]!r}: it has {', '.join(roles.columns)}"
-    return None
 
 
 class Insert(ABC):

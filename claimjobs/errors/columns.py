@@ -42,19 +42,6 @@ class ColumnMissing(UnfitTable):
         self.column = column
 
 
-class SideCarThere(ColumnMissing):
-    """A table lacks a column that an operation needs, because its claims are in a side-car."""
-
-    def __init__(self, table: str, column: str, side_car: str) -> None:
-        UnfitTable.__init__(
-            self,
-            f"table {table!r} has no column {column!r}, which claiming needs; but {side_car!r} is its side-car: "
-            "add --side-car (side_car=True)",
-        )
-        self.table = table
-        self.column = column
-
-
 class StateMissing(UnfitTable):
     """No value of the status column means a state that an operation needs."""
 

@@ -9,10 +9,10 @@ import sqlalchemy as sa
 from claimjobs.errors import StateMissing
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Finding
+from claimjobs.table.ddl import has_wake_trigger
 from claimjobs.table.definitions import OWNER_TABLE
-from claimjobs.table.failures import AGAIN, lacking
 from claimjobs.table.on_done import MARK_LOST, lost_mark
-from claimjobs.table.wake_trigger import is_trigger_there
+from claimjobs.table.roles import AGAIN
 
 
 def durability(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -31,7 +31,7 @@ def durability(connection: sa.Connection, subject: Subject) -> Iterator[Finding]
 
 def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """What the table lacks to store a failure, or to know that its done jobs may be deleted. None if it has it all."""
-    for lack in lacking(subject.backend.roles):
+    for lack in subject.backend.roles.lacking("attempts", "run_at"):
         fails = "fails for the last time" if isinstance(lack, StateMissing) else "fails"
         yield Finding("failures", "warning", f"a job that {fails} {AGAIN}, because {lack}")
     if fix := lost_mark(connection, subject.table):
@@ -55,7 +55,7 @@ def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         who = " by a producer of the same account, or with the right CONNECTION_ADMIN" if dialect.interrupts else ""
         may = "" if subject.backend.by_lease else f", if they have all rights on {OWNER_TABLE}"
         others = "rows that are inserted otherwise are found within some 5 s"
-        if is_trigger_there(connection, subject.backend.source.table):
+        if has_wake_trigger(connection, subject.backend.source.table):
             others = "a trigger does so at each INSERT"
         yield Finding("wake", "ok", f"`enqueue` wakes idle consumers{who}{may}; {others}")
 

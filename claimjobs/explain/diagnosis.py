@@ -9,7 +9,7 @@ import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.dialects import dialect_named_by
-from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, SideCarThere, UnfitTable
+from claimjobs.errors import ColumnMissing, DoneUndecided, OwnersOutdated, UnfitTable
 from claimjobs.settings import Settings
 from claimjobs.table.acceptance import check_no_own, check_table
 from claimjobs.table.backend import Backend, inspect_table
@@ -18,11 +18,10 @@ from claimjobs.table.columns import DEAD, STATES, UNCLAIMED, Columns
 from claimjobs.table.create import exists, tables_for
 from claimjobs.table.ddl import add_column, add_value
 from claimjobs.table.definitions import job_table
-from claimjobs.table.failures import AGAIN, lacking_dead
 from claimjobs.table.on_done import Finish, default_finish, sentence
 from claimjobs.table.predicates import order_of
 from claimjobs.table.reflection import columns_in_database, resolve
-from claimjobs.table.roles import REQUIRED, ColumnRoles, roles_of
+from claimjobs.table.roles import AGAIN, REQUIRED, ColumnRoles, roles_of
 
 WITHOUT: Final = {
     "status": "done jobs cannot be kept, and none can be dead",
@@ -59,8 +58,6 @@ def checked_backend(engine: sa.Engine, settings: Settings) -> Backend:
             per_batch=settings.per_batch,
             side_car=settings.side_car,
         )
-    except SideCarThere:
-        raise
     except (ColumnMissing, OwnersOutdated) as first:
         missing = list(_missing(engine, settings))
         raise (UnfitTable("\n".join(missing)) if missing else first) from first
@@ -138,7 +135,7 @@ def _state_advice(engine: sa.Engine, roles: ColumnRoles) -> list[str]:
         return []
     fails = f"a job that fails for the last time {AGAIN}"
     if roles.states_named or not isinstance(status.type, sa.Enum):
-        return [f"{fails}, because {lack}" for lack in lacking_dead(roles)]
+        return [f"{fails}, because {lack}" for lack in roles.lacking()]
     return [f"without the value {DEAD!r} in the column {status.name} {fails}: {add_value(engine, status, DEAD)}"]
 
 

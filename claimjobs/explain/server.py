@@ -9,7 +9,6 @@ import sqlalchemy as sa
 
 from claimjobs.explain.subject import Subject
 from claimjobs.findings import Finding
-from claimjobs.table.primaries import check_primaries
 
 LONG: Final = 60.0
 """Seconds. Who holds a snapshot for longer is a warning."""
@@ -29,7 +28,7 @@ def isolation(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
 
 def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
     """What other primaries mean for claims, if there are any. Raises SeveralPrimaries if these are not safe there."""
-    check_primaries(connection, subject.backend)
+    subject.backend.check_primaries(connection)
     if not subject.backend.dialect.sessions.is_one_of_several_primaries(connection):
         return
     says = "this server is one of several primaries: when consumers on two of them claim one job, one claim is refused"

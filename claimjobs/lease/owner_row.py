@@ -21,7 +21,6 @@ from claimjobs.statements import owners as statements
 from claimjobs.table.backend import Backend
 from claimjobs.table.claim_records import ClaimRecords
 from claimjobs.table.definitions import FIRST_OWNER, id_above
-from claimjobs.table.primaries import check_primaries
 
 END_OF_SESSION: Final = 2.0
 """Seconds to wait for the end of a session."""
@@ -118,7 +117,7 @@ class OwnerRow:
 
     def require_primary(self, connection: sa.Connection) -> None:
         """Raises SeveralPrimaries if claims of this owner are not safe on the server of a new connection."""
-        check_primaries(connection, self._backend)
+        self._backend.check_primaries(connection)
 
     def register(self, connection: sa.Connection) -> None:
         """On a new connection: keep the id, unless it was declared dead, and take the session lock."""

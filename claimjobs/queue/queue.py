@@ -38,11 +38,10 @@ from claimjobs.queue.batch_loop import BatchLoop, BatchSource, Drain, PrefetchSo
 from claimjobs.queue.consumer import Consumer
 from claimjobs.report import Report
 from claimjobs.settings import Settings, must_work_when_called
-from claimjobs.table.backend import TableLike
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.predicates import OrderBy, Where
-from claimjobs.table.primaries import check_primaries
+from claimjobs.table.reflection import TableLike
 from claimjobs.table.roles import ColumnRoles
 
 
@@ -400,7 +399,7 @@ class Queue:
         self._consumer.check_selection()
         with connected(self.engine) as connection:
             require_writes(connection, self._access.backend)
-            check_primaries(connection, self._access.backend)
+            self._access.backend.check_primaries(connection)
             ClaimsCheck(self._access.backend).run(connection)
         explaining.require_capabilities(self._consumer, self._chosen)
 

@@ -1,11 +1,13 @@
 """Acceptance: checks whether a table can be claimed from, before anything is claimed.
 
-A claim needs row locks, a key that finds its row again, and columns that may change. On a table that lacks one of
-these, jobs would be done twice, or again and again, without an error. So such a table is refused.
+A claim needs row locks, a key that finds its row again, and columns that may change and hold what is written. On a
+table that lacks one of these, jobs would be done twice, or again and again, or the queue would seem empty, without an
+error. So such a table is refused. The types of the database count, not those of a description in Python.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -18,20 +20,38 @@ from claimjobs.errors import (
     OwnTable,
     column_option,
     reserved_name,
+    state_option,
 )
 from claimjobs.options import SIDE_CAR
-from claimjobs.table.definitions import MADE_BY, OWN_TABLES
+from claimjobs.table.columns import ROLES
+from claimjobs.table.ddl import add_column
+from claimjobs.table.definitions import LAST_OWNER, MADE_BY, OWN_TABLES, job_table
+from claimjobs.table.job_state import Column
 from claimjobs.table.reflection import columns_in_database
 from claimjobs.table.roles import ColumnRoles
 
-WRITTEN: Final = ("status", "owner_id", "owner_date", "run_at", "attempts", "last_error", "suspect", "assignee")
-"""The roles whose columns claimjobs writes. `priority` is only read."""
+Type = sa.types.TypeEngine[Any]
 
+ONLY_READ: Final = ("priority", "traceparent")
+"""The roles whose columns claimjobs does not write for a claim or an outcome."""
 RESERVED: Final = frozenset(
     f"claimjobs_{name}"
     for name in ("candidates", "group_size", "hears", "keys", "limit", "me", "meant", "size", "worker")
 )
 """Parameters of our statements. SQLAlchemy would write one into a column with the same name."""
+
+_NEITHER: Final = (sa.String, sa.Uuid, sa.Boolean, sa.LargeBinary, sa.JSON)
+_NO_NUMBERS: Final = (*_NEITHER, sa.DateTime, sa.Date, sa.Time, sa.Interval)
+_NO_INSTANTS: Final = (*_NEITHER, sa.Integer, sa.Numeric, sa.Time)
+_NUMBER: Final = (_NO_NUMBERS, "a whole number")
+_INSTANT: Final = (_NO_INSTANTS, "a date and time")
+HOLDS: Final = {"attempts": _NUMBER, "suspect": _NUMBER, "owner_date": _INSTANT, "run_at": _INSTANT}
+"""What is written for each role, and the types that cannot hold it."""
+_BITS: Final = {"TINYINT": 8, "SMALLINT": 16, "MEDIUMINT": 24, "INTEGER": 32, "small_integer": 16, "integer": 32}
+"""Bits of whole numbers, by the names of types of databases and of SQLAlchemy; other types have 64."""
+
+
+# --- the table -----------------------------------------------------------------------------------------------
 
 
 def check_no_own(table: sa.Table) -> None:
@@ -54,9 +74,11 @@ def check_table(connection: sa.Connection, dialect: Dialect, table: sa.Table) ->
             f"table {child!r} inherits from table {table.fullname!r}, so that two of their rows can have the same key: "
             f"make {table.fullname!r} a partitioned table, or give each of its children a queue of its own"
         )
-    taken = sorted(RESERVED & {column.key for column in table.columns})
-    if taken:
+    if taken := sorted(RESERVED & {column.key for column in table.columns}):
         raise reserved_name(table.fullname, taken[0])
+
+
+# --- the key -------------------------------------------------------------------------------------------------
 
 
 def check_hidden_key(connection: sa.Connection, dialect: Dialect, table: sa.Table) -> None:
@@ -68,43 +90,16 @@ def check_hidden_key(connection: sa.Connection, dialect: Dialect, table: sa.Tabl
 def check_key(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
     """Check that a row is found again by its key as it is read. Raises KeyUnfit.
 
-    The type in the database counts, not that of a description in Python. But a type of the user's must not convert
-    values by SQL (`bind_expression`): keys are also sent within a document, where no SQL can be applied to each.
+    A type of the user's must not convert values by SQL (`bind_expression`): keys are also sent within a document, where
+    no SQL can be applied to each.
     """
     found = columns_in_database(connection, roles.table)
     for column in roles.key:
         type_ = found[column.name]["type"]
         if not dialect.table_rules.finds_again(type_):
-            raise _key_unfit(roles, column.name, _shown(type_, connection.dialect))
+            raise _key_unfit(roles, column.name, _shown(type_, connection))
         if column.type._has_bind_expression or column.type._has_column_expression:
             raise _key_unfit(roles, column.name, f"{column.type!r}, whose values are changed by SQL")
-
-
-def check_roles(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
-    """Check that claimjobs can write its columns, and that a write does not change the row's key or partition.
-
-    Raises ColumnUnfit or KeyUnfit.
-    """
-    if any(getattr(roles, role) is not None for role in WRITTEN):
-        changed = dialect.table_rules.changed_by_each_update(connection, roles.table)
-        for name in (column.name for column in roles.key if column.name in changed):
-            raise _key_unfit(roles, name, f"written anew by each UPDATE ({changed[name]})")
-    found = columns_in_database(connection, roles.table)
-    places = dialect.table_rules.partition_columns(connection, roles.table)
-    for role in WRITTEN:
-        column = getattr(roles, role)
-        if column is None:
-            continue
-        what = f"column {column.name!r} of table {roles.name!r} is"
-        other = f"another column, as in {column_option(role)}"
-        if column in roles.key or column.name in places:
-            where = "key" if column in roles.key else "partition key"
-            raise ColumnUnfit(
-                f"{what} part of its {where}, and as {role} each claim would change it: name {other}, or keep outcomes "
-                "in a second table (side_car=True, --side-car)"
-            )
-        if "computed" in found[column.name]:
-            raise ColumnUnfit(f"{what} a generated column, and as {role} claimjobs must write it: name {other}")
 
 
 def _key_unfit(roles: ColumnRoles, column: str, type_: str) -> KeyUnfit:
@@ -115,6 +110,117 @@ def _key_unfit(roles: ColumnRoles, column: str, type_: str) -> KeyUnfit:
     )
 
 
-def _shown(type_: sa.types.TypeEngine[Any], dialect: sa.Dialect) -> str:
+def _shown(type_: Type, connection: sa.Connection) -> str:
     """The name of a type; SQLAlchemy does not know every type."""
-    return "of an unknown type" if isinstance(type_, sa.types.NullType) else type_.compile(dialect=dialect)
+    return "of an unknown type" if isinstance(type_, sa.types.NullType) else type_.compile(dialect=connection.dialect)
+
+
+# --- the columns of roles ------------------------------------------------------------------------------------
+
+
+def check_columns(connection: sa.Connection, dialect: Dialect, roles: ColumnRoles) -> None:
+    """Check that claimjobs can write its columns, that they hold what is written, and that a write does not change the
+    row's key or partition. Raises ColumnUnfit or KeyUnfit.
+    """
+    written = {role: column for role in ROLES if role not in ONLY_READ and (column := getattr(roles, role)) is not None}
+    changed = dialect.table_rules.changed_by_each_update(connection, roles.table) if written else {}
+    for name in (column.name for column in roles.key if column.name in changed):
+        raise _key_unfit(roles, name, f"written anew by each UPDATE ({changed[name]})")
+    found = columns_in_database(connection, roles.table)
+    places = dialect.table_rules.partition_columns(connection, roles.table)
+    for role, column in written.items():
+        there, what = found[column.name], f"column {column.name!r} of table {roles.name!r} is"
+        other = f"another column, as in {column_option(role)}"
+        if column in roles.key or column.name in places:
+            raise ColumnUnfit(
+                f"{what} part of its {'key' if column in roles.key else 'partition key'}, and as {role} each claim "
+                f"would change it: name {other}, or keep outcomes in a second table (side_car=True, --side-car)"
+            )
+        if "computed" in there:
+            raise ColumnUnfit(f"{what} a generated column, and as {role} claimjobs must write it: name {other}")
+        wrong, needed = HOLDS.get(role, ((), ""))
+        if isinstance(there["type"], wrong):
+            raise _unfit(connection, roles, role, there, needed=needed)
+        if role == "owner_id" and not there["nullable"]:
+            raise _unfit(connection, roles, role, there, needed="NULL for a row that no owner holds")
+    if roles.status is not None:
+        _check_states(connection, roles, roles.status, found[roles.status.name])
+
+
+def check_owner(connection: sa.Connection, roles: ColumnRoles) -> None:
+    """Check that the owner column holds the ids of owners. Raises ColumnUnfit."""
+    column = roles.owner_id
+    if column is None:
+        return
+    found = columns_in_database(connection, roles.table)[column.name]
+    type_, most = found["type"], LAST_OWNER
+    if isinstance(type_, sa.Integer):
+        most = integer_range(type_)[1]
+    elif isinstance(type_, sa.Numeric) and not isinstance(type_, sa.Float) and type_.precision is not None:
+        most = int(10 ** (type_.precision - (type_.scale or 0))) - 1
+    if most < LAST_OWNER or isinstance(type_, _NO_NUMBERS):
+        needed = f"a whole number, and hold ids up to {LAST_OWNER:,}"
+        raise _unfit(connection, roles, "owner_id", found, needed=needed)
+
+
+def _unfit(connection: sa.Connection, roles: ColumnRoles, role: str, found: Any, *, needed: str) -> ColumnUnfit:
+    """The error for a column that does not fit, with the statement that adds one that does."""
+    ours = job_table(roles.table.name, sa.MetaData()).c[role]
+    other = sa.Column(f"claim_{role}", ours.type, nullable=ours.nullable, server_default=ours.server_default)
+    type_ = _shown(found["type"], connection) + ("" if found["nullable"] else " NOT NULL")
+    step = add_column(connection, roles.table, other).removesuffix(";")
+    return ColumnUnfit(
+        f"column {found['name']!r} of table {roles.name!r} is {type_}, and as {role} it must be {needed}: "
+        f"name another one, as in {column_option(role)}; to add one: {step}"
+    )
+
+
+def integer_range(type_: sa.Integer) -> tuple[int, int]:
+    """The smallest and the largest value of a column of this type."""
+    bits = _BITS.get(type_.__visit_name__, 64)
+    return (0, 2**bits - 1) if getattr(type_, "unsigned", False) else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+# --- the values of states ------------------------------------------------------------------------------------
+
+
+def _check_states(connection: sa.Connection, roles: ColumnRoles, column: Column, found: Any) -> None:
+    """Check that the status column can hold the value of each state: with a wrong one a queue seems empty."""
+    for state, value in roles.state.values.items():
+        sent = _sent(connection.dialect, column, value)
+        flaw = _flaw(sent, found["type"], connection.dialect) if sent is not None else None
+        if sent is None and not found["nullable"]:
+            flaw = "is NOT NULL"
+        if flaw is not None:
+            raise ColumnUnfit(
+                f"column {column.name!r} of table {roles.name!r} cannot hold {value!r}, which is to mean {state!r}: it "
+                f"{flaw}; check the value, as in {state_option(state)}"
+            )
+
+
+def _sent(dialect: sa.Dialect, column: Column, value: Any) -> Any:
+    """A value as the driver gets it: the user's type may convert it."""
+    with suppress(LookupError, ValueError, TypeError, AttributeError):  # then the check names what the column holds
+        process = column.type.dialect_impl(dialect).bind_processor(dialect)
+        return process(value) if process is not None else value
+    return value
+
+
+def _flaw(value: Any, type_: Type, dialect: sa.Dialect) -> str | None:
+    """What a column of this type holds, if it does not hold this value."""
+    fits, holds = True, ""
+    if isinstance(type_, sa.Enum):
+        fits, holds = value in type_.enums, ", ".join(map(repr, type_.enums))
+    elif isinstance(type_, sa.String) and not isinstance(value, str):
+        fits, holds = False, f"text (in quotes: '\"{value}\"')"
+    elif isinstance(type_, sa.String):
+        fits, holds = type_.length is None or len(value) <= type_.length, f"{type_.length} characters"
+    elif isinstance(type_, sa.Boolean):
+        fits, holds = value in (True, False), "true and false"
+    elif isinstance(type_, sa.Integer):
+        is_number = isinstance(value, int) and not (isinstance(value, bool) and dialect.supports_native_boolean)
+        least, most = integer_range(type_)
+        fits, holds = is_number and least <= value <= most, f"{least} to {most}" if is_number else "whole numbers"
+    elif isinstance(type_, sa.Numeric):
+        fits, holds = not isinstance(value, str), "numbers"
+    return None if fits else f"holds {holds}"

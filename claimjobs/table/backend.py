@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import sqlalchemy as sa
 
 from claimjobs.database.connect import connected, dialect_for
 from claimjobs.database.error_translation import TablesInUse, reason
-from claimjobs.database.inspector import inspected_once, inspector_of
+from claimjobs.database.inspector import inspected_once
 from claimjobs.dialects import Dialect
 from claimjobs.errors import (
     AccessDenied,
     ColumnMissing,
     OwnersOutdated,
-    SideCarThere,
+    SeveralPrimaries,
     TableMissing,
     claims_missing,
     not_consumer,
 )
 from claimjobs.options import SideCar
-from claimjobs.table import acceptance, column_checks
+from claimjobs.table import acceptance
 from claimjobs.table.batches import OpenBatches
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import (
@@ -35,10 +34,8 @@ from claimjobs.table.definitions import (
     queues_table,
 )
 from claimjobs.table.job_state import StateByBatches
-from claimjobs.table.reflection import collated, columns_in_database, is_made_by_us, map_of, resolve
-from claimjobs.table.roles import ColumnRoles, check_lease, key_index, quote_of, roles_of
-
-TableLike = str | sa.Table | type[Any]
+from claimjobs.table.reflection import TableLike, collated, columns_in_database, map_of, resolve
+from claimjobs.table.roles import REQUIRED, ColumnRoles, key_index, quote_of, roles_of
 
 
 @dataclass(frozen=True)
@@ -83,6 +80,20 @@ class Backend:
         side_car = None if self.user_table is None else (self.roles.table, self.user_table.name)
         return TablesInUse(self.dialect, (self.source.table, self.owners), side_car, self.source.depend_on_zone)
 
+    def check_primaries(self, connection: sa.Connection) -> None:
+        """Raises SeveralPrimaries if two primaries would let two claims of one job pass.
+
+        A claim that writes the row of its job, or a row with its key, is safe: one of two such commits is refused. A
+        batch and an open transaction protect their jobs by locks, which other primaries do not see.
+        """
+        way = None
+        if not self.by_lease:
+            way = ("hold='transaction'", "--hold lease (hold='lease')")
+        elif self.roles.batches is not None:
+            way = ("claims='batches'", "--claims rows (claims='rows')")
+        if way and self.dialect.sessions.is_one_of_several_primaries(connection):
+            raise SeveralPrimaries(self.source.name, *way)
+
 
 def inspect_table(
     engine: sa.Engine,
@@ -102,38 +113,34 @@ def inspect_table(
     Raises ConnectionFailed, ServerUnfit or UnfitTable.
     """
     found = dialect_for(engine)
-    given = columns or map_of(table)
+    rules, given, source = found.table_rules, columns or map_of(table), None
     with connected(engine) as connection, inspected_once(connection):
         described = resolve(connection, table, given)
         acceptance.check_no_own(described)
         acceptance.check_table(connection, found, described)
         if given is None or not given.key_names:
             acceptance.check_hidden_key(connection, found, described)
-        zoned = any(map(found.table_rules.depends_on_zone, columns_in_database(connection, described).values()))
-        described = collated(described, found.table_rules.collations(connection, described))
+        zoned = any(map(rules.depends_on_zone, columns_in_database(connection, described).values()))
+        described = collated(described, rules.collations(connection, described))
+        place = rules.place(connection, described)
         if side_car is not None:
-            source = source_roles(connection, found, described, columns=given)
-            source = replace(source, depend_on_zone=zoned)
-            home = found.table_rules.place(connection, described)
-            claims = _claims(connection, found, source, named=side_car.name_for(home.full_name(described)))
-            place = found.table_rules.place(connection, claims.table)
+            source = replace(source_roles(connection, found, described, columns=given), depend_on_zone=zoned)
+            roles = _claims(connection, found, source, named=side_car.name_for(place.full_name(described)))
+            beside = rules.place(connection, roles.table)
             # Not the side-car names the queue: who has another one, or none, is to be seen.
-            name = home.name if home.schema == place.schema else f"{home.schema}.{home.name}"
-            claims, shared = replace(claims, recorded_as=name), place.metadata
-            batches = OpenBatches(batches_table(shared), claims.claims, claims.key, dialect or found)
-            claims, source = _per_batch(claims, batches), replace(source, batches=replace(batches, key=source.key))
-            backend = Backend(dialect or found, claims, owner_table(shared), place.schema, False, source)
-            return _leased(connection, backend)
-        roles, place = roles_of(described, given), found.table_rules.place(connection, described)
-        index, quote = key_index(connection, roles), quote_of(connection)
-        roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
-        acceptance.check_key(connection, found, roles)
-        acceptance.check_roles(connection, found, roles)
-        column_checks.check_columns(connection, roles)
-        if per_batch:
+            name = place.name if place.schema == beside.schema else f"{place.schema}.{place.name}"
+            roles, place = replace(roles, recorded_as=name), beside
+        else:
+            roles = roles_of(described, given)
+            index, quote = key_index(connection, roles), quote_of(connection)
+            roles = replace(roles, key_index=index, quote=quote, depend_on_zone=zoned, recorded_as=place.name)
+            acceptance.check_key(connection, found, roles)
+            acceptance.check_columns(connection, found, roles)
+        if per_batch or side_car is not None:
             batches = OpenBatches(batches_table(place.metadata), roles.claims, roles.key, dialect or found)
+            source = source and replace(source, batches=replace(batches, key=source.key))
             roles = _per_batch(roles, batches)
-        backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, by_lease=False)
+        backend = Backend(dialect or found, roles, owner_table(place.metadata), place.schema, False, source)
         return _leased(connection, backend, mapped=given is not None) if by_lease else backend
 
 
@@ -142,27 +149,6 @@ def _per_batch(roles: ColumnRoles, batches: OpenBatches) -> ColumnRoles:
     state = roles.state
     by_batches = StateByBatches(column=state.column, values=state.values, owner=state.owner, batches=batches)
     return replace(roles, state=by_batches, batches=batches)
-
-
-def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool = True) -> Backend:
-    """The backend for claims that are held by lease. Raises UnfitTable if the table cannot hold them."""
-    if backend.roles.batches is None:
-        try:
-            check_lease(backend.roles, mapped=mapped)
-        except ColumnMissing as missing:
-            _must_have_no_side_car(connection, backend.roles, missing)
-            raise
-        column_checks.check_owner(connection, backend.roles)
-    try:
-        return with_owners(connection, backend)
-    except AccessDenied as error:
-        return replace(backend, refusal=error)
-
-
-def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
-    """The backend for owners. Raises UnfitTable, or AccessDenied if this user may not see the tables."""
-    _check_owners(connection, backend)
-    return replace(backend, by_lease=True)
 
 
 def source_roles(
@@ -187,18 +173,25 @@ def _claims(connection: sa.Connection, dialect: Dialect, source: ColumnRoles, *,
     return roles_of(table, Columns.of_claims([column.name for column in key]))
 
 
-def _must_have_no_side_car(connection: sa.Connection, roles: ColumnRoles, missing: ColumnMissing) -> None:
-    """Raises SideCarThere: the next step is not to alter a table that has a side-car."""
-    claims = sa.Table(SideCar().name_for(roles.table.name), sa.MetaData(), schema=roles.table.schema)
-    is_there = inspector_of(connection).has_table(claims.name, schema=claims.schema)
-    if is_there and is_made_by_us(connection, claims):
-        raise SideCarThere(roles.name, missing.column, claims.fullname) from missing
+# --- the tables of owners, queues and batches ----------------------------------------------------------------
 
 
-def _check_owners(connection: sa.Connection, backend: Backend) -> None:
-    """Check that the tables of owners, queues and, if it is needed, batches are in the schema of the claims.
+def _leased(connection: sa.Connection, backend: Backend, *, mapped: bool) -> Backend:
+    """The backend for claims that are held by lease. Raises UnfitTable if the table cannot hold them."""
+    if backend.roles.batches is None:
+        for role in ("owner_id",) if mapped else REQUIRED:
+            backend.roles.need(role, "claiming")
+        acceptance.check_owner(connection, backend.roles)
+    try:
+        return with_owners(connection, backend)
+    except AccessDenied as error:
+        return replace(backend, refusal=error)
 
-    In another schema, which a name without a schema may mean as well, they are those of other tables of jobs.
+
+def with_owners(connection: sa.Connection, backend: Backend) -> Backend:
+    """The backend for owners, after a check that the tables of owners, queues and, if it is needed, batches are in the
+    schema of the claims. In another schema, which a name without a schema may mean as well, they are those of other
+    tables of jobs. Raises UnfitTable, or AccessDenied if this user may not see the tables.
     """
     in_batches, dialect = backend.roles.batches is not None, backend.dialect
     try:
@@ -213,6 +206,7 @@ def _check_owners(connection: sa.Connection, backend: Backend) -> None:
         needed = f"SELECT, INSERT, UPDATE and DELETE on {written}, and SELECT on {QUEUES_TABLE}"
         raise not_consumer(f"{written} and {QUEUES_TABLE}", reason(error), needed) from error
     acceptance.check_table(connection, dialect, owners)
+    return replace(backend, by_lease=True)
 
 
 def check_queues(connection: sa.Connection, backend: Backend) -> None:

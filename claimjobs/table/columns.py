@@ -15,7 +15,10 @@ DEAD: Final = "dead"
 STATES: Final = (UNCLAIMED, CLAIMED, DONE, DEAD)
 """The first three are the article's. A `dead` job has no attempts left, and is kept until a person decides."""
 
-
+OURS: Final = ("status", "owner_id", "owner_date", "priority", "run_at", "attempts", "last_error", "suspect")
+"""The roles whose columns each table of jobs has that claimjobs makes."""
+ROLES: Final = (*OURS, "assignee", "traceparent")
+"""What a column can be, beside a part of the key."""
 BESIDE_CLAIMS: Final = ("key", "priority", "run_at")
 """What a map may say of a table that has a side-car."""
 
@@ -54,26 +57,22 @@ class Columns:
 
     def __post_init__(self) -> None:
         """Raise ValueError for what is no name, no state or no value of one, and for a column that plays two roles."""
-        self._check_kinds()
+        for role in ROLES:
+            name = getattr(self, role)
+            if not (name is None or _is_name(name)):
+                raise ValueError(f"{role} = {name!r}: give the name of one column in quotes, or none")
+        keys = self.key_names if isinstance(self.key, Sequence) else ()
+        if self.key is not None and not (keys and all(map(_is_name, keys))):
+            raise ValueError(f"key = {self.key!r}: give the name of a column in quotes, or a list of several")
         for name in (names := list(self.names.values())):
             if names.count(name) > 1:
                 raise ValueError(f"column {name!r} plays two roles: name another one, or None, for one of them")
         if self.states and not self.status:
             raise ValueError("states are values of the status column: name that column, or leave out states")
-        unknown = [state for state in self.states or () if state not in STATES]
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is no state: they are {', '.join(STATES)}")
-
-    def _check_kinds(self) -> None:
-        for role in (field.name for field in fields(self) if field.name not in ("key", "states")):
-            name = getattr(self, role)
-            if not (name is None or _is_name(name)):
-                raise ValueError(f"{role} = {name!r}: give the name of one column in quotes, or none")
-        names = [self.key] if isinstance(self.key, str) else self.key
-        if names is not None and not (isinstance(names, Sequence) and names and all(map(_is_name, names))):
-            raise ValueError(f"key = {self.key!r}: give the name of a column in quotes, or a list of several")
         for state, value in (self.states or {}).items():
-            if not _is_value(value):
+            if state not in STATES:
+                raise ValueError(f"{state!r} is no state: they are {', '.join(STATES)}")
+            if type(value) in (list, dict):
                 raise ValueError(f"{state} = {value!r}: give a number, true, false or a text in quotes")
 
     @classmethod
@@ -100,8 +99,7 @@ class Columns:
     @property
     def names(self) -> dict[str, str]:
         """The column of each role that has one."""
-        roles = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {role: name for role, name in roles.items() if role not in ("key", "states") and name}
+        return {role: name for role in ROLES if (name := getattr(self, role))}
 
     @property
     def key_names(self) -> tuple[str, ...]:
@@ -111,7 +109,3 @@ class Columns:
 
 def _is_name(name: Any) -> bool:
     return isinstance(name, str) and name != ""
-
-
-def _is_value(value: Any) -> bool:
-    return not isinstance(value, list | dict)

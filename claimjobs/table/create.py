@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -15,19 +14,10 @@ from claimjobs.dialects import Dialect, dialect_of
 from claimjobs.dialects.table_rules import LOCK_TIMEOUT
 from claimjobs.errors import AccessDenied, TableInUse, UnfitTable
 from claimjobs.table.acceptance import check_no_own, check_table
-from claimjobs.table.backend import TableLike
 from claimjobs.table.claim_index import covers
-from claimjobs.table.ddl import table_comment
-from claimjobs.table.definitions import (
-    OWNER_TABLE,
-    SHARED_TABLES,
-    article_table,
-    id_above,
-    owner_table,
-    shared_tables,
-)
-from claimjobs.table.names import bad_name, check_names
-from claimjobs.table.reflection import columns_in_database, is_made_by_us
+from claimjobs.table.ddl import bad_name, check_names, table_comment
+from claimjobs.table.definitions import OWNER_TABLE, SHARED_TABLES, article_table, id_above, owner_table, shared_tables
+from claimjobs.table.reflection import TableLike, columns_in_database, is_made_by_us, table_of
 
 
 @dataclass(frozen=True)
@@ -50,9 +40,6 @@ class DropPlan:
     owners: int
 
 
-# --- which tables --------------------------------------------------------------------------------------------
-
-
 def tables_for(table: TableLike) -> list[sa.Table]:
     """The tables that a queue needs: its jobs (for a name, with the article's columns), and those that all share.
 
@@ -61,10 +48,8 @@ def tables_for(table: TableLike) -> list[sa.Table]:
     if isinstance(table, str):
         schema, _, bare = table.rpartition(".")
         jobs = article_table(bare, sa.MetaData(schema=schema or None))
-    elif isinstance(table, sa.Table):
-        jobs = table
     else:
-        jobs = sa.inspect(table).local_table
+        jobs = table_of(table)
     check_no_own(jobs)
     return [jobs, *shared_tables(jobs.schema)]
 
@@ -85,65 +70,59 @@ def make(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -
     """
     dialect = dialect_for(engine)
     try:
-        return _make(engine, tables, recreate, dialect=dialect)
-    except sa.exc.IdentifierError as error:
-        raise bad_name(dialect, tables[0], error) from error
+        with _altering(engine, dialect, tables[0]) as connection:
+            return _make(connection, dialect, tables, recreate)
     except sa.exc.DBAPIError as error:
-        _explain_refusal(dialect, error)
-        _explain_lock(engine, dialect, tables[0], error)
-        if dialect.errors.code(error) in dialect.errors.bad_name and not _all_exist(engine, tables):
+        missing = not _all_exist(engine, tables)
+        if dialect.errors.code(error) in dialect.errors.bad_name and missing:
             raise bad_name(dialect, tables[0], error) from error
-        if recreate or not _all_exist(engine, tables):
+        if recreate or missing:
             raise
-        return _make(engine, tables, recreate=False, dialect=dialect)  # another process made them at the same moment
+    with _altering(engine, dialect, tables[0]) as connection:  # another process made them at the same moment
+        return _make(connection, dialect, tables, recreate=False)
 
 
-def _make(engine: sa.Engine, tables: list[sa.Table], recreate: bool, *, dialect: Dialect) -> MakeResult:
-    with connected(engine) as connection, connection.begin(), dialect.table_rules.limited(connection):
-        tables = _in_one_schema(connection, tables, dialect=dialect)
-        there = [table for table in tables if exists(connection, table)]
-        _must_have_schema(connection, tables)
-        check_names(dialect, [table for table in tables if recreate or table not in there])
-        dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
-        for table in dropped:
-            _must_be_ours(connection, table)
-            table.drop(connection)
-        kept = [table for table in there if table not in dropped]
-        for table in kept:
-            check_table(connection, dialect, table)
-        indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
-        for index in indexes:
-            index.create(connection)
-        created = [_above_earlier_ids(connection, table, kept) for table in tables if table not in kept]
-        for table in created:
-            table.create(connection)
-            connection.execute(table_comment(table))
-            check_table(connection, dialect, table)  # a server may choose another engine than the description
-    return MakeResult(_names(created), _names(kept), _names(dropped), tuple(str(index.name) for index in indexes))
+def _make(connection: sa.Connection, dialect: Dialect, tables: list[sa.Table], recreate: bool) -> MakeResult:
+    tables = _in_one_schema(connection, tables, dialect)
+    there = [table for table in tables if exists(connection, table)]
+    check_names(dialect, [table for table in tables if recreate or table not in there])
+    dropped = [table for table in there if recreate and table.name not in SHARED_TABLES]
+    for table in dropped:
+        _must_be_ours(connection, table)
+        table.drop(connection)
+    kept = [table for table in there if table not in dropped]
+    for table in kept:
+        check_table(connection, dialect, table)
+    indexes = [index for table in kept if is_made_by_us(connection, table) for index in _lost(connection, table)]
+    for index in indexes:
+        index.create(connection)
+    created = [_above_earlier_ids(connection, table, kept) for table in tables if table not in kept]
+    for table in created:
+        table.create(connection)
+        connection.execute(table_comment(table))
+        check_table(connection, dialect, table)  # a server may choose another engine than the description
+    made, existing, gone = (tuple(table.fullname for table in some) for some in (created, kept, dropped))
+    return MakeResult(made, existing, gone, indexes=tuple(str(index.name) for index in indexes))
 
 
-def _must_have_schema(connection: sa.Connection, tables: list[sa.Table]) -> None:
-    if any(table.schema is None for table in tables) and sa.inspect(connection).default_schema_name is None:
+def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], dialect: Dialect) -> list[sa.Table]:
+    """The tables, with the shared ones in the schema of the table of jobs: a name without a schema may also find tables
+    of another one. Raises UnfitTable if there is no schema.
+    """
+    inspector = sa.inspect(connection)
+    default = inspector.default_schema_name
+    if default is None and any(table.schema is None for table in tables):
         raise UnfitTable(
             f"table {tables[0].fullname!r} cannot be made, because this connection has no default schema (its "
             "search_path is empty, or names none that is there): set it, or name the table with its schema"
         )
-
-
-def _in_one_schema(connection: sa.Connection, tables: list[sa.Table], *, dialect: Dialect) -> list[sa.Table]:
-    """The tables, with the shared ones in the schema of the table of jobs: a name without a schema may also find tables
-    of another one.
-    """
     jobs = next((table for table in tables if table.name not in SHARED_TABLES), None)
     if jobs is None or jobs.schema:
         return tables
-    inspector = sa.inspect(connection)
-    there = exists(connection, jobs)
-    schema = dialect.table_rules.place(connection, jobs).schema if there else inspector.default_schema_name
+    schema = dialect.table_rules.place(connection, jobs).schema if exists(connection, jobs) else default
     shared = [table for table in tables if table.name in SHARED_TABLES]
-    if schema == inspector.default_schema_name and not any(
-        exists(connection, table) and not inspector.has_table(table.name, schema=schema) for table in shared
-    ):
+    hidden = [one for one in shared if exists(connection, one) and not inspector.has_table(one.name, schema=schema)]
+    if schema == default and not hidden:
         return tables
     metadata = sa.MetaData(schema=schema)
     return [table.to_metadata(metadata) if table in shared else table for table in tables]
@@ -170,49 +149,6 @@ def _lost(connection: sa.Connection, table: sa.Table) -> list[sa.Index]:
     return [index for index in described if there >= set(index.columns.keys()) and not covers(found, index)]
 
 
-def alter(engine: sa.Engine, table: sa.Table, statements: Iterable[str]) -> None:
-    """Run DDL for a table, one statement after the other, in one transaction where the database has such.
-
-    Raises AccessDenied if this user lacks the right, and TableInUse if a statement does not get its lock in time.
-    """
-    dialect = dialect_for(engine)
-    try:
-        with connected(engine) as connection, connection.begin(), dialect.table_rules.limited(connection):
-            for statement in statements:
-                # Without parameters a driver leaves a percent sign as it is.
-                connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
-    except sa.exc.DBAPIError as error:
-        _explain_refusal(dialect, error)
-        _explain_lock(engine, dialect, table, error)
-        raise
-
-
-def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
-    try:
-        with connected(engine) as connection:
-            return all(exists(connection, table) for table in tables)
-    except (sa.exc.DBAPIError, UnfitTable):  # no table can have this name
-        return False
-
-
-def _explain_refusal(dialect: Dialect, error: sa.exc.DBAPIError) -> None:
-    if dialect.errors.refuses_account(error):
-        raise AccessDenied(
-            f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
-            "or give the output of `claimjobs setup-tables --sql` (`upgrade-tables --sql`) to somebody who has it"
-        ) from error
-
-
-def _explain_lock(engine: sa.Engine, dialect: Dialect, table: sa.Table, error: sa.exc.DBAPIError) -> None:
-    """Raise TableInUse for a lock that was not got in time."""
-    if dialect.errors.transient_kind(error) != "lock timeout":
-        return
-    holder = None
-    with suppress(sa.exc.DBAPIError), connected(engine) as connection:
-        holder = dialect.table_rules.lock_holder(connection, table)
-    raise TableInUse(table.fullname, LOCK_TIMEOUT, holder or "a session that this user may not see") from error
-
-
 def exists(connection: sa.Connection, table: sa.Table) -> bool:
     """Whether the database has a table of this name. Raises UnfitTable for a name that it cannot have."""
     try:
@@ -222,6 +158,15 @@ def exists(connection: sa.Connection, table: sa.Table) -> bool:
         if dialect.errors.code(error) in dialect.errors.bad_name:
             raise bad_name(dialect, table, error) from error
         raise
+
+
+def _all_exist(engine: sa.Engine, tables: list[sa.Table]) -> bool:
+    with suppress(sa.exc.DBAPIError, UnfitTable), connected(engine) as connection:
+        return all(exists(connection, table) for table in tables)
+    return False  # no table can have this name
+
+
+# --- dropping them -------------------------------------------------------------------------------------------
 
 
 def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
@@ -235,11 +180,17 @@ def drop_plan(engine: sa.Engine, table: TableLike) -> DropPlan | None:
         if not exists(connection, jobs):
             return None
         _must_be_ours(connection, jobs)
-        if isinstance(table, str):
-            _must_come_back(connection, jobs)
-        rows = connection.execute(count_rows(jobs)).scalar_one()
-        at_work = exists(connection, owners) and connection.execute(count_owners(owners), {"claims": jobs.name})
-        return DropPlan(jobs.fullname, rows, at_work.scalar_one() if at_work else 0)
+        there = columns_in_database(connection, jobs)
+        if isinstance(table, str) and (others := [name for name in there if name not in jobs.columns]):
+            raise UnfitTable(
+                f"table {jobs.fullname!r} would be made without {', '.join(others)}: "
+                "give its description, --table MODULE:ATTRIBUTE, or drop it yourself"
+            )
+        count = sa.select(sa.func.count())
+        rows = connection.scalar(count.select_from(jobs))
+        of_jobs = count.select_from(owners).where(owners.c.claims == jobs.name)
+        at_work = connection.scalar(of_jobs) if exists(connection, owners) else 0
+        return DropPlan(jobs.fullname, rows or 0, at_work or 0)
 
 
 def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
@@ -250,24 +201,41 @@ def _must_be_ours(connection: sa.Connection, table: sa.Table) -> None:
         )
 
 
-def _must_come_back(connection: sa.Connection, jobs: sa.Table) -> None:
-    there = columns_in_database(connection, jobs)
-    if others := [name for name in there if name not in jobs.columns]:
-        raise UnfitTable(
-            f"table {jobs.fullname!r} would be made without {', '.join(others)}: "
-            "give its description, --table MODULE:ATTRIBUTE, or drop it yourself"
-        )
+# --- running DDL ---------------------------------------------------------------------------------------------
 
 
-def _names(tables: list[sa.Table]) -> tuple[str, ...]:
-    return tuple(table.fullname for table in tables)
+def alter(engine: sa.Engine, table: sa.Table, statements: Iterable[str]) -> None:
+    """Run DDL for a table, one statement after the other, in one transaction where the database has such.
+
+    Raises AccessDenied if this user lacks the right, and TableInUse if a statement does not get its lock in time.
+    """
+    with _altering(engine, dialect_for(engine), table) as connection:
+        for statement in statements:
+            # Without parameters a driver leaves a percent sign as it is.
+            connection.exec_driver_sql(statement, execution_options={"no_parameters": True}).close()
 
 
-def count_rows(table: sa.Table) -> sa.Select[Any]:
-    """How many rows a table has."""
-    return sa.select(sa.func.count()).select_from(table)
+@contextmanager
+def _altering(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> Iterator[sa.Connection]:
+    """A transaction for DDL on this table, in which a statement waits LOCK_TIMEOUT seconds for its lock at most."""
+    try:
+        with connected(engine) as connection, connection.begin(), dialect.table_rules.limited(connection):
+            yield connection
+    except sa.exc.IdentifierError as error:
+        raise bad_name(dialect, table, error) from error
+    except sa.exc.DBAPIError as error:
+        if dialect.errors.refuses_account(error):
+            raise AccessDenied(
+                f"this user may not make or alter tables ({reason(error)}): ask for the right to, "
+                "or give the output of `claimjobs setup-tables --sql` (`upgrade-tables --sql`) to somebody who has it"
+            ) from error
+        if dialect.errors.transient_kind(error) == "lock timeout":
+            raise TableInUse(table.fullname, LOCK_TIMEOUT, _holder(engine, dialect, table)) from error
+        raise
 
 
-def count_owners(table: sa.Table) -> sa.Select[Any]:
-    """How many owners are registered for jobs of the table `claims`."""
-    return count_rows(table).where(table.c.claims == sa.bindparam("claims", type_=sa.String))
+def _holder(engine: sa.Engine, dialect: Dialect, table: sa.Table) -> str:
+    holder = None
+    with suppress(sa.exc.DBAPIError), connected(engine) as connection:
+        holder = dialect.table_rules.lock_holder(connection, table)
+    return holder or "a session that this user may not see"

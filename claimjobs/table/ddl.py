@@ -1,15 +1,22 @@
-"""DDL as text: statements that make tables and add columns and indexes, for one kind of database."""
+"""DDL as text, for one kind of database: tables, columns, the wake trigger; and the names that a database can have."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.sql.elements import quoted_name
 
-from claimjobs.dialects import dialect_named_by
-from claimjobs.table.definitions import COMMENT, MADE_BY, SHARED_TABLES
-from claimjobs.table.names import check_names
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Dialect, dialect_named_by
+from claimjobs.dialects.waking import WakeTrigger
+from claimjobs.errors import BadArgument, UnfitTable
+from claimjobs.options import SideCar
+from claimjobs.table.definitions import COMMENT, MADE_BY, OWNER_TABLE, SHARED_TABLES
+
+Bind = sa.Engine | sa.Connection
 
 
 def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) -> str:
@@ -27,50 +34,120 @@ def ddl(engine: sa.Engine, tables: list[sa.Table], *, recreate: bool = False) ->
         table.create(printer, checkfirst=False)
         if MADE_BY not in (table.comment or ""):
             statements.append(text(table_comment(table), engine))
-    return "\n\n".join(_indexes_sorted(statements)) + "\n"
+    runs = groupby(statements, lambda statement: statement.startswith("CREATE INDEX"))
+    # SQLAlchemy keeps the indexes of a table in a set, whose order differs at every run.
+    ordered = [one for is_index, run in runs for one in (sorted(run) if is_index else run)]
+    return "\n\n".join(ordered) + "\n"
+
+
+def text(sql: Any, bind: Bind) -> str:
+    """One statement as text that can be run."""
+    lines = str(sql.compile(dialect=bind.dialect)).strip().replace("\t", "    ").splitlines()
+    return "\n".join(line.rstrip() for line in lines) + ";"
 
 
 def table_comment(table: sa.Table) -> sa.schema.SetTableComment:
     """The statement that writes into a table's comment that claimjobs made it, and its schema."""
-    comment = ", ".join(filter(None, (table.comment, COMMENT)))
-    ours = comment if MADE_BY not in (table.comment or "") else table.comment
-    return sa.schema.SetTableComment(sa.Table(table.name, sa.MetaData(schema=table.schema), comment=ours))
+    said = table.comment or ""
+    comment = said if MADE_BY in said else ", ".join(filter(None, (said, COMMENT)))
+    return sa.schema.SetTableComment(sa.Table(table.name, sa.MetaData(schema=table.schema), comment=comment))
 
 
-def _indexes_sorted(statements: list[str]) -> list[str]:
-    """Sort each table's indexes by name: SQLAlchemy keeps them in a set, whose order differs at every run."""
-    ordered: list[str] = []
-    for is_index, alike in groupby(statements, lambda text: text.startswith("CREATE INDEX")):
-        run = list(alike)
-        ordered += sorted(run) if is_index else run
-    return ordered
-
-
-def text(sql: Any, engine: sa.Engine | sa.Connection) -> str:
-    """One statement as text that can be run."""
-    lines = str(sql.compile(dialect=engine.dialect)).strip().replace("\t", "    ").splitlines()
-    return "\n".join(line.rstrip() for line in lines) + ";"
-
-
-def add_column(engine: sa.Engine | sa.Connection, table: sa.Table, column: sa.Column[Any]) -> str:
+def add_column(bind: Bind, table: sa.Table, column: sa.Column[Any]) -> str:
     """The statement that adds a column, with a default or NULL for existing rows."""
-    filled: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
     # An enum may be a separate type, which would have to be made first.
     type_ = sa.String(column.type.length) if isinstance(column.type, sa.Enum) else column.type
-    added = sa.Column(column.name, type_, nullable=column.nullable, server_default=filled, comment=column.comment)
-    sa.Table(table.name, sa.MetaData(), added)
-    name = engine.dialect.identifier_preparer.format_table(table)
-    return f"ALTER TABLE {name} ADD COLUMN {sa.schema.CreateColumn(added).compile(dialect=engine.dialect)};"
+    return f"ALTER TABLE {_name(bind, table)} ADD COLUMN {_column(bind, table, column, type_)};"
 
 
-def add_value(engine: sa.Engine, column: sa.Column[Any], value: str) -> str:
+def add_value(bind: Bind, column: sa.Column[Any], value: str) -> str:
     """The statement that adds a value to an enum: a type with a name, or the column's own type."""
     kind: Any = column.type
     if kind.name:
-        preparer: Any = engine.dialect.identifier_preparer
+        preparer: Any = bind.dialect.identifier_preparer
         return f"ALTER TYPE {preparer.format_type(kind)} ADD VALUE '{value}';"
+    wider = _column(bind, column.table, column, type(kind)(*kind.enums, value))
+    return f"ALTER TABLE {_name(bind, column.table)} MODIFY COLUMN {wider};"
+
+
+def _column(bind: Bind, table: Any, column: sa.Column[Any], type_: sa.types.TypeEngine[Any]) -> str:
+    """A column with this type, as in a CREATE TABLE."""
     default: Any = column.server_default.arg if isinstance(column.server_default, sa.DefaultClause) else None
-    wider = sa.Column(column.name, type(kind)(*kind.enums, value), nullable=column.nullable, server_default=default)
-    sa.Table(column.table.name, sa.MetaData(), wider)
-    name = engine.dialect.identifier_preparer.format_table(column.table)
-    return f"ALTER TABLE {name} MODIFY COLUMN {sa.schema.CreateColumn(wider).compile(dialect=engine.dialect)};"
+    same = sa.Column(column.name, type_, nullable=column.nullable, server_default=default, comment=column.comment)
+    sa.Table(table.name, sa.MetaData(), same)
+    return str(sa.schema.CreateColumn(same).compile(dialect=bind.dialect))
+
+
+def _name(bind: Bind, table: Any) -> str:
+    return bind.dialect.identifier_preparer.format_table(table)
+
+
+# --- the trigger that wakes idle consumers at each INSERT of any program -------------------------------------
+
+
+def trigger_of(bind: Bind) -> WakeTrigger:
+    """The kind of trigger of this database. Raises BadArgument, with the reason, if it has none. Connects not."""
+    dialect = dialect_named_by(bind)
+    if dialect.wake_trigger is None:
+        raise BadArgument(
+            f"{dialect.title} can have no trigger that wakes consumers, because {dialect.no_wake_trigger}; there is "
+            "none to make or to drop: change the producers to `enqueue`, which wakes consumers; other rows are found "
+            "some 5 s later"
+        )
+    return dialect.wake_trigger
+
+
+def make_statement(bind: Bind, table: sa.Table, claims: sa.Table) -> str:
+    """The statement that makes the trigger. `claims`: the table with the claims; that of the owners is beside it."""
+    return trigger_of(bind).make(_name(bind, table), _name(bind, claims), OWNER_TABLE)
+
+
+def drop_statement(bind: Bind, table: sa.Table) -> str:
+    """The statement that drops it."""
+    return trigger_of(bind).drop(_name(bind, table))
+
+
+def has_wake_trigger(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether the table has it."""
+    trigger = dialect_named_by(connection).wake_trigger
+    return trigger is not None and bool(connection.scalar(sa.select(trigger.is_there(_name(connection, table)))))
+
+
+# --- names -------------------------------------------------------------------------------------------------------
+
+
+def check_names(dialect: Dialect, tables: list[sa.Table]) -> None:
+    """Check the names of tables and their parts. Raises UnfitTable for one that some databases change or cut, or refuse
+    after the table is made.
+    """
+    for table in tables:
+        for name in _names(table):
+            if flaw := dialect.table_rules.unnameable(name):
+                raise bad_name(dialect, table, ValueError(f"{name!r}: {flaw}"))
+
+
+def bad_name(dialect: Dialect, table: sa.Table, error: Exception) -> UnfitTable:
+    """The error for a table that cannot be made because of its name."""
+    rules = dialect.table_rules
+    added = [name.removeprefix(table.name) for name in _names(table) if name.startswith(table.name)]
+    longest = rules.longest - max(map(rules.length, added))
+    hint = f", of at most {longest} {rules.counted_in}" if rules.length(table.name) > longest else ""
+    return UnfitTable(f"table {table.fullname!r} cannot be made ({reason(error)}): choose another name for it{hint}")
+
+
+def _names(table: sa.Table) -> Iterator[str]:
+    """The names of a table and of its parts. SQLAlchemy shortens those that it generates: they have another class."""
+    types = [column.type for column in table.columns if isinstance(column.type, sa.Enum)]
+    parts: list[Any] = [table, *table.indexes, *table.constraints, *types]
+    yield from (str(part.name) for part in parts if type(part.name) in (str, quoted_name))
+
+
+def check_side_car_name(dialect: Dialect, source: str, side_car: SideCar) -> str:
+    """The name of the side-car of this table. Raises UnfitTable if no table can have it."""
+    name = side_car.name_for(source)
+    if flaw := dialect.table_rules.unnameable(name.rpartition(".")[2]):
+        raise UnfitTable(
+            f"table {source!r} cannot have a side-car {name!r} ({flaw}): choose the name of the side-car in Python, as "
+            "in Queue(..., side_car=SideCar(table=...))"
+        )
+    return name

@@ -5,21 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.types import (
-    Instant,
-    WholeSecond,
-    database_now,
-    exact_text,
-    json_document,
-    table_options,
-)
+from claimjobs.dialects.types import Instant, WholeSecond, database_now, exact_text, json_document, table_options
 from claimjobs.errors import not_unique_by, reserved_name
-from claimjobs.table.columns import STATES, UNCLAIMED, Columns
-from claimjobs.table.short_names import fitting
+from claimjobs.table.columns import OURS, STATES, UNCLAIMED, Columns
 
 DEFAULT_TABLE: Final = "jobs"
 OWNER_TABLE: Final = "claimjobs_owners"
@@ -51,12 +44,29 @@ claims rows of the same table with such a number is never taken for an owner of 
 LAST_OWNER: Final = 2**31 - 1
 """The largest id that the type of the column holds. The first id of a table of owners counts seconds."""
 _ZERO: Final = datetime(2025, 1, 1, tzinfo=UTC)
+SMALLEST_KEY: Final = -(2**63)
+"""The smallest number that a key can be."""
+SHORTEST: Final = 63
+"""Bytes that every database allows for a name."""
 
 
 def version_of(comment: str | None) -> int | None:
     """The version of the schema that a table's comment names; None: claimjobs did not make the table."""
     found = re.search(rf"{MADE_BY}, schema (\d+)", comment or "")
     return None if found is None else int(found[1])
+
+
+def fitting(name: str) -> str:
+    """A name for an index or a type: this one, or if it is too long, its beginning and a hash: such names must differ,
+    on some databases also those of two tables.
+    """
+    if len(name.encode()) <= SHORTEST:
+        return name
+    digest = blake2b(name.encode(), digest_size=4).hexdigest()
+    return f"{name.encode()[: SHORTEST - 1 - len(digest)].decode(errors='ignore')}_{digest}"
+
+
+# --- jobs ----------------------------------------------------------------------------------------------------
 
 
 def job_table(
@@ -77,14 +87,22 @@ def job_table(
     """
     given = [item for item in payload if isinstance(item, sa.Column)]
     has_key = any(column.primary_key for column in given)
-    key = () if has_key else (sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=True),)
+    key = [] if has_key else [sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=True)]
     ours = _job_columns(f"{name}_status")
-    once = _once(name, [unique] if isinstance(unique, str) else unique, {column.name for column in ours})
-    _check_names(name, given, [*key, *ours])
+    reserved = {column.name for column in (*key, *ours)}
+    if taken := [column.name for column in given if column.name in reserved]:
+        raise reserved_name(name, taken[0])
+    together = [unique] if isinstance(unique, str) else unique
+    if changing := [column for column in together if column in OURS]:
+        raise not_unique_by(name, changing[0])
+    once = [sa.UniqueConstraint(*together, name=f"{name}_unique")] if together else []
     comment = ", ".join(filter(None, (options.pop("comment", None), COMMENT)))
     described = {**table_options(), **options, "comment": comment}
     table = sa.Table(name, metadata, *key, *payload, *ours, *once, **described)
-    _claim_index(table)
+    # What a claim reads in it: all columns that find waiting jobs in their order, without a sort.
+    columns = table.c
+    found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
+    sa.Index(f"{name}_claim", *found)
     return table
 
 
@@ -95,16 +113,10 @@ def article_table(name: str = DEFAULT_TABLE, metadata: sa.MetaData | None = None
     at 20,000 jobs a second an INTEGER is used up after 30 hours.
     https://blog.koehntopp.info/2021/07/13/mysql-a-job-queue-in-python.html
     """
-    return job_table(
-        name,
-        metadata if metadata is not None else sa.MetaData(),
-        sa.Column("id", sa.BigInteger, primary_key=True),
-        sa.Column("d", sa.String(64), nullable=False),
-        sa.Column("e", sa.String(64), nullable=False),
-        sa.Index(f"{name}_d", "d"),
-        comment=DEMONSTRATION,
-        **options,
-    )
+    key = sa.Column("id", sa.BigInteger, primary_key=True)
+    payload = (sa.Column(letter, sa.String(64), nullable=False) for letter in "de")
+    index = sa.Index(f"{name}_d", "d")
+    return job_table(name, metadata or sa.MetaData(), key, *payload, index, comment=DEMONSTRATION, **options)
 
 
 def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData | None = None) -> sa.Table:
@@ -120,8 +132,7 @@ def claims_table(name: str, key: Iterable[sa.Column[Any]], metadata: sa.MetaData
     ours = [column for column in _job_columns(fitting(f"{bare}_status")) if column.name in names]
     for column in ours:
         column.name = column.key = names[column.name]
-    metadata = metadata if metadata is not None else sa.MetaData()
-    table = sa.Table(bare, metadata, *columns, *ours, schema=schema or None, **table_options())
+    table = sa.Table(bare, metadata or sa.MetaData(), *columns, *ours, schema=schema or None, **table_options())
     # It finds the dead jobs among many that are done.
     sa.Index(fitting(f"{bare}_state"), table.c[names["status"]])
     return table
@@ -134,11 +145,11 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
     """
     return sa.Table(
         OWNER_TABLE,
-        metadata if metadata is not None else sa.MetaData(),
+        metadata or sa.MetaData(),
         sa.Column("id", sa.Integer, sa.Identity(start=first), primary_key=True),
         sa.Column("host", sa.String(255), nullable=False),
         sa.Column("pid", sa.Integer, nullable=False),
-        sa.Column("claims", exact_text(LONGEST_NAME), nullable=False, comment="the table it takes jobs from"),
+        _claims("the table it takes jobs from", primary_key=False),
         sa.Column("started", Instant, nullable=False, server_default=database_now()),
         sa.Column("beat", Instant, nullable=False, server_default=database_now(), comment="last sign of life"),
         sa.Column("lease", sa.Float, nullable=False, comment="seconds without a beat after which it is dead"),
@@ -152,6 +163,11 @@ def owner_table(metadata: sa.MetaData | None = None, *, first: int = FIRST_OWNER
         comment=COMMENT,
         **table_options(auto_increment=first),
     )
+
+
+def _claims(comment: str, *, primary_key: bool) -> sa.Column[str]:
+    """The name of the table of jobs: see `ColumnRoles.claims`."""
+    return sa.Column("claims", exact_text(LONGEST_NAME), primary_key=primary_key, nullable=False, comment=comment)
 
 
 def id_above(connection: sa.Connection, ids: Iterable[sa.Select[Any]]) -> int:
@@ -168,10 +184,8 @@ def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:
     """The table of queues: one row for each queue that an operator has paused."""
     return sa.Table(
         QUEUES_TABLE,
-        metadata if metadata is not None else sa.MetaData(),
-        sa.Column(
-            "claims", exact_text(LONGEST_NAME), primary_key=True, comment="the table of its jobs, as of an owner"
-        ),
+        metadata or sa.MetaData(),
+        _claims("the table of its jobs, as of an owner", primary_key=True),
         sa.Column("paused", Instant, comment="since when nobody claims from it; NULL: it is not paused"),
         sa.Column("reason", sa.Text, comment="why it is paused"),
         comment=COMMENT,
@@ -179,18 +193,12 @@ def queues_table(metadata: sa.MetaData | None = None) -> sa.Table:
     )
 
 
-SMALLEST_KEY: Final = -(2**63)
-"""The smallest number that a key can be."""
-
-
 def batches_table(metadata: sa.MetaData | None = None) -> sa.Table:
     """The table of open batches, for claims per batch: one row for each claim that is not settled yet."""
     return sa.Table(
         BATCHES_TABLE,
-        metadata if metadata is not None else sa.MetaData(),
-        sa.Column(
-            "claims", exact_text(LONGEST_NAME), primary_key=True, comment="the table of its jobs, as of an owner"
-        ),
+        metadata or sa.MetaData(),
+        _claims("the table of its jobs, as of an owner", primary_key=True),
         sa.Column("owner_id", sa.Integer, primary_key=True, autoincrement=False, comment="who holds its jobs"),
         sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False, comment="among those of its owner"),
         sa.Column("jobs", sa.Integer, nullable=False, comment="how many jobs it has"),
@@ -221,7 +229,7 @@ def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
     """The ledger of a destination: one row for each job that was done there. See `claimjobs.Ledger`."""
     return sa.Table(
         LEDGER_TABLE,
-        metadata if metadata is not None else sa.MetaData(),
+        metadata or sa.MetaData(),
         sa.Column("digest", exact_text(64), primary_key=True, comment="SHA-256 of the queue's name and the job's key"),
         sa.Column("queue", exact_text(LONGEST_NAME), nullable=False),
         sa.Column("job", exact_text(LONGEST_NAME), nullable=False, comment="the job's key as text, perhaps cut short"),
@@ -232,7 +240,7 @@ def ledger_table(metadata: sa.MetaData | None = None) -> sa.Table:
 
 
 def _job_columns(states: str) -> tuple[sa.Column[Any], ...]:
-    """The columns of a job. `states`: the name of the type of the states, where types have names."""
+    """The columns of a job, in the order of `OURS`. `states`: the name of their type, where types have names."""
     return (
         sa.Column("status", sa.Enum(*STATES, name=states), nullable=False, server_default=UNCLAIMED),
         sa.Column("owner_id", sa.Integer),
@@ -245,21 +253,22 @@ def _job_columns(states: str) -> tuple[sa.Column[Any], ...]:
     )
 
 
-def _check_names(name: str, given: Sequence[sa.Column[Any]], ours: Sequence[sa.Column[Any]]) -> None:
-    reserved = {column.name for column in ours}
-    for column in given:
-        if column.name in reserved:
-            raise reserved_name(name, column.name)
+# --- for others ----------------------------------------------------------------------------------------------
 
 
-def _once(name: str, unique: Sequence[str], ours: set[str]) -> tuple[sa.UniqueConstraint, ...]:
-    if changing := [column for column in unique if column in ours]:
-        raise not_unique_by(name, changing[0])
-    return (sa.UniqueConstraint(*unique, name=f"{name}_unique"),) if unique else ()
+def include_object(  # noqa: PLR0917 - Alembic calls it so
+    object_: Any, name: str | None, type_: str, reflected: bool, compare_to: Any
+) -> bool:
+    """Whether Alembic's autogenerate may compare an object: `include_object` of `context.configure`.
 
-
-def _claim_index(table: sa.Table) -> None:
-    """Add the index that phase 1 reads: it has all columns that find waiting jobs in their order, without a sort."""
-    columns = table.c
-    found = (columns.status, columns.priority, *table.primary_key, columns.run_at, columns.suspect)
-    sa.Index(f"{table.name}_claim", *found)
+    It leaves out each table that claimjobs made and that only the database has. Of a `job_table` in your metadata it
+    leaves out the columns and the index of claimjobs; columns of your payload are compared. `claimjobs upgrade-tables`
+    changes ours, and so the comment of a table with an earlier schema.
+    """
+    table = object_ if isinstance(object_, sa.Table) else object_.table
+    version = version_of(table.comment)
+    if table.name in OWN_TABLES or version is None:
+        return table.name not in OWN_TABLES
+    if type_ != "table":
+        return name not in {*OURS, f"{table.name}_claim"}
+    return not reflected if compare_to is None else version_of(compare_to.comment) == version

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args
 import sqlalchemy as sa
 
 from claimjobs.dialects import dialect_of
-from claimjobs.table.columns import DONE
+from claimjobs.table.columns import DONE, OURS
 from claimjobs.table.ddl import table_comment, text
 from claimjobs.table.definitions import OWNER_TABLE
 from claimjobs.table.reflection import is_made_by_us
@@ -22,10 +22,6 @@ MARK_LOST: Final = (
     "the tables of claimjobs have lost their comments (a dump without comments?), so that done jobs are kept by "
     "default; if claimjobs made this table, say it again"
 )
-OF_OURS: Final = frozenset(
-    ("status", "owner_id", "owner_date", "priority", "run_at", "attempts", "last_error", "suspect")
-)
-"""Columns of each table of jobs that claimjobs makes."""
 
 
 def default_finish(connection: sa.Connection, roles: ColumnRoles) -> Finish | None:
@@ -46,17 +42,16 @@ def lost_mark(connection: sa.Connection, jobs: sa.Table) -> str | None:
     A dump without comments loses it. Then the table of owners, which only claimjobs makes, has no comment either.
     """
     owners = sa.Table(OWNER_TABLE, sa.MetaData(schema=jobs.schema))
-    if not {*jobs.columns.keys()} >= OF_OURS or is_made_by_us(connection, jobs):
+    if not {*jobs.columns.keys()} >= {*OURS} or is_made_by_us(connection, jobs):
         return None
     try:
         is_there = sa.inspect(connection).has_table(OWNER_TABLE, schema=jobs.schema)
-        if not is_there or is_made_by_us(connection, owners):
-            return None
+        lost = is_there and not is_made_by_us(connection, owners)
     except sa.exc.DBAPIError as error:  # who claims by transaction may have no right on it
-        if dialect_of(connection).errors.refuses_account(error):
-            return None
-        raise
-    return text(table_comment(jobs), connection)
+        if not dialect_of(connection).errors.refuses_account(error):
+            raise
+        return None
+    return text(table_comment(jobs), connection) if lost else None
 
 
 def sentence(roles: ColumnRoles, on_done: Any, *, beside: bool = False) -> str:

@@ -1,11 +1,10 @@
-"""Finds the table that a user names, and checks that the database has it as described."""
+"""Finds the table that a user names, and reads what the database says of it."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import sqlalchemy as sa
 
@@ -16,29 +15,65 @@ from claimjobs.errors import ColumnMissing, NotClaimable, TableMissing, UnfitTab
 from claimjobs.table.columns import Columns
 from claimjobs.table.definitions import DEMONSTRATION, MADE_BY
 
-INSTANTS = {"owner_date": WholeSecond, "run_at": Instant}
+TableLike = str | sa.Table | type[Any]
+"""A table as a user names it: its name, with its schema or without; a description; or a class mapped to one."""
+INSTANTS: Final = {"owner_date": WholeSecond, "run_at": Instant}
+MAP: Final = "claimjobs"
+"""The key of a `Table`'s `info` with its map; a mapped class has it as `__claimjobs__`."""
 
 # A column of such a type is not touched. One that needs a type that is known is refused with an error.
 warnings.filterwarnings("ignore", "Did not recognize type", sa.exc.SAWarning, module=r"claimjobs\.")
 
-MAP = "claimjobs"
-"""The key of a `Table`'s `info` with its map; a mapped class has it as `__claimjobs__`."""
 
-
-def resolve(connection: sa.Connection, table: str | sa.Table | type[Any], columns: Columns | None = None) -> sa.Table:
+def resolve(connection: sa.Connection, table: TableLike, columns: Columns | None = None) -> sa.Table:
     """The table of a name, a `Table` or a mapped class. The database has it as described.
 
     Raises TableMissing or ColumnMissing.
     """
+    schema, _, bare = table.rpartition(".") if isinstance(table, str) else ("", "", "")
+    described = sa.Table(bare, sa.MetaData(schema=schema or None)) if isinstance(table, str) else table_of(table)
+    try:
+        there = columns_in_database(connection, described)
+    except sa.exc.NoSuchTableError:
+        raise TableMissing(described.fullname) from None
+    except sa.exc.DBAPIError as error:
+        errors = dialect_of(connection).errors
+        if errors.code(error) not in errors.bad_name:
+            raise
+        raise TableMissing(described.fullname) from error
     if isinstance(table, str):
-        return _reflect(connection, table, columns or Columns())
-    described = table if isinstance(table, sa.Table) else mapped_table(table)
-    there = _columns(connection, described.fullname)
-    missing = [column.name for column in described.columns if column.name not in there]
-    if missing:
-        quote = connection.dialect.identifier_preparer.quote
-        raise ColumnMissing(described.fullname, missing[0], "its description in Python", quote)
+        return _reflected(connection, described, columns or Columns())
+    for column in described.columns:
+        if column.name not in there:
+            quote = connection.dialect.identifier_preparer.quote
+            raise ColumnMissing(described.fullname, column.name, "its description in Python", quote)
     return described
+
+
+def _reflected(connection: sa.Connection, named: sa.Table, columns: Columns) -> sa.Table:
+    """The table with its columns. Those of instants return aware datetimes, also for a type without a time zone."""
+    inspector: Any = inspector_of(connection)
+    table = sa.Table(named.name, sa.MetaData(), schema=named.schema, autoload_with=inspector, resolve_fks=False)
+    for role, kind in INSTANTS.items():
+        column = table.columns.get(columns.names.get(role, ""))
+        if column is not None and isinstance(column.type, sa.DateTime):
+            column.type = kind()
+    return table
+
+
+def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
+    """The columns that a table has in the database, by their names, as SQLAlchemy reflects them.
+
+    Raises NoSuchTableError; NotClaimable for a table that SQLAlchemy cannot read, such as one with MySQL's VECTOR(3).
+    """
+    try:
+        found = inspector_of(connection).get_columns(table.name, schema=table.schema)
+    except TypeError as error:
+        column = dialect_of(connection).table_rules.unreadable_column(connection, table)
+        what = "a column" if column is None else f"the column {column[0]!r} of type {column[1]}"
+        step = "move it to a table of its own, or upgrade SQLAlchemy"
+        raise NotClaimable(table.fullname, f"has {what}, which SQLAlchemy cannot read ({error})", step) from error
+    return {column["name"]: column for column in found}
 
 
 def collated(table: sa.Table, collations: Mapping[str, str]) -> sa.Table:
@@ -52,17 +87,16 @@ def collated(table: sa.Table, collations: Mapping[str, str]) -> sa.Table:
         return table
     same = table.to_metadata(sa.MetaData(schema=table.schema))
     for name in texts:
-        same.c[name].type = _with_collation(table.c[name].type, collations[name])
+        type_: Any = table.c[name].type.copy()
+        type_.collation = collations[name]
+        same.c[name].type = type_
     return same
 
 
-def _with_collation(type_: Any, collation: str) -> Any:
-    changed = type_.copy()
-    changed.collation = collation
-    return changed
+# --- what a user gives ---------------------------------------------------------------------------------------
 
 
-def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
+def map_of(table: TableLike) -> Columns | None:
     """The map in a `Table` (`info={"claimjobs": Columns(...)}`) or a class (`__claimjobs__`)."""
     if isinstance(table, str):
         return None
@@ -70,72 +104,11 @@ def map_of(table: str | sa.Table | type[Any]) -> Columns | None:
     return found if isinstance(found, Columns) else None
 
 
-def is_made_by_us(connection: sa.Connection, table: sa.Table) -> bool:
-    """Whether the table's comment in the database says that claimjobs made it."""
-    return MADE_BY in comment_in_database(connection, table)
-
-
-def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
-    """Whether claimjobs made this table for its demonstration."""
-    return f"{DEMONSTRATION}, {MADE_BY}" in comment_in_database(connection, table)
-
-
-def comment_in_database(connection: sa.Connection, table: sa.Table) -> str:
-    """The table's comment in the database; empty: it has none."""
-    with _readable(connection, table):
-        return dialect_of(connection).table_rules.comment(inspector_of(connection), table) or ""
-
-
-def _reflect(connection: sa.Connection, name: str, columns: Columns) -> sa.Table:
-    _columns(connection, name)
-    schema, _, bare = name.rpartition(".")
-    inspector: Any = inspector_of(connection)
-    table: sa.Table = sa.Table(bare, sa.MetaData(), schema=schema or None, autoload_with=inspector, resolve_fks=False)
-    instants = {columns.names[role]: kind for role, kind in INSTANTS.items() if role in columns.names}
-    for column in table.columns:
-        # Columns of instants return aware datetimes, also for a type without a time zone.
-        if isinstance(column.type, sa.DateTime) and column.name in instants:
-            column.type = instants[column.name]()
-    return table
-
-
-def columns_in_database(connection: sa.Connection, table: sa.Table) -> dict[str, Any]:
-    """The columns that a table has in the database, by their names, as SQLAlchemy reflects them."""
-    with _readable(connection, table):
-        found = inspector_of(connection).get_columns(table.name, schema=table.schema)
-    return {column["name"]: column for column in found}
-
-
-@contextmanager
-def _readable(connection: sa.Connection, table: sa.Table) -> Iterator[None]:
-    """Raises NotClaimable, with the column, for a table that SQLAlchemy cannot read: for example MySQL's VECTOR(3)."""
-    try:
-        yield
-    except TypeError as error:
-        column = dialect_of(connection).table_rules.unreadable_column(connection, table)
-        what = "a column" if column is None else f"the column {column[0]!r} of type {column[1]}"
-        step = "move it to a table of its own, or upgrade SQLAlchemy"
-        raise NotClaimable(table.fullname, f"has {what}, which SQLAlchemy cannot read ({error})", step) from error
-
-
-def _columns(connection: sa.Connection, name: str) -> set[str]:
-    schema, _, bare = name.rpartition(".")
-    try:
-        return set(columns_in_database(connection, sa.Table(bare, sa.MetaData(), schema=schema or None)))
-    except sa.exc.NoSuchTableError:
-        raise TableMissing(name) from None
-    except sa.exc.DBAPIError as error:
-        dialect = dialect_of(connection)
-        if dialect.errors.code(error) in dialect.errors.bad_name:
-            raise TableMissing(name) from error
-        raise
-
-
-def mapped_table(mapped: type[Any]) -> sa.Table:
-    """The table that a class is mapped to. Raises TypeError if it is mapped to none."""
-    table = sa.inspect(mapped).local_table
+def table_of(given: sa.Table | type[Any]) -> sa.Table:
+    """A `Table`, or that to which a class is mapped. Raises TypeError if it is mapped to none."""
+    table = given if isinstance(given, sa.Table) else sa.inspect(given).local_table
     if not isinstance(table, sa.Table):
-        raise TypeError(f"{mapped!r} is mapped to {table!r}, which is no table: give a class mapped to one")
+        raise TypeError(f"{given!r} is mapped to {table!r}, which is no table: give a class mapped to one")
     return table
 
 
@@ -145,3 +118,16 @@ def checked_table(found: Any, name: str) -> sa.Table | type[Any]:
         table: sa.Table | type[Any] = found
         return table
     raise UnfitTable(f"{name!r} is {type(found).__name__}: name a sqlalchemy.Table or a class mapped to one")
+
+
+# --- who made it ---------------------------------------------------------------------------------------------
+
+
+def is_made_by_us(connection: sa.Connection, table: sa.Table, words: str = MADE_BY) -> bool:
+    """Whether the table's comment in the database says that claimjobs made it. `words`: what it must say."""
+    return words in (dialect_of(connection).table_rules.comment(inspector_of(connection), table) or "")
+
+
+def is_demonstrations(connection: sa.Connection, table: sa.Table) -> bool:
+    """Whether claimjobs made this table for its demonstration."""
+    return is_made_by_us(connection, table, f"{DEMONSTRATION}, {MADE_BY}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -12,25 +12,19 @@ import sqlalchemy as sa
 
 from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import dialect_of
-from claimjobs.errors import (
-    ColumnMissing,
-    ColumnUnfit,
-    KeyUnfit,
-    Quote,
-    StateMissing,
-    unique_index,
-)
+from claimjobs.errors import ColumnMissing, ColumnUnfit, KeyUnfit, Quote, StateMissing, UnfitTable, unique_index
 from claimjobs.table.batches import OpenBatches
-from claimjobs.table.columns import CLAIMED, DEAD, DONE, STATES, UNCLAIMED, Columns
+from claimjobs.table.columns import CLAIMED, DEAD, DONE, ROLES, STATES, UNCLAIMED, Columns
 from claimjobs.table.job_state import Column, State
-from claimjobs.table.value_ranges import cut
 
 REQUIRED: Final = ("status", "owner_id")
-"""Columns that a table without a map of its columns must have."""
-OPTIONAL: Final = ("owner_date", "priority", "run_at", "attempts", "last_error", "suspect", "assignee", "traceparent")
-ALL: Final = (*REQUIRED, *OPTIONAL)
+"""Columns that a table without a map of its columns must have, for claims in the rows of jobs."""
+AGAIN: Final = "is released and claimed again without end (a run with --drain gives up)"
+"""What happens to a job whose failure cannot be stored."""
 LONGEST_ERROR: Final = 2_000
 """Characters of an error that are stored."""
+TEXTS_IN_BYTES: Final = {"TINYTEXT": 255, "TINYBLOB": 255}
+"""How much types hold whose length is part of their name."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +77,13 @@ class ColumnRoles:
     @cached_property
     def payload(self) -> tuple[Column, ...]:
         """The user's columns: those without a role."""
-        ours = {getattr(self, role) for role in ALL} | set(self.key)
+        ours = {getattr(self, role) for role in ROLES} | set(self.key)
         return tuple(column for column in self.table.columns if column not in ours)
 
     @cached_property
     def default_order(self) -> tuple[Column, ...]:
         """Lower priority numbers first, then the key: the order of the claim index."""
-        return tuple(dict.fromkeys((*(() if self.priority is None else (self.priority,)), *self.key)))
+        return self.key if self.priority is None else tuple(dict.fromkeys((self.priority, *self.key)))
 
     def due(self, now: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
         """The predicate of a row whose job may be claimed at the instant `now`, if it is `free`."""
@@ -163,6 +157,33 @@ class ColumnRoles:
         """Whether a job can be a suspect and wait."""
         return self.suspect is not None and self.run_at is not None
 
+    def lacking(self, *roles: str) -> Iterator[UnfitTable]:
+        """What the table lacks to store a failure in these columns, and that a job is dead: each as an error."""
+        for role in (*roles, DEAD):
+            try:
+                if role == DEAD:
+                    self.need_state(DEAD, "storing a failure")
+                else:
+                    self.need(role, "storing a failure")
+            except UnfitTable as lack:
+                yield lack
+
+
+def cut(text: str, longest: int, type_: sa.types.TypeEngine[Any]) -> str:
+    """A text of at most so many characters, and no longer than a column of this type holds."""
+    length = getattr(type_, "length", None)
+    if isinstance(type_, sa.types._Binary):
+        most_bytes = length
+    else:
+        most_bytes, longest = TEXTS_IN_BYTES.get(type_.__visit_name__), min(longest, length or longest)
+    kept = text if len(text) <= longest else text[: longest - 1] + "…"
+    if most_bytes is None or len(kept.encode()) <= most_bytes:
+        return kept
+    return kept.encode()[: max(0, most_bytes - len("…".encode()))].decode(errors="ignore") + "…"
+
+
+# --- which column plays which role ---------------------------------------------------------------------------
+
 
 def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | None = None) -> ColumnRoles:
     """The roles of a table's columns: by the map, or by their own names.
@@ -171,77 +192,52 @@ def roles_of(table: sa.Table, columns: Columns | None = None, key_index: str | N
     a key, and StateMissing or ColumnUnfit where the values do not distinguish the states.
     """
     given = columns or Columns()
-    found: dict[str, Any] = {role: _column(table, role, given.names.get(role)) for role in ALL}
-    key = _key(table, given)
-    state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
-    _check(table, state)
-    named = given.states is not None
-    return ColumnRoles(table=table, key=key, state=state, states_named=named, key_index=key_index, **found)
-
-
-def check_lease(roles: ColumnRoles, *, mapped: bool) -> None:
-    """Check that the table has the columns for a claim by lease. Raises ColumnMissing.
-
-    A table without a map must have the columns under their own names.
-    """
-    for role in REQUIRED if not mapped else ("owner_id",):
-        roles.need(role, "claiming")
-
-
-def _column(table: sa.Table, role: str, name: str | None) -> Column | None:
-    if name is None or (name == role and name not in {column.name for column in table.columns}):
-        return None
-    return _named(table, name, role)
-
-
-def _named(table: sa.Table, name: str, role: str) -> Column:
-    """The column with this name in the database; in Python it may have another one (`Column(..., key=...)`)."""
-    found = [column for column in table.columns if column.name == name]
-    if not found:
-        raise ColumnMissing(table.fullname, name, "its column map", mapped_as=role)
-    return found[0]
-
-
-def _key(table: sa.Table, columns: Columns) -> tuple[Column, ...]:
-    names = columns.key_names or tuple(column.name for column in table.primary_key)
-    if not names:
+    # In Python a column may have another name: `Column(..., key=...)`.
+    there = {column.name: column for column in table.columns}
+    names = {role: name for role, name in given.names.items() if name != role or name in there}
+    key_names = given.key_names or tuple(column.name for column in table.primary_key)
+    for role, name in (*names.items(), *(("key", name) for name in key_names)):
+        if name not in there:
+            raise ColumnMissing(table.fullname, name, "its column map", mapped_as=role)
+    if not key_names:
         raise KeyUnfit(
             f"table {table.fullname!r} has no primary key to name a job by: add one, or choose another table"
         )
-    return tuple(_named(table, name, "key") for name in names)
+    found: dict[str, Any] = {role: there[names[role]] if role in names else None for role in ROLES}
+    state = State(found["status"], _values(table, found["status"], given.states), found["owner_id"])
+    _must_differ(table, state)
+    return ColumnRoles(
+        table=table,
+        key=tuple(there[name] for name in key_names),
+        state=state,
+        states_named=given.states is not None,
+        key_index=key_index,
+        **found,
+    )
 
 
 def _values(table: sa.Table, status: Column | None, states: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """The value of each state that the status column can express."""
+    """The value of each state that the status column can express: those of the map, or the words themselves."""
     if status is None:
         return {}
-    values = dict(states) if states is not None else _words(status)
+    values = dict(states or {})
+    # A database may store booleans as numbers of one digit.
+    if states is None and (isinstance(status.type, sa.Boolean) or getattr(status.type, "display_width", None) == 1):
+        values = {UNCLAIMED: True, CLAIMED: False, DONE: False}
+    elif states is None and isinstance(status.type, sa.String):  # an Enum is a String, too
+        allowed = status.type.enums if isinstance(status.type, sa.Enum) else STATES
+        values = {state: state for state in STATES if state in allowed}
     if UNCLAIMED not in values:
         raise StateMissing(table.fullname, status.name, UNCLAIMED, "claiming")
     return values
 
 
-def _words(status: Column) -> dict[str, Any]:
-    if _is_boolean(status):
-        return {UNCLAIMED: True, CLAIMED: False, DONE: False}
-    if not isinstance(status.type, sa.String):  # an Enum is a String, too
-        return {}
-    allowed = status.type.enums if isinstance(status.type, sa.Enum) else STATES
-    return {state: state for state in STATES if state in allowed}
-
-
-def _is_boolean(column: Column) -> bool:
-    """Whether a column is boolean, also in a database that stores booleans as numbers of one digit."""
-    return isinstance(column.type, sa.Boolean) or getattr(column.type, "display_width", None) == 1
-
-
-def _check(table: sa.Table, state: State) -> None:
+def _must_differ(table: sa.Table, state: State) -> None:
     """Check that no two states have the same value. Raises ColumnUnfit.
 
     A claimed job may have the value of another state, because its owner distinguishes it.
     """
-    distinct = [one for one in (UNCLAIMED, DONE, DEAD) if one in state.values]
-    for first, second in combinations(distinct, 2):
+    for first, second in combinations([one for one in (UNCLAIMED, DONE, DEAD) if one in state.values], 2):
         if state.column is not None and state.values[first] == state.values[second]:
             raise ColumnUnfit(
                 f"{first!r} and {second!r} are both {state.values[first]!r} in column {state.column.name!r} of table "
@@ -250,31 +246,28 @@ def _check(table: sa.Table, state: State) -> None:
             )
 
 
+# --- the index of the key ------------------------------------------------------------------------------------
+
+
 def key_index(connection: sa.Connection, roles: ColumnRoles, *, unique: bool = False) -> str | None:
     """The index that begins with the key's columns; None: it is the primary key. Raises KeyUnfit.
 
     `unique`: it must be a unique index over the key.
     """
-    names = {column.name for column in roles.key}
-    table, inspector = roles.table, inspector_of(connection)
-    primary = inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"]
-    if set(primary[: None if unique else len(names)]) == names:
+    names, table, inspector = {column.name for column in roles.key}, roles.table, inspector_of(connection)
+    size = None if unique else len(names)
+    if set(inspector.get_pk_constraint(table.name, schema=table.schema)["constrained_columns"][:size]) == names:
         return None
-    fit: list[str] = []
-    for index in inspector.get_indexes(table.name, schema=table.schema):
-        columns = index["column_names"] if unique else index["column_names"][: len(names)]
-        if set(columns) == names and index["name"] and is_whole(index) and (index["unique"] or not unique):
-            fit.append(index["name"])
     unused = dialect_of(connection).table_rules.unused_indexes(connection, table)
-    used = [name for name in fit if name not in unused]
-    if not used:
-        key = [column.name for column in roles.key]
-        which = (
-            f" that statements can use (not {', '.join(fit)}, which is invisible, ignored or invalid)" if fit else ""
-        )
-        step = unique_index(table.fullname, key, quote_of(connection))
-        raise KeyUnfit(f"no index of table {table.fullname!r}{which} begins with its key, {', '.join(key)}: {step}")
-    return used[0]
+    for index in inspector.get_indexes(table.name, schema=table.schema):
+        fits = set(index["column_names"][:size]) == names and is_whole(index) and (index["unique"] or not unique)
+        if fits and index["name"] and index["name"] not in unused:
+            return index["name"]
+    key = [column.name for column in roles.key]
+    raise KeyUnfit(
+        f"no index of table {table.fullname!r} that statements can use begins with its key, {', '.join(key)}: "
+        f"{unique_index(table.fullname, key, quote_of(connection))}"
+    )
 
 
 def quote_of(connection: sa.Connection) -> Quote:

@@ -12,11 +12,11 @@ from claimjobs.database.inspector import inspector_of
 from claimjobs.dialects import Dialect
 from claimjobs.options import SideCar
 from claimjobs.table import acceptance
-from claimjobs.table.backend import TableLike, source_roles
+from claimjobs.table.backend import source_roles
 from claimjobs.table.columns import Columns
+from claimjobs.table.ddl import check_side_car_name
 from claimjobs.table.definitions import claims_table, shared_tables
-from claimjobs.table.names import check_side_car_name
-from claimjobs.table.reflection import columns_in_database, map_of, resolve
+from claimjobs.table.reflection import TableLike, columns_in_database, map_of, resolve
 from claimjobs.table.roles import ColumnRoles
 
 

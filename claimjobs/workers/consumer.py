@@ -21,7 +21,6 @@ from claimjobs.log_events import BATCH_ROLLED_BACK, HANDLER_FAILED, JOBS_LOST, O
 from claimjobs.log_records import log_safely
 from claimjobs.queue.queue import Queue
 from claimjobs.signals import Cancelled
-from claimjobs.table.failures import lacking
 from claimjobs.table.predicates import Where
 from claimjobs.table.roles import ColumnRoles
 from claimjobs.workers.handlers import Handler
@@ -115,7 +114,8 @@ def _why(failure: BaseException, roles: ColumnRoles) -> str:
     """The error, and each column that the table lacks to store a failure, with the statement that adds it."""
     if isinstance(failure, (NothingDecided, NoOpenTransaction, BatchRolledBack)):
         return str(failure)
-    return "; ".join((f"{type(failure).__name__}: {text_of(failure)}", *map(str, lacking(roles, "suspect"))))
+    lacks = roles.lacking("attempts", "run_at", "suspect")
+    return "; ".join((f"{type(failure).__name__}: {text_of(failure)}", *map(str, lacks)))
 
 
 def _handled(queue: Queue, batch: Batch, handler: Handler, observer: BatchObserver) -> BaseException | None:

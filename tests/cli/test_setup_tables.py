@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
+from claimjobs.table.columns import OURS
 from claimjobs.table.definitions import FIRST_OWNER, OWNER_TABLE
-from claimjobs.table.roles import OPTIONAL
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs, mapped, shared
 
@@ -222,7 +222,7 @@ def test_what_a_queue_lacks_is_told_with_the_statement_that_adds_it(database: Ba
         f"orders: was there\n{shared('was there')}",
     )
     notes = [line for line in ended.err.splitlines() if line.startswith("claimjobs: without the column ")]
-    assert [line.split()[4] for line in notes] == [role for role in OPTIONAL if role not in ("assignee", "traceparent")]
+    assert [line.split()[4] for line in notes] == list(OURS[2:])
     for note in notes:
         database.run(note[note.index("ALTER TABLE ") :])
     were_there = f"orders: was there\n{shared('was there')}"

@@ -45,14 +45,6 @@ def test_a_purge_is_refused_with_the_next_step(frozen: Backend) -> None:
     assert "delete the row of 'frozen' first, and then its entry in 'frozen_claims'" in ended.err
 
 
-@pytest.mark.parametrize("command", ["status", "setup-tables"])
-def test_who_forgets_the_side_car_is_told_of_it(frozen: Backend, command: str) -> None:
-    ended = on(frozen, command, "--table", "frozen")
-    assert ended.code == exits.TABLE
-    assert "but 'frozen_claims' is its side-car: add --side-car (side_car=True)" in ended.err
-    assert "ALTER TABLE" not in ended.err
-
-
 def test_a_next_step_names_the_side_car(frozen: Backend) -> None:
     assert "no run_at in the rows says for how long" in on(frozen, "status", *BESIDE).out
     ended = on(frozen, "dead", "retry", "3", *BESIDE)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
+from claimjobs.table.acceptance import integer_range
 from claimjobs.table.definitions import article_table
-from claimjobs.table.value_ranges import integer_range
 from tests.backends import Backend
 
 

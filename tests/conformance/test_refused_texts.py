@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from claimjobs import Retry
 from claimjobs.options import HOLDS
-from claimjobs.table.value_ranges import cut
+from claimjobs.table.roles import cut
 from tests.backends import Backend
 from tests.conformance.jobs import jobs
 

@@ -91,8 +91,7 @@ def test_a_table_with_a_long_name_has_a_side_car_as_long_as_the_name_of_that_fit
         make(backend.engine, side_car_tables(backend.engine, name))
         assert do_all(backend.bare_queue(name, side_car=True)) == [1, 2]
     for name in names[2:]:
-        told = rf"SideCar\(table=.*a table whose name has at most {longest} {backend.dialect.table_rules.counted_in}"
-        with pytest.raises(UnfitTable, match=told):
+        with pytest.raises(UnfitTable, match=r"choose the name of the side-car in Python, .*SideCar\(table="):
             side_car_tables(backend.engine, name)
         named = SideCar(table=f"short_{len(name)}")
         make(backend.engine, side_car_tables(backend.engine, name, named))

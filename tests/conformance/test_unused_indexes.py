@@ -25,7 +25,7 @@ def hide(backend: Backend, index: str) -> None:
     backend.run(HIDE[backend.family].format(index).replace("::", "\\:\\:"))
 
 
-def test_a_key_whose_index_is_unused_is_refused_by_the_name_of_the_index(backend: Backend) -> None:
+def test_a_key_whose_index_is_unused_is_refused(backend: Backend) -> None:
     backend.make()
     backend.run("DROP INDEX jobs_d" + ("" if backend.family == "postgres" else " ON jobs"))
     backend.run("CREATE UNIQUE INDEX by_d ON jobs (d)")
@@ -34,10 +34,7 @@ def test_a_key_whose_index_is_unused_is_refused_by_the_name_of_the_index(backend
     with queue.claim(1) as batch:
         batch.release()
     hide(backend, "by_d")
-    named = r" that statements can use \(not by_d, which is invisible, ignored or invalid\)"
-    if backend.family == "mariadb":  # SQLAlchemy leaves it out, so its columns are not known
-        named = ""
-    with pytest.raises(KeyUnfit, match=f"'jobs'{named} begins with its key, d: "):
+    with pytest.raises(KeyUnfit, match="no index of table 'jobs' that statements can use begins with its key, d: "):
         backend.bare_queue(columns=Columns(key="d"), on_done="delete").claim(1)
 
 

@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from claimjobs.errors import BadArgument
 from claimjobs.options import HoldKind
 from claimjobs.table.create import alter, make
+from claimjobs.table.ddl import drop_statement, has_wake_trigger, make_statement
 from claimjobs.table.definitions import article_table, shared_tables
-from claimjobs.table.wake_trigger import drop_statement, has_wake_trigger, make_statement
 from tests.backends import Backend, Servers
 from tests.conformance.jobs import jobs
 from tests.conformance.orders import beside
@@ -34,18 +34,23 @@ def able(backend: Backend) -> Backend:
     return backend
 
 
+def is_there(backend: Backend, table: sa.Table) -> bool:
+    with backend.engine.connect() as connection:
+        return has_wake_trigger(connection, table)
+
+
 def test_where_no_trigger_can_wake_the_reason_is_given(backend: Backend) -> None:
     if backend.dialect.wake_trigger is not None:
         pytest.skip("it can")
     backend.queue()
     with pytest.raises(BadArgument, match="before the commit"):
         make_statement(backend.engine, JOBS, JOBS)
-    assert not has_wake_trigger(backend.engine, JOBS)
+    assert not is_there(backend, JOBS)
 
 
 @pytest.mark.parametrize("hold", ["lease", "transaction"])
 def test_a_plain_insert_wakes_a_sleeper_at_its_commit(able: Backend, hold: HoldKind) -> None:
-    assert has_wake_trigger(able.engine, JOBS)
+    assert is_there(able, JOBS)
     with Consumer(able, able.queue(hold=hold, liveness=PATIENT)) as consumer:
         for number, name in enumerate(("one", "two", "three"), 1):
             consumer.falls_asleep()
@@ -82,7 +87,7 @@ def test_rows_of_a_table_with_a_side_car_wake_a_sleeper(able: Backend) -> None:
 
 def test_it_is_dropped(able: Backend) -> None:
     alter(able.engine, JOBS, [drop_statement(able.engine, JOBS)] * 2)
-    assert not has_wake_trigger(able.engine, JOBS)
+    assert not is_there(able, JOBS)
 
 
 def test_an_enqueue_leaves_the_wake_to_the_trigger(able: Backend) -> None:
@@ -136,7 +141,7 @@ def test_names_are_quoted_and_partitions_work(able: Backend) -> None:
     make(able.engine, shared_tables(odd.schema))
     try:
         alter(able.engine, JOBS, [make_statement(able.engine, odd, odd)] * 2)
-        assert has_wake_trigger(able.engine, odd)
+        assert is_there(able, odd)
         with able.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             values = "VALUES ('h', 1, %s, 1, now()) RETURNING id"
             asleep = f'INSERT INTO "Other ""schema""".claimjobs_owners (host, pid, claims, lease, asleep) {values}'

@@ -25,7 +25,6 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "UpgradeStopped": ("emails", "ALTER TABLE emails", "duplicate column"),
     "TableInUse": ("emails", 2, "session 7 (shop, pg_dump)"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
-    "SideCarThere": ("emails", "owner_id", "emails_claims"),
     "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
     "CounterBehind": ("emails", "id", "SELECT setval('emails_id_seq', 7)"),
     "NotClaimable": ("emails", "is stored by MyISAM", "ALTER TABLE emails ENGINE=InnoDB"),

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from claimjobs import job_table
 from claimjobs.errors import ColumnMissing, KeyUnfit
 from claimjobs.table.definitions import article_table
-from claimjobs.table.roles import check_lease, roles_of
+from claimjobs.table.roles import roles_of
 
 
 def table(*columns: str, key: str | None = "id") -> sa.Table:
@@ -51,7 +51,7 @@ def test_the_guard_is_the_status_and_the_owner() -> None:
 def test_a_role_that_every_claim_needs(role: str) -> None:
     columns = [name for name in ("id", "status", "owner_id") if name != role]
     with pytest.raises(ColumnMissing, match=f"no column '{role}', which claiming needs: ALTER TABLE orders ADD COLUMN"):
-        check_lease(roles_of(table(*columns)), mapped=False)
+        roles_of(table(*columns)).need(role, "claiming")
 
 
 def test_a_role_that_only_one_feature_needs() -> None:
