@@ -7,11 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final, Literal
 
 import sqlalchemy as sa
 
-from claimjobs.findings import Finding
+Verdict = Literal["ok", "not known", "warning", "will not work"]
+VERDICTS: Final[tuple[Verdict, ...]] = ("ok", "not known", "warning", "will not work")
+"""From the best to the worst."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that `explain` has checked, and what to do about it."""
+
+    check: str
+    """What was checked, in one or two words that stay the same: "index", "row locks"."""
+    verdict: Verdict
+    says: str
+    """What was found, and the next step."""
+    fix: tuple[str, ...] = ()
+    """SQL that removes the cause. It can be run as it is."""
 
 
 class NotShown(Exception):

@@ -111,10 +111,6 @@ class TableRules:
         """The names of indexes of this table that no statement can use, although they are there."""
         raise NotImplementedError
 
-    def emptied_by_crash(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
-        """The parts of this table, or itself, that the server empties after a crash, each with the next step: SQL."""
-        return ()
-
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """A table with keys of its own whose rows are read together with those of this one; None if there is none."""
         return None

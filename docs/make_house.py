@@ -28,6 +28,7 @@ SEAMS: Final = frozenset(
         "claimjobs/claim/choose_strategy.py",
         "claimjobs/claim/side_car.py",
         "claimjobs/lease/lease_hold.py",
+        "claimjobs/lease/transaction_hold.py",
         "claimjobs/statements/batches.py",
         "claimjobs/statements/side_car.py",
         "claimjobs/table/batches.py",

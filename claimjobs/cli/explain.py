@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -14,11 +14,9 @@ from claimjobs.cli.console import data, show
 from claimjobs.cli.next_step import completed
 from claimjobs.cli.options import engine_for, url_option
 from claimjobs.cli.queue_options import claim_options
-from claimjobs.findings import Explanation, Verdict
+from claimjobs.dialects.inspection import Verdict
+from claimjobs.explain.explainer import Explanation
 from claimjobs.queue.map_file import Described, queue_of
-
-if TYPE_CHECKING:
-    pass
 
 CODES: Final[dict[Verdict, int]] = {
     "ok": exits.OK,
@@ -44,7 +42,7 @@ def explain(
     """Say what a claim and a settle of this queue do on this database, and what its settings mean for them.
 
     The statements that this queue would send are planned by the database (EXPLAIN), and are not run. Its settings, who
-    holds a snapshot, rights, leases and wake-up are checked, too. With --analyze a claim of 100 jobs is made in a
+    holds a snapshot, rights and poolers are checked, too. With --analyze a claim of 100 jobs is made in a
     transaction that is rolled back. Until then other consumers skip the rows that it locks. Each line is a
     finding with its verdict: ok, not known, warning, will not work. SQL that removes the cause follows, if there is
     any.

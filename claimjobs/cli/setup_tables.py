@@ -11,13 +11,16 @@ from claimjobs.cli.queue_options import queue_options
 from claimjobs.cli.wake_trigger import Wanted, check_wanted, set_up_trigger, trigger_statement
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.embedded.server import chosen_url
-from claimjobs.errors import OwnTable, UnfitTable
-from claimjobs.explain.diagnosis import ADDABLE, additions, advice, checked_roles, what_becomes_of_done_jobs
+from claimjobs.errors import DoneUndecided, UnfitTable
+from claimjobs.explain.diagnosis import ADDABLE, additions, advice, checked_roles
 from claimjobs.queue.map_file import Described, queue_of
+from claimjobs.queue.queue import Queue
 from claimjobs.settings import Settings
 from claimjobs.table import create as setup
+from claimjobs.table.acceptance import check_no_own
 from claimjobs.table.ddl import ddl
 from claimjobs.table.definitions import ledger_table
+from claimjobs.table.reflection import resolve
 from claimjobs.table.side_car_table import side_car_tables
 
 DDL_WITHOUT_URL = "postgresql://"
@@ -102,7 +105,7 @@ def setup_tables(
             settings = queue_of(engine, described).settings
             _add(engine, setup.tables_for(settings.table)[0], additions(engine, settings, wanted), yes, sql)
         if not sql:
-            _set_up(engine, queue_of(engine, described).settings, recreate, yes, trigger)
+            _set_up(engine, queue_of(engine, described), recreate, yes, trigger)
         elif described.get("side_car"):
             _print_ddl(engine, described, trigger, recreate, ledger=ledger)
 
@@ -149,23 +152,22 @@ def _add(engine: sa.Engine, table: sa.Table, statements: list[str], yes: bool, s
     setup.alter(engine, table, statements)
 
 
-def _set_up(engine: sa.Engine, settings: Settings, recreate: bool, yes: bool, trigger: Wanted) -> None:
+def _set_up(engine: sa.Engine, queue: Queue, recreate: bool, yes: bool, trigger: Wanted) -> None:
+    settings = queue.settings
     if trigger == "drop":
         set_up_trigger(engine, settings, trigger)
         return
     if recreate:
         _confirm(engine, setup.drop_plan(engine, settings.table), yes)
-    _must_be_there(engine, settings)
-    try:
-        say(what_becomes_of_done_jobs(engine, settings, recreate=recreate))
-    except OwnTable:
-        raise
-    except UnfitTable:  # `checked_roles` says all that the table lacks
-        pass
-    made = setup.make(engine, _tables(engine, settings, mapped=True), recreate=recreate)
-    _tell(made)
+    _check_what_is_there(engine, settings)
+    _tell(setup.make(engine, _tables(engine, settings, mapped=True), recreate=recreate))
     set_up_trigger(engine, settings, trigger)
-    for line in advice(engine, settings, checked_roles(engine, settings)):
+    roles = checked_roles(engine, settings)
+    try:
+        say(queue.done_jobs)
+    except DoneUndecided as undecided:
+        say(str(undecided))
+    for line in advice(engine, settings, roles):
         say(line)
 
 
@@ -182,11 +184,13 @@ def _is_mapped_name(settings: Settings) -> bool:
     return settings.columns is not None and isinstance(settings.table, str)
 
 
-def _must_be_there(engine: sa.Engine, settings: Settings) -> None:
-    if not _is_mapped_name(settings):
-        return
+def _check_what_is_there(engine: sa.Engine, settings: Settings) -> None:
+    """Raises OwnTable for records of our own, and UnfitTable if a table that cannot be made is missing."""
+    jobs = setup.tables_for(settings.table)[0]
     with engine.connect() as connection:
-        if not setup.exists(connection, setup.tables_for(settings.table)[0]):
+        if setup.exists(connection, jobs):
+            check_no_own(resolve(connection, jobs.fullname))
+        elif _is_mapped_name(settings):
             raise UnfitTable(
                 f"table {settings.table!r} is not in this database, and a table with a map is not made here: "
                 "make it yourself, or check the name and the URL"

@@ -1,32 +1,104 @@
-"""The plans of a claim and of a settle, and the index that they need."""
+"""The statements of a queue, as they would be sent, their plans, and the index that they need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
 
 import sqlalchemy as sa
 
-from claimjobs.claim.strategy import Phase
-from claimjobs.dialects.inspection import Plan, TableRead
-from claimjobs.explain.sent import as_sent
-from claimjobs.explain.subject import Subject
-from claimjobs.findings import Finding, PhaseReport
+from claimjobs.batch.claim_plan import ClaimPlan
+from claimjobs.batch.settle import Settler
+from claimjobs.claim.strategy import ClaimRequest, Phase
+from claimjobs.database.error_translation import reason
+from claimjobs.dialects import Key
+from claimjobs.dialects.inspection import Finding, Inspection, Plan, TableRead
+from claimjobs.job import key_of
+from claimjobs.options import Liveness
+from claimjobs.statements import samples
+from claimjobs.table.backend import Backend
 from claimjobs.table.claim_index import claim_index, missing_index
 from claimjobs.table.definitions import OWNER_TABLE
 
+SIZE: Final = 100
+"""The size of the claim that is explained."""
+FEW: Final = 10
+"""How many keys are given to a statement that is planned. For many keys a planner may prefer to read a whole table."""
+SMALL: Final = 10_000
+"""A planner may read a table of fewer rows as a whole, whatever indexes it has. That costs little."""
+NOBODY: Final = 0
+"""The id of no owner."""
 
-class Planned(NamedTuple):
-    """A phase and its plan."""
 
-    phase: Phase
-    sql: str
-    plan: Plan
+@dataclass(frozen=True)
+class Subject:
+    """What is explained: a queue's tables and statements, as it would claim."""
+
+    backend: Backend
+    plan: ClaimPlan
+    settler: Settler
+    liveness: Liveness
 
     @property
-    def report(self) -> PhaseReport:
-        """What is shown of it."""
-        return PhaseReport(self.phase.name, self.sql, self.plan.text)
+    def inspection(self) -> Inspection:
+        """How this database is asked."""
+        return self.backend.dialect.inspection
+
+    def phases(self, connection: sa.Connection, owner: int = NOBODY) -> list[Phase]:
+        """The statements of a claim, then of a settle, of a few rows of the table; if it has none, of a key of NULL."""
+        width = len(self.backend.source.key)
+        keys = self.some_keys(connection) or [None if width == 1 else (None,) * width]
+        claim = self.plan.strategy.phases(owner, ClaimRequest(SIZE, SIZE), keys)
+        return [*claim, *self.settler.phases(owner, keys)]
+
+    def some_owner(self, connection: sa.Connection) -> int:
+        """An owner that lives, or nobody. A planner may find out that a statement for a dead owner reaches no row."""
+        return (self.backend.by_lease and connection.scalar(samples.some_owner(self.backend.owners))) or NOBODY
+
+    def some_keys(self, connection: sa.Connection) -> list[Key]:
+        """The keys of a few rows."""
+        rows = connection.execute(samples.keys(self.backend.source, self.backend.dialect), {"claimjobs_limit": FEW})
+        return [key_of(row) for row in rows]
+
+    def rows(self, connection: sa.Connection) -> int:
+        """How many rows the table has, counted up to `SMALL`."""
+        return connection.scalar(samples.how_many(self.backend.source), {"claimjobs_limit": SMALL}) or 0
+
+
+class _Caught(Exception):
+    """Ends the execution of a statement before the driver gets it."""
+
+
+def as_sent(connection: sa.Connection, statement: Any, values: Mapping[str, Any] | None = None) -> tuple[str, Any]:
+    """The text and the parameters that the driver would get for a statement. Nothing is sent.
+
+    EXPLAIN is written before this text: compiled by itself, a statement can differ from what a claim sends.
+    """
+    sa.event.listen(connection, "before_cursor_execute", _catch)
+    try:
+        connection.execute(statement, values or {})
+    except _Caught as caught:
+        return caught.args
+    finally:
+        sa.event.remove(connection, "before_cursor_execute", _catch)
+    raise AssertionError("SQLAlchemy sent nothing")
+
+
+def _catch(_connection: Any, _cursor: Any, sql: str, parameters: Any, _context: Any, _many: bool) -> NoReturn:
+    raise _Caught(sql, parameters)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A statement of a claim or a settle, as it is sent, and its plan."""
+
+    name: str
+    sql: str
+    plan: Plan
+    by_keys: bool
+    """Whether it finds rows by their keys. Those few may be sorted."""
 
     @property
     def reads(self) -> list[TableRead]:
@@ -34,71 +106,98 @@ class Planned(NamedTuple):
         return [read for read in self.plan.reads if read.table != OWNER_TABLE]
 
     @property
-    def sorts(self) -> bool:
-        """Whether it sorts rows of a table. The few rows that are found by their keys may be sorted."""
-        return self.plan.sorts and not any(isinstance(value, list) for value in self.phase.parameters.values())
+    def costs(self) -> str:
+        """What it does that takes long in a large table; empty: nothing."""
+        scans = (read for read in self.reads if read.is_scan)
+        costs = [f"reads all of {read.table}{_where(read)} (about {read.rows or 0:,} rows)" for read in scans]
+        if self.plan.sorts and not self.by_keys:
+            costs.append("sorts rows of the table before it takes the first")
+        return ", and ".join(costs)
 
-    @property
-    def is_costly(self) -> bool:
-        """Whether it reads a whole table or sorts rows of a table."""
-        return self.sorts or any(read.is_scan for read in self.reads)
 
-
-def planned(connection: sa.Connection, subject: Subject) -> Iterator[Planned]:
-    """Each phase with its plan. Without rows in the table only those that need no keys."""
-    keys = subject.some_keys(connection)
-    for phase in subject.phases(subject.some_owner(connection), keys):
-        if keys or [] not in phase.parameters.values():
+def plans(connection: sa.Connection, subject: Subject, *, has_rows: bool) -> tuple[list[Planned], list[str]]:
+    """The statements with their plans, and those that this user may not run, each with the reason: a database checks
+    that when it plans them. Without rows in the table there is no plan of a statement that needs keys.
+    """
+    found, refused, owner = [], list[str](), NOBODY
+    with _noted(connection, subject, "read the owners", refused):
+        owner = subject.some_owner(connection)
+    for phase in subject.phases(connection, owner):
+        by_keys = any(isinstance(value, list) for value in phase.parameters.values())
+        with _noted(connection, subject, phase.name, refused):
             sql, parameters = as_sent(connection, phase.statement, phase.parameters)
-            yield Planned(phase, sql, subject.inspection.plan(connection, sql, parameters))
+            plan = subject.inspection.plan(connection, sql, parameters)
+            if has_rows or not by_keys:
+                found.append(Planned(phase.name, sql, plan, by_keys))
+    if subject.backend.by_lease:
+        owners, columns = subject.backend.owners, subject.backend.owners.columns
+        row = sa.insert(owners).from_select(columns.keys(), sa.select(*columns).where(sa.false()))
+        with _noted(connection, subject, "register", refused):
+            subject.inspection.plan(connection, *as_sent(connection, row))
+    if subject.backend.user_table is not None:  # the right to lock rows is checked when that is done
+        with _noted(connection, subject, "lock rows", refused):
+            nothing = sa.select(*subject.backend.source.key).where(sa.false())
+            connection.execute(nothing.with_for_update()).close()
+    return found, refused
+
+
+@contextmanager
+def _noted(connection: sa.Connection, subject: Subject, name: str, refused: list[str]) -> Iterator[None]:
+    """Note a statement that this user may not run: the refusal ends no more than the block."""
+    try:
+        with connection.begin_nested():
+            yield
+    except sa.exc.DBAPIError as error:
+        if not subject.backend.dialect.errors.refuses_account(error):
+            raise
+        refused.append(f"{name!r} ({reason(error)})")
+    except sa.exc.StatementError:  # a type that writes no NULL as a key: this is asked when the table has a row
+        pass
+
+
+def rights_finding(refused: Sequence[str]) -> Finding:
+    """Whether this user may run all statements."""
+    if not refused:
+        return Finding("rights", "ok", "this user may read and write the table of jobs as it must")
+    says = f"this user may not {', '.join(refused)}, as a consumer must"
+    step = "explain with a consumer's account, or grant what docs/security.md has for one"
+    return Finding("rights", "will not work", f"{says}: {step}")
 
 
 def plan_finding(found: Planned, *, is_small: bool) -> Finding:
-    """What a phase's plan means."""
-    costs = [f"reads all of {read.table}{_where(read)}{_about(read)}" for read in found.reads if read.is_scan]
-    if found.sorts:
-        costs.append("sorts rows of the table before it takes the first")
-    check = f"plan of {found.phase.name}"
+    """What a plan means."""
+    check = f"plan of {found.name}"
     if not found.reads:
         return Finding(check, "not known", "not known, because no owner lives for whom it could reach a row")
-    if not costs:
+    if not found.costs:
         reads = ", ".join(map(_through, found.reads))
-        are_small = any(read.are_small for read in found.reads)
-        return Finding(check, "ok", f"it reads {reads}" + ("" if are_small else ", and sorts nothing"))
+        sorts = "" if any(read.are_small for read in found.reads) else ", and sorts nothing"
+        return Finding(check, "ok", f"it reads {reads}{sorts}")
     if is_small:
-        return Finding(check, "ok", f"it {', and '.join(costs)}: that costs little in a table as small as this one")
-    return Finding(check, "warning", f"it {', and '.join(costs)}, each time: see the finding on the index")
+        return Finding(check, "ok", f"it {found.costs}: that costs little in a table as small as this one")
+    return Finding(check, "warning", f"it {found.costs}, each time: see the finding on the index")
 
 
 def index_finding(connection: sa.Connection, subject: Subject, *, is_costly: bool, is_small: bool) -> Finding:
     """Whether the table has the index that claims read. In any order that is the index of the default order."""
-    source = subject.backend.source
-    lack = missing_index(connection, source, subject.plan.selection.order or source.default_order)
+    source, selection = subject.backend.source, subject.plan.selection
+    lack = missing_index(connection, source, selection.order or source.default_order)
     if lack is not None and (is_costly or is_small):
         return Finding("index", "warning", f"{lack.effect}: add one", (lack.ddl,))
     if lack is not None:
         return Finding("index", "ok", f"the plan needs no other index, but in general {lack.effect}", (lack.ddl,))
-    if is_costly and not is_small:
-        return Finding("index", "warning", _unhelped(subject))
-    return Finding("index", "ok", "the table has the index that claims read")
-
-
-def _unhelped(subject: Subject) -> str:
-    """What to do where the usual index is there, or cannot be told, and the plan is costly nevertheless."""
-    if not subject.plan.selection.order:
-        return "the table has the index that claims read, but in any order the plan does not use it: see `any order`"
-    if claim_index(subject.backend.source, subject.plan.selection.order) is None:
-        return (
-            "claimjobs can name no index for this order: add one with the columns of `where`, then those of the order"
-        )
-    return (
-        "the table has the index that claims read, but the plan does not use it: "
-        "let the database learn about the table (ANALYZE), and put the columns of `where` into an index with the order"
-    )
-
-
-def _about(read: TableRead) -> str:
-    return "" if read.rows is None else f" (about {read.rows:,} rows)"
+    says = "the table has the index that claims read"
+    if not (selection.order or selection.in_sweeps):
+        why = "not with a `where`, nor with a key or a priority that is no whole number"
+        says += f", but no consumer begins at a random place in it: {why}; leave out --any-order (order_by=())"
+    elif is_small or not is_costly:
+        return Finding("index", "ok", says)
+    elif claim_index(source, selection.order or source.default_order) is None:
+        says = "claimjobs can name no index for this order: add one with the columns of `where`, then of the order"
+    else:
+        says += ", but the plan does not use it: let the database learn about the table (ANALYZE), and put the columns "
+        says += "of `where` into an index with the order"
+    return Finding("index", "warning", says)
 
 
 def _through(read: TableRead) -> str:

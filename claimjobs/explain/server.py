@@ -1,4 +1,4 @@
-"""The server: isolation, other primaries, and who keeps old versions of rows."""
+"""What ends or delays claims beside their plans: settings, other primaries, snapshots, poolers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,25 @@ from typing import Final
 
 import sqlalchemy as sa
 
-from claimjobs.explain.subject import Subject
-from claimjobs.findings import Finding
+from claimjobs.dialects.inspection import Finding
+from claimjobs.errors import StateMissing
+from claimjobs.explain.plans import Subject
+from claimjobs.table.on_done import MARK_LOST, lost_mark
+from claimjobs.table.roles import AGAIN
 
 LONG: Final = 60.0
 """Seconds. Who holds a snapshot for longer is a warning."""
 SHOWN: Final = 3
 """So many of those who hold a snapshot are named."""
+
+
+def failures(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """What the table lacks to store a failure, or to know that its done jobs may be deleted. None if it has it all."""
+    for lack in subject.backend.roles.lacking("attempts", "run_at"):
+        fails = "fails for the last time" if isinstance(lack, StateMissing) else "fails"
+        yield Finding("failures", "warning", f"a job that {fails} {AGAIN}, because {lack}")
+    if fix := lost_mark(connection, subject.backend.source.table):
+        yield Finding("comments", "warning", MARK_LOST, (fix,))
 
 
 def isolation(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -26,30 +38,45 @@ def isolation(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         yield Finding("isolation", "ok", says)
 
 
-def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
-    """What other primaries mean for claims, if there are any. Raises SeveralPrimaries if these are not safe there."""
-    subject.backend.check_primaries(connection)
-    if not subject.backend.dialect.sessions.is_one_of_several_primaries(connection):
+def settings(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Settings of the server that matter to claims."""
+    return subject.inspection.settings(connection, by_lease=subject.backend.by_lease)
+
+
+def time_limits(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether the server ends an open transaction that holds jobs before its handler may be called a hang."""
+    if subject.backend.by_lease:
         return
-    says = "this server is one of several primaries: when consumers on two of them claim one job, one claim is refused"
-    if subject.plan.selection.in_sweeps:
-        yield Finding("primaries", "ok", f"{says}, which is rarer, because each begins at a random place")
-    else:
-        hint = "which is frequent in one order: if any order will do, say so with --any-order (order_by=())"
-        yield Finding("primaries", "warning", f"{says}, {hint}; or let all write to one member")
+    longest = subject.liveness.max_batch_time
+    limits = subject.backend.dialect.sessions.idle_limits(connection)
+    short = [f"{name} = {seconds:g} s" for name, seconds in limits.items() if seconds < longest]
+    if not short:
+        yield Finding("time limits", "ok", "the server ends no transaction before max_batch_time")
+        return
+    says = (
+        f"the server ends a transaction that holds a batch for longer ({', '.join(short)}), and its jobs are claimed "
+        f"again: a batch may take {longest:g} s (Liveness.max_batch_time); raise the limit for this account, or lower "
+        "--max-batch-time below it if no handler takes so long"
+    )
+    yield Finding("time limits", "warning", says)
 
 
-def any_order(subject: Subject) -> Iterator[Finding]:
-    """Whether each consumer begins at a random place, if any order will do. None for a queue with an order."""
-    selection = subject.plan.selection
-    if selection.in_sweeps:
-        yield Finding("any order", "ok", "in any order each consumer begins at a random place")
-    elif not selection.order:
+def primaries(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether claims meet on several primaries. Raises ServerUnfit if they are not safe there."""
+    backend, in_sweeps = subject.backend, subject.plan.selection.in_sweeps
+    backend.check_primaries(connection)
+    if backend.dialect.sessions.is_one_of_several_primaries(connection) and not in_sweeps:
         says = (
-            "any order gains nothing here, because no random place can be drawn: not with a `where`, with a key or a "
-            "priority that is no whole number, or without the claim index; leave out --any-order (order_by=())"
+            "this server is one of several primaries: when consumers on two of them claim one job, one claim is "
+            "refused, which is frequent in one order: if any order will do, say so with --any-order (order_by=()); or "
+            "let all write to one member"
         )
-        yield Finding("any order", "warning", says)
+        yield Finding("primaries", "warning", says)
+
+
+def old_rows(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """How well the server removes the old versions of rows that claims would read."""
+    return subject.inspection.garbage(connection, subject.backend.source.table)
 
 
 def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
@@ -60,7 +87,21 @@ def snapshots(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
         return
     named = ", ".join(pin.who + ("" if pin.seconds is None else f" for {pin.seconds:,.0f} s") for pin in old[:SHOWN])
     more = f" and {len(old) - SHOWN} more" if len(old) > SHOWN else ""
-    says = (
-        f"a snapshot is held by {named}{more}: rows deleted since then stay, and claims at the head read them; end it"
-    )
-    yield Finding("snapshots", "warning", says)
+    says = f"a snapshot is held by {named}{more}: rows deleted since then stay, and claims at the head read them"
+    yield Finding("snapshots", "warning", f"{says}; end it")
+
+
+def wake(connection: sa.Connection, subject: Subject) -> Iterator[Finding]:
+    """Whether a pooler keeps an idle consumer from being woken when jobs are enqueued."""
+    dialect, declared = subject.backend.dialect, subject.liveness.session_lock
+    if declared is False:
+        why = "session_lock=False says that a pooler shares the sessions"
+    elif declared is None and not dialect.sessions.is_as_greeted(connection):
+        why = "a pooler is in between; if it shares no session, `--session-lock on` lets both work"
+    elif not dialect.sessions.locks_are_seen(connection):
+        why = "primaries do not see each other's locks"
+    else:
+        who = " by a producer of the same account, or with the right CONNECTION_ADMIN" if dialect.interrupts else ""
+        yield Finding("wake", "ok", f"no pooler keeps `enqueue` from waking idle consumers{who}")
+        return
+    yield Finding("wake", "warning", f"an idle consumer polls, and a killed one is found only by its lease: {why}")

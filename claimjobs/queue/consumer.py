@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 
@@ -44,6 +44,9 @@ from claimjobs.statements.pause import resumed
 from claimjobs.statements.side_car import SideCarJoin, of_jobs
 from claimjobs.table.on_done import LEAVE
 from claimjobs.table.predicates import Where
+
+if TYPE_CHECKING:
+    from claimjobs.explain.plans import Subject
 
 Hold = LeaseHold | TransactionHold
 
@@ -135,6 +138,14 @@ class Consumer:
             locking=chosen.locking,
             still_due=StillDueRows(backend.roles, backend.dialect, self._report) if chosen.on_done == LEAVE else None,
         )
+
+    def explained(self) -> Subject:
+        """What `explain` is about. Raises AccessDenied or BadPredicate."""
+        from claimjobs.explain.plans import Subject  # noqa: PLC0415 - a claim needs none of it
+
+        backend = self.access.must_claim()
+        self.check_selection()
+        return Subject(backend, self.plans.plan(None), self.settler(), self._settings.liveness)
 
     def check_selection(self) -> None:
         """Have the database read the predicate and the order. Raises BadPredicate or AccessDenied."""

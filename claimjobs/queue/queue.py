@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Never, Self
+from typing import TYPE_CHECKING, Any, Never, Self
 
 import sqlalchemy as sa
 
@@ -29,7 +29,6 @@ from claimjobs.enqueue.insert import OnBad
 from claimjobs.enqueue.trace_context import with_trace_context
 from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.errors.dropped import refuse_parameters
-from claimjobs.findings import Explanation
 from claimjobs.instants import age_of
 from claimjobs.lease.checks import ClaimsCheck, require_writes
 from claimjobs.options import ClaimsKind, HoldKind, Liveness, Retry, SideCar
@@ -43,6 +42,9 @@ from claimjobs.table.definitions import DEFAULT_TABLE
 from claimjobs.table.predicates import OrderBy, Where
 from claimjobs.table.reflection import TableLike
 from claimjobs.table.roles import ColumnRoles
+
+if TYPE_CHECKING:
+    from claimjobs.explain.explainer import Explanation
 
 
 class Queue:
@@ -391,7 +393,7 @@ class Queue:
         The server plans each statement of a claim and a settle. Raises ServerUnfit if it does not have what one needs,
         ReadOnly if it takes no writes, and ClaimsDiffer if owners record their claims in another way.
         """
-        from claimjobs.queue import explaining  # noqa: PLC0415 - a claim needs none of it
+        from claimjobs.explain.trials import require_capabilities  # noqa: PLC0415 - a claim needs none of it
 
         self._access.must_claim()
         self._access.check_connections()
@@ -401,7 +403,7 @@ class Queue:
             require_writes(connection, self._access.backend)
             self._access.backend.check_primaries(connection)
             ClaimsCheck(self._access.backend).run(connection)
-        explaining.require_capabilities(self._consumer, self._chosen)
+        require_capabilities(self.engine, self._consumer.explained())
 
     def explain(self, *, analyze: bool = False, seconds: float | None = None) -> Explanation:
         """What the statements of this queue do on this database, and what its settings mean for them.
@@ -411,9 +413,17 @@ class Queue:
         predicate with which no claim can work is a finding, not an error. `seconds`: what cannot be checked within that
         time is left out. Raises ConnectionFailed.
         """
-        from claimjobs.queue import explaining  # noqa: PLC0415 - a consumer needs none of it
+        from claimjobs.explain import explainer  # noqa: PLC0415 - a consumer needs none of it
 
-        return explaining.explain(self._consumer, self._chosen, analyze=analyze, seconds=seconds)
+        try:
+            name = self._access.backend.source.name  # who cannot connect gets an error
+        except UnfitTable as error:
+            return explainer.cannot_work(str(getattr(self._chosen.table, "__tablename__", self._chosen.table)), error)
+        try:
+            subject = self._consumer.explained()
+        except tuple(explainer.FATAL) as error:
+            return explainer.cannot_work(name, error)
+        return explainer.Explainer(self.engine, subject, seconds=seconds).run(analyze=analyze)
 
     # --- reclaiming ------------------------------------------------------------------------------------
 

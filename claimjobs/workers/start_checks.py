@@ -8,8 +8,8 @@ from typing import Final
 
 import sqlalchemy as sa
 
+from claimjobs.dialects.inspection import Finding
 from claimjobs.errors import ClaimjobsError, FolderGone
-from claimjobs.findings import Finding
 from claimjobs.log_events import FINDING
 from claimjobs.queue.queue import Queue
 

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import Inspection, NotShown, Pin, Plan, TableRead
-from claimjobs.findings import Finding
+from claimjobs.dialects.inspection import Finding, Inspection, NotShown, Pin, Plan, TableRead
 
 Row = dict[str, Any]
 LAG: Final = 100_000

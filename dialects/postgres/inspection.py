@@ -8,9 +8,8 @@ from typing import Any, Final, NamedTuple
 
 import sqlalchemy as sa
 
-from claimjobs.dialects.inspection import Inspection, NotShown, Pin, Plan, TableRead
+from claimjobs.dialects.inspection import Finding, Inspection, NotShown, Pin, Plan, TableRead
 from claimjobs.dialects.postgres.names import PREPARER
-from claimjobs.findings import Finding
 
 DEAD: Final = 10_000
 """More dead rows than this, and than live ones, are a warning."""

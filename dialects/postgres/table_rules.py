@@ -23,10 +23,6 @@ _PLACE: Final = sa.text(
     "SELECT nspname, relname, nspname IS NOT DISTINCT FROM current_schema() FROM pg_class JOIN pg_namespace "
     "ON pg_namespace.oid = relnamespace WHERE pg_class.oid = to_regclass(:name)"
 )
-_UNLOGGED: Final = sa.text(
-    "SELECT oid::regclass::text FROM pg_class WHERE relpersistence = 'u' AND relkind = 'r' AND (oid = "
-    "to_regclass(:name) OR oid IN (SELECT relid FROM pg_partition_tree(to_regclass(:name)))) ORDER BY 1"
-)
 _CHILD: Final = sa.text(
     "SELECT min(inhrelid::regclass::text) FROM pg_inherits JOIN pg_class ON pg_class.oid = inhparent "
     "WHERE inhparent = to_regclass(:name) AND relkind <> 'p'"
@@ -89,10 +85,6 @@ class PostgresTableRules(TableRules):
     def unused_indexes(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
         # CREATE INDEX CONCURRENTLY that failed leaves one behind.
         return connection.scalars(_INVALID, {"name": PREPARER.format_table(table)}).all()
-
-    def emptied_by_crash(self, connection: sa.Connection, table: sa.Table) -> Collection[str]:
-        found = connection.scalars(_UNLOGGED, {"name": PREPARER.format_table(table)})
-        return [f"ALTER TABLE {name} SET LOGGED;" for name in found]
 
     def child(self, connection: sa.Connection, table: sa.Table) -> str | None:
         found: str | None = connection.scalar(_CHILD, {"name": PREPARER.format_table(table)})

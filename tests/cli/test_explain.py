@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from claimjobs.findings import VERDICTS
+from claimjobs.dialects.inspection import VERDICTS
 from tests.backends import Backend
 from tests.cli.command import claimjobs
 from tests.conformance.jobs import jobs

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from claimjobs import Queue, make, side_car_tables
 from claimjobs.contrib.advisory_locks import AdvisoryLocks
-from claimjobs.explain.subject import SMALL
-from claimjobs.findings import Explanation, Finding
+from claimjobs.dialects.inspection import Finding
+from claimjobs.explain.explainer import Explanation
+from claimjobs.explain.plans import SMALL
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs
 from tests.conformance.test_partitioned import DAYS, divided
@@ -166,20 +167,6 @@ def test_a_side_car_is_explained_as_it_claims(backend: Backend) -> None:
     explained = backend.bare_queue("mails", side_car=True).explain()
     assert explained.verdict in ("ok", "not known")
     assert {phase.name for phase in explained.phases} >= {"check again", "record"}
-
-
-def test_a_table_that_a_crash_empties_is_a_warning_with_the_statement_that_helps(anywhere: Backend) -> None:
-    queue, part = divided(anywhere, claims="batches"), f"jobs_{next(iter(DAYS))}"
-    assert "durability" not in {finding.check for finding in queue.explain().findings}
-    emptied = (part, "claimjobs_owners", "claimjobs_batches")
-    for table in emptied:
-        anywhere.run(f"ALTER TABLE {table} SET UNLOGGED")
-    found = [finding for finding in queue.explain().findings if finding.check == "durability"]
-    assert [finding.verdict for finding in found] == ["warning"] * 3
-    assert {*found[0].fix, *found[1].fix, *found[2].fix} == {f"ALTER TABLE {table} SET LOGGED;" for table in emptied}
-    for finding in found:
-        anywhere.run(finding.fix[0].rstrip(";"))
-    assert "durability" not in {finding.check for finding in queue.explain().findings}
 
 
 def test_a_missing_table_and_a_wrong_predicate_will_not_work(backend: Backend) -> None:

@@ -115,5 +115,5 @@ def test_explain_says_that_claims_in_order_meet(backend: Backend) -> None:
     found = of(queue_on_one_of_several(backend).explain(), "primaries")
     assert found.verdict == "warning"
     assert "if any order will do, say so with --any-order (order_by=())" in found.says
-    assert of(queue_on_one_of_several(backend, order_by=()).explain(), "primaries").verdict == "ok"
-    assert not [finding for finding in backend.queue().explain().findings if finding.check == "primaries"]
+    for queue in (queue_on_one_of_several(backend, order_by=()), backend.queue()):
+        assert not [finding for finding in queue.explain().findings if finding.check == "primaries"]
