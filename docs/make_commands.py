@@ -17,13 +17,12 @@ import click
 
 from claimjobs.cli.exits import MEANINGS
 from claimjobs.cli.main import COMMANDS, main
-from claimjobs.cli.options import TABLE
 
 PAGE: Final = Path(__file__).with_name("commands.md")
 MARKS: Final = r"(?P<begin><!-- options: (?P<name>[\w -]+) -->)\n.*?(?P<end><!-- options: end -->)"
 BEFORE, EVERYWHERE, EXITS = "before a command", "every command", "exit codes"
 """Names of parts that belong to no single command."""
-PLACEHOLDERS: Final = {"integer range": "N", "float range": "N", "path": "FILE", "text": "TEXT"}
+PLACEHOLDERS: Final = {"integer range": "N", "float range": "N", "path": "FILE", "filename": "FILE", "text": "TEXT"}
 
 
 def page() -> str:
@@ -45,7 +44,7 @@ def filled(page: str) -> str:
 def _parts() -> Iterator[tuple[str, list[str]]]:
     commands = dict(_commands())
     of_a_queue = [
-        c for c in commands.values() if not isinstance(c, click.Group) and TABLE in {o.name for o in c.params}
+        c for c in commands.values() if not isinstance(c, click.Group) and "table" in {o.name for o in c.params}
     ]
     shared = set.intersection(*({*map(_row, _options(command))} for command in of_a_queue))
     yield BEFORE, _table(map(_row, _options(main)))
@@ -111,7 +110,7 @@ def _placeholder(kind: click.ParamType[Any]) -> str:
 
 def _default(option: click.Option) -> str:
     told = option.show_default if isinstance(option.show_default, str) else option.default
-    return f" Default: `{told}`." if option.show_default else ""
+    return f" Default: `{told}`." if isinstance(told, (str, int, float)) and not isinstance(told, bool) else ""
 
 
 def _cell(text: str) -> str:

@@ -2,29 +2,65 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
+import re
+import shlex
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any, Final
 
 import click
 
-from claimjobs.cli.next_step import completed
 from claimjobs.database.masking import masked
 from claimjobs.key_text import visible, visible_lines
 from claimjobs.log_events import COMMAND_FAILED, COMMAND_SAYS
-from claimjobs.log_records import JsonFormatter
+from claimjobs.log_records import JsonFormatter, LogFormat, stderr_handler
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
+# Keys of `meta`, which all contexts of a command line share.
 URLS = "claimjobs.urls"
-"""The key of the given URLs in `meta`, which all contexts of a command line share."""
+"""The given URLs, whose secrets are in no message."""
+GIVEN = "claimjobs.given"
+"""The words of the options that describe the queue, by the option."""
 LOG_FORMAT = "claimjobs.log_format"
-"""The key of `--log-format` there."""
+
+QUOTED: Final = re.compile(r"`claimjobs (?!upgrade-tables|--|[^`]*--ledger)([^`]+)`")
+"""A command in a message that works on one queue."""
+
+# --- the streams ---------------------------------------------------------------------------------------------
+
+
+def prepare_streams() -> None:
+    """Open closed standard streams, whose numbers a connection would get, and let no character be an error."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Standard input is opened for writing: to read it is an error then, instead of an empty file.
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def give_up_output() -> None:
+    """Discard what cannot be written: otherwise Python tries again at its end, and fails."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            write_nowhere(stream)
+
+
+def write_nowhere(stream: IO[Any]) -> None:
+    """Discard this output: what Python has buffered and what is written later, without an error."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+# --- standard output -----------------------------------------------------------------------------------------
 
 
 def data(text: object, *, end: bool = True) -> None:
@@ -42,26 +78,38 @@ def show_sql(text: str) -> None:
     show(*text.rstrip("\n").split("\n")) if on_terminal() else data(text.rstrip("\n"))
 
 
+def on_terminal() -> bool:
+    """Whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+# --- standard error ------------------------------------------------------------------------------------------
+
+
 def ask(question: str) -> None:
     """Ask a person. Raises Abort after a no."""
     click.confirm(visible(question), abort=True, err=True)
 
 
-def terminal(*, stderr: bool = False) -> Console:
-    """A terminal for tables and bars. What is printed there is never read as markup, such as `[/red]`."""
-    from rich.console import Console  # noqa: PLC0415 - most commands need none
+def need_yes(effect: str) -> None:
+    """Raise UsageError where nobody can be asked: standard input or standard error is no terminal."""
+    if not asks():
+        raise click.UsageError(f"{effect}, and nobody can be asked here: give --yes as well")
 
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+def asks() -> bool:
+    """Whether a person can be asked."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def say(message: str) -> None:
-    """Print a message on standard error, without secrets; in the format of the log. Standard output is for data.
+    """Print a message on standard error, without secrets; in the format of the log.
 
     Its first line is marked as ours. Further lines are indented.
     """
     context = click.get_current_context(silent=True)
     text = masked(message, urls_of(context))
-    record = _record("INFO", text, {"event": COMMAND_SAYS}) if _as_json(context) else None
+    record = _record("INFO", text, event=COMMAND_SAYS) if _as_json(context) else None
     click.echo(record or visible_lines(f"claimjobs: {text}").lstrip(" "), err=True)
 
 
@@ -71,34 +119,52 @@ def say_error(message: str, error: BaseException, *, verbose: bool) -> None:
     trace = masked("".join(traceback.format_exception(error)), urls_of(context)) if verbose else ""
     if _as_json(context):
         text = masked(message, urls_of(context))
-        click.echo(_record("ERROR", text, {"event": COMMAND_FAILED, "error": text, "exc_text": trace}), err=True)
+        click.echo(_record("ERROR", text, event=COMMAND_FAILED, error=text, exc_text=trace), err=True)
         return
     if trace:
         click.echo(visible_lines(trace), err=True)
     say(message)
 
 
+def urls_of(context: click.Context | None) -> list[str]:
+    """The given URLs: their secrets must not be shown."""
+    return [] if context is None else list(context.meta.get(URLS, ()))
+
+
 def _as_json(context: click.Context | None) -> bool:
-    """Whether all of standard error is in the format of the log, and that is JSON."""
     return context is not None and context.meta.get(LOG_FORMAT) == "json"
 
 
-def _record(level: str, message: str, fields: dict[str, str]) -> str:
+def _record(level: str, message: str, **fields: str) -> str:
     record = {"name": "claimjobs.cli", "levelname": level, "msg": message, **fields}
     return JsonFormatter().format(logging.makeLogRecord(record))
 
 
-def write_nowhere(stream: IO[Any]) -> None:
-    """Discard this output: what Python has buffered and what is written later, without an error."""
-    with suppress(OSError, ValueError):
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)
+# --- the log -------------------------------------------------------------------------------------------------
+
+
+def log_to_stderr(log_format: LogFormat) -> None:
+    """Write the records of all loggers on standard error. The commands in them name the queue of this command."""
+    log_to(stderr_handler(log_format))
+
+
+def log_to(handler: logging.Handler) -> None:
+    """Write the records of all loggers by this handler alone."""
+    handler.addFilter(_complete)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+
+
+def _complete(record: logging.LogRecord) -> bool:
+    if record.name.startswith("claimjobs"):
+        record.msg, record.args = completed(record.getMessage()), ()
+        if isinstance(error := vars(record).get("error"), str):
+            vars(record)["error"] = completed(error)
+    return True
 
 
 @contextmanager
-def log_on_stderr() -> Iterator[None]:
-    """Print the library's log messages while the block lasts."""
+def log_as_messages() -> Iterator[None]:
+    """Print the library's log on standard error, as messages, while the block lasts."""
     log, handler = logging.getLogger("claimjobs"), _Saying()
     log.addHandler(handler)
     try:
@@ -112,14 +178,20 @@ class _Saying(logging.Handler):
         say(completed(record.getMessage()))
 
 
-def on_terminal() -> bool:
-    """Whether standard output is a terminal."""
-    return sys.stdout.isatty()
+# --- words ---------------------------------------------------------------------------------------------------
 
 
-def asks() -> bool:
-    """Whether a person can be asked: standard input and standard error are terminals."""
-    return sys.stdin.isatty() and sys.stderr.isatty()
+def command(words: str) -> str:
+    """A command line in backquotes that works on the queue of this command: `claimjobs resume --table emails`."""
+    context = click.get_current_context(silent=True)
+    given: Mapping[str, list[str]] = {} if context is None else context.meta.get(GIVEN, {})
+    more = [word for option, own in given.items() if option not in words.split() for word in own]
+    return f"`{' '.join(['claimjobs', words, *map(shlex.quote, more)])}`"
+
+
+def completed(message: str) -> str:
+    """A message of the library, which does not know the options that describe the queue: its commands get them."""
+    return QUOTED.sub(lambda found: command(found[1]), message)
 
 
 def number(count: int, thing: str) -> str:
@@ -136,8 +208,3 @@ def age(seconds: float) -> str:
         if count or counts:
             counts.append((count, unit))
     return " ".join(f"{count} {unit}" for count, unit in counts[:2] if count) or "0 s"
-
-
-def urls_of(context: click.Context | None) -> list[str]:
-    """The given URLs: their secrets must not be shown."""
-    return [] if context is None else list(context.meta.get(URLS, ()))

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import click
+import sqlalchemy as sa
 
-from claimjobs.cli import exits, next_step
-from claimjobs.cli.console import ask, asks, data, number, on_terminal, say
-from claimjobs.cli.keys import Keys
-from claimjobs.cli.numbers import WholeNumber
-from claimjobs.cli.options import AnyCommand, options_before, queue_for, url_option
-from claimjobs.cli.queue_options import queue_options
+from claimjobs.cli import exits
+from claimjobs.cli.console import ask, command, data, need_yes, number, on_terminal, say
+from claimjobs.cli.options import AT_LEAST_1, AnyCommand, options_before, with_options
+from claimjobs.cli.queue_options import Target, queue_options
+from claimjobs.cli.values import value_for
 from claimjobs.database.connect import shown
+from claimjobs.dialects.types import Instant
 from claimjobs.job import Job
 from claimjobs.key_text import key_in_message, plain, visible
-from claimjobs.queue.map_file import Described
 from claimjobs.queue.queue import Queue
 
 where_option = click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
-limit_option = click.option("--limit", type=WholeNumber(1), metavar="N", help="The first N of them, by their keys.")
+limit_option = click.option("--limit", type=AT_LEAST_1, metavar="N", help="The first N of them, by their keys.")
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+
+
+def choice_options(command: AnyCommand) -> AnyCommand:
+    """Add IDS, `--where`, `--all` and `--limit`."""
+    ids = click.argument("ids", nargs=-1, metavar="[ID...]")
+    every = click.option("--all", "everything", is_flag=True, help="All dead jobs of the table.")
+    return with_options(command, ids, where_option, every, limit_option)
 
 
 @click.group()
@@ -44,9 +52,8 @@ def dead() -> None:
 @where_option
 @limit_option
 @json_option
-@url_option
 @queue_options
-def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, described: Described) -> None:
+def list_(target: Target, where: str | None, limit: int | None, as_json: bool) -> None:
     """List the dead jobs in the order of their keys: key, failed attempts and last error, separated by tabs.
 
     Each job is one line: what cannot be printed is written as \\n or \\x1b, and a key with such a character in quotes.
@@ -58,12 +65,11 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
       claimjobs dead list --limit 10 --json
       claimjobs dead list --where "last_error like 'Timeout%'" | cut -f 1
     """
-    with queue_for(url, described) as queue:
-        shown = _json if as_json else _line_of(queue)
+    with target.queue() as queue:
         found = 0
         for job in queue.dead.list(where, limit=limit):
             found += 1
-            data(shown(job))
+            data(_json(job) if as_json else _line(queue, job))
     if not found:
         say(f"no dead job in {queue.table.fullname}" + (" for which this holds" if where else ""))
 
@@ -71,10 +77,9 @@ def list_(where: str | None, limit: int | None, as_json: bool, url: str | None, 
 @dead.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
 @json_option
-@url_option
 @queue_options
 @click.pass_context
-def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str | None, described: Described) -> None:
+def show(context: click.Context, target: Target, ids: tuple[str, ...], as_json: bool) -> None:
     """Show every column of dead jobs. Write an ID of several columns as a line of CSV: eu,17.
 
     An ID that is not the key of a dead job is reported (exit code 5).
@@ -84,32 +89,18 @@ def show(context: click.Context, ids: tuple[str, ...], as_json: bool, url: str |
       claimjobs dead show 1
       claimjobs dead show --json 1 2
     """
-    with queue_for(url, described) as queue:
-        keys = Keys(queue.roles.key)
-        wanted = dict.fromkeys(keys.read(ids))
-        found = queue.dead.show(wanted)
+    with target.queue() as queue:
+        keys = keys_of(queue.roles.key, ids)
+        found = queue.dead.show(keys)
     data("\n".join(map(_json, found)) if as_json else "\n\n".join(map(_block, found)), end=bool(found))
-    _report_missing(context, queue, wanted, found)
+    _report_missing(context, keys, found)
 
 
-def _report_missing(context: click.Context, queue: Queue, wanted: Iterable[Any], found: Iterable[Job]) -> None:
-    there = {job.key for job in found}
-    if missing := [key for key in wanted if key not in there]:
-        which = ", ".join(map(key_in_message, missing))
-        say(f"no dead job: {which}: {next_step.command('dead list')} shows which are")
-        context.exit(exits.INPUT)
-
-
-def _line_of(queue: Queue) -> Callable[[Job], str]:
+def _line(queue: Queue, job: Job) -> str:
     """One line for a job, cut to the width of a terminal."""
-    width = shutil.get_terminal_size().columns if on_terminal() else None
-
-    def line(job: Job) -> str:
-        error = visible(" ".join(str(queue.roles.value_of("last_error", job, "")).split()))
-        text = f"{key_in_message(job.key)}\t{queue.roles.value_of('attempts', job, '')}\t{error}"
-        return text if width is None else text.expandtabs()[:width]
-
-    return line
+    error = visible(" ".join(str(queue.roles.value_of("last_error", job, "")).split()))
+    line = f"{key_in_message(job.key)}\t{queue.roles.value_of('attempts', job, '')}\t{error}"
+    return line.expandtabs()[: shutil.get_terminal_size().columns] if on_terminal() else line
 
 
 def _block(job: Job) -> str:
@@ -133,42 +124,12 @@ def _shown(job: Job) -> dict[str, Any]:
 # --- retrying and dropping -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which dead jobs to retry or drop: those of the ids, those for which `where` holds, or all."""
-
-    ids: tuple[str, ...]
-    where: str | None
-    everything: bool
-    limit: int | None
-
-    def check(self) -> None:
-        """Raises UsageError unless exactly one of them is given."""
-        if sum((bool(self.ids), self.where is not None, self.everything)) != 1:
-            raise click.UsageError("say which dead jobs: give either IDs, or --where SQL, or --all")
-        if self.ids and self.limit:
-            raise click.UsageError("--limit goes with --where or --all, not with IDs")
-
-    def of(self, queue: Queue) -> dict[str, Any]:
-        """The arguments for `retry` and `drop`. Raises BadParameter for a text that cannot be an id."""
-        keys = list(dict.fromkeys(Keys(queue.roles.key).read(self.ids))) if self.ids else None
-        return {"keys": keys, "where": self.where, "limit": self.limit}
-
-
-def choice_options(command: AnyCommand) -> AnyCommand:
-    """IDS, `--where`, `--all` and `--limit`."""
-    every = click.option("--all", "everything", is_flag=True, help="All dead jobs of the table.")
-    ids = click.argument("ids", nargs=-1, metavar="[ID...]")
-    return ids(where_option(every(limit_option(command))))
-
-
 @dead.command("retry")
 @choice_options
 @json_option
-@url_option
 @queue_options
 @click.pass_context
-def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, described: Described, **chosen: Any) -> None:
+def retry_jobs(context: click.Context, /, target: Target, as_json: bool, **chosen: Any) -> None:
     """Make dead jobs due now, with all their attempts, and print how many.
 
     Their last error stays until the next one. They are committed in chunks of 1,000: chunks that were committed before
@@ -180,25 +141,22 @@ def retry_jobs(context: click.Context, /, as_json: bool, url: str | None, descri
       claimjobs dead retry --all
       claimjobs dead retry --where "last_error like 'Timeout%'" --limit 10
     """
-    choice = Choice(**chosen)
-    choice.check()
-    with queue_for(url, described) as queue:
-        given = choice.of(queue)
+    _must_be_one_choice(**chosen)
+    with target.queue() as queue:
+        given = _choice(queue, **chosen)
         there = queue.dead.show(given["keys"] or ())
-        _report(queue.dead.retry(**given), "retried" if as_json else None)
-        _report_missing(context, queue, given["keys"] or (), there)
+        retried = queue.dead.retry(**given)
+    data(json.dumps({"retried": retried}) if as_json else retried)
+    _report_missing(context, given["keys"] or (), there)
 
 
 @dead.command()
 @choice_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option
-@url_option
 @queue_options
 @click.pass_context
-def drop(
-    context: click.Context, /, yes: bool, as_json: bool, url: str | None, described: Described, **chosen: Any
-) -> None:
+def drop(context: click.Context, /, target: Target, yes: bool, as_json: bool, **chosen: Any) -> None:
     """Delete dead jobs, after a question, and print how many.
 
     They are committed in chunks of 1,000. Without a terminal --yes is needed. An ID that is not the key of a dead job
@@ -212,31 +170,82 @@ def drop(
       claimjobs dead drop --all --yes
       claimjobs dead drop --where "last_error like '%bounced%'" --yes
     """
-    choice = Choice(**chosen)
-    choice.check()
-    with queue_for(url, described) as queue:
-        given = choice.of(queue)
+    _must_be_one_choice(**chosen)
+    with target.queue() as queue:
+        given = _choice(queue, **chosen)
         there = queue.dead.show(given["keys"] or ())
         if not yes:
-            _confirm(queue, **given)
+            count = queue.dead.count(given["where"]) if given["keys"] is None else len(there)
+            _confirm(queue, min(count, given["limit"] or count))
         dropped = queue.dead.drop(**given)
-        if described.get("side_car") and dropped:
+        if queue.settings.side_car and dropped:
             say(f"the rows of {queue.table.fullname} stay; {queue.roles.name} says that they are done")
-        _report(dropped, "dropped" if as_json else None)
-        _report_missing(context, queue, given["keys"] or (), there)
+    data(json.dumps({"dropped": dropped}) if as_json else dropped)
+    _report_missing(context, given["keys"] or (), there)
 
 
-def _confirm(queue: Queue, keys: Iterable[Any] | None, where: Any, limit: int | None) -> None:
-    """Ask whether to drop them, if there are any. Raises UsageError without a terminal, and Abort after a no."""
-    count = queue.dead.count(where) if keys is None else len(queue.dead.show(keys))
-    if not count:
-        return
-    jobs = f"{number(min(count, limit or count), 'dead job')} of {queue.table.fullname}"
-    where_from = shown(queue.engine.url)
-    if not asks():
-        raise click.UsageError(f"this would drop {jobs}, and nobody can be asked here: give --yes as well")
-    ask(f"Drop {jobs} in {where_from}?")
+def _must_be_one_choice(ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None) -> None:
+    """Raises UsageError unless exactly one of IDs, `--where` and `--all` is given."""
+    if sum((bool(ids), where is not None, everything)) != 1:
+        raise click.UsageError("say which dead jobs: give either IDs, or --where SQL, or --all")
+    if ids and limit:
+        raise click.UsageError("--limit goes with --where or --all, not with IDs")
 
 
-def _report(count: int, as_json: str | None) -> None:
-    data(json.dumps({as_json: count}) if as_json else count)
+def _choice(
+    queue: Queue, ids: tuple[str, ...], where: str | None, everything: bool, limit: int | None
+) -> dict[str, Any]:
+    """The arguments for `retry` and `drop`. Raises BadParameter for a text that cannot be an id."""
+    return {"keys": keys_of(queue.roles.key, ids) if ids else None, "where": where, "limit": limit}
+
+
+def _confirm(queue: Queue, count: int) -> None:
+    """Ask whether to drop so many, if there are any. Raises UsageError without a terminal, and Abort after a no."""
+    if count:
+        jobs = f"{number(count, 'dead job')} of {queue.table.fullname}"
+        need_yes(f"this would drop {jobs}")
+        ask(f"Drop {jobs} in {shown(queue.engine.url)}?")
+
+
+def _report_missing(context: click.Context, keys: Iterable[Any], found: Iterable[Job]) -> None:
+    there = {job.key for job in found}
+    if missing := [key for key in keys if key not in there]:
+        which = ", ".join(map(key_in_message, missing))
+        say(f"no dead job: {which}: {command('dead list')} shows which are")
+        context.exit(exits.INPUT)
+
+
+# --- keys ----------------------------------------------------------------------------------------------------
+
+
+def keys_of(columns: Sequence[sa.Column[Any]], texts: Iterable[str]) -> list[Any]:
+    """Keys of jobs, each once. One of several columns is a line of CSV, such as `eu,17`. Raises BadParameter."""
+    return list(dict.fromkeys(_key(columns, text) for text in texts))
+
+
+def _key(columns: Sequence[sa.Column[Any]], text: str) -> Any:
+    names = ", ".join(column.name for column in columns)
+    no_key = f"{text!r} is no key of {columns[0].table.fullname} ({names})"
+    fields = [text] if len(columns) == 1 else _csv_fields(text)
+    if len(fields) != len(columns):
+        raise click.BadParameter(f"{no_key}: write its parts as {','.join(column.name.upper() for column in columns)}")
+    try:
+        parts = tuple(map(_part, columns, fields))
+    except ValueError as error:
+        raise click.BadParameter(f"{no_key}: {error}") from None
+    return parts if len(parts) > 1 else parts[0]
+
+
+def _csv_fields(text: str) -> list[str]:
+    try:
+        return next(csv.reader([text]), [])
+    except csv.Error:
+        return []
+
+
+def _part(column: sa.Column[Any], text: str) -> Any:
+    """A part of a key. An instant is in UTC if no other zone is given."""
+    if not isinstance(column.type, Instant):
+        return value_for(column, text)
+    found: datetime = value_for(sa.Column(column.name, sa.DateTime()), text)
+    return found.replace(tzinfo=UTC)

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import time
-from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final
@@ -15,13 +14,10 @@ import click
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
-from claimjobs.cli.console import data, number, say
-from claimjobs.cli.next_step import command
-from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.queue_options import queue_options
+from claimjobs.cli.console import command, data, number, say
+from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.cli.values import parsed_json, value_for
 from claimjobs.errors import BadRow
-from claimjobs.queue.map_file import Described
 
 LONGEST_FIELD: Final = 64 * 2**20
 """The most characters of a CSV field: a missing closing quote must not read the whole file into memory."""
@@ -29,6 +25,18 @@ REPORT_EVERY: Final = 5.0
 """Seconds between two lines of progress."""
 BAD: Final = (ValueError, ArithmeticError, RecursionError, csv.Error)
 """The errors of a record that is no row."""
+REASONS: Final = {
+    UnicodeEncodeError: "is not UTF-8",
+    RecursionError: "is nested too deeply",
+    ArithmeticError: "has a number that nothing can hold",
+}
+
+
+def _columns(_context: click.Context, _option: click.Parameter, given: str | None) -> tuple[str, ...]:
+    names = () if given is None else tuple(name.strip() for name in given.split(","))
+    if not all(names):
+        raise click.BadParameter(f"{given!r}: give the names of columns, as in --unique region,number")
+    return names
 
 
 @click.command()
@@ -37,19 +45,13 @@ BAD: Final = (ValueError, ArithmeticError, RecursionError, csv.Error)
 @click.option(
     "--unique",
     metavar="COLUMN[,COLUMN]",
-    callback=lambda _context, option, given: _columns(option, given),
+    callback=_columns,
     help="Leave out rows whose values of these columns are in the table already; it must have a unique index on them.",
 )
-@url_option
 @queue_options
 @click.pass_context
 def enqueue(
-    context: click.Context,
-    file: BinaryIO,
-    format_: str | None,
-    unique: tuple[str, ...],
-    url: str | None,
-    described: Described,
+    context: click.Context, target: Target, file: BinaryIO, format_: str | None, unique: tuple[str, ...]
 ) -> None:
     """Enqueue each row of FILE (- is standard input) as a job, and print how many.
 
@@ -71,8 +73,8 @@ def enqueue(
     """
     is_csv = format_ == "csv" if format_ else str(getattr(file, "name", "-")).lower().endswith(".csv")
     began = time.monotonic()
-    with queue_for(url, described) as queue:
-        rows = CsvFile(file, queue.table) if is_csv else JsonLines(file, queue.table)
+    with target.queue() as queue:
+        rows = FileRows(file, queue.table, is_csv=is_csv)
         try:
             enqueued = queue.enqueue(rows, on_bad=rows.report_bad, unique=unique)
         except BaseException as error:
@@ -87,38 +89,24 @@ def enqueue(
     context.exit(exits.INPUT if rows.bad else exits.OK)
 
 
-def _columns(option: click.Parameter, given: str | None) -> tuple[str, ...]:
-    names = () if given is None else tuple(name.strip() for name in given.split(","))
-    if not all(names):
-        raise click.BadParameter(f"{given!r}: give the names of columns, as in --unique region,number", param=option)
-    return names
+class FileRows:
+    """The rows of a file, one at a time. A record that is no row is told on standard error, and left out."""
 
-
-class RowsOfFile(ABC):
-    """The rows of a file, one at a time. What is no row is told on standard error, and left out."""
-
-    def __init__(self, file: BinaryIO, table: sa.Table) -> None:
+    def __init__(self, file: BinaryIO, table: sa.Table, *, is_csv: bool) -> None:
         # What is not UTF-8 becomes half characters, which no row may have: so the lines after it are read, too.
         self._lines = io.TextIOWrapper(file, "utf-8-sig", errors="surrogateescape", newline="\n")
+        self._records = self._csv() if is_csv else self._json()
         self._table = table
         self.count = self.bad = 0
         """Rows that fit, as far as they were read; rows that do not fit."""
         self.lines = array("Q")
         """The line on which each row begins, counted as in an editor."""
 
-    @abstractmethod
-    def _records(self) -> Iterator[tuple[int, Any]]:
-        """Each record that is not empty, and the number of its first line."""
-
-    @abstractmethod
-    def _values(self, record: Any) -> dict[str, Any]:
-        """The values of a record by their columns. Raises one of BAD."""
-
     def __iter__(self) -> Iterator[dict[str, Any]]:
         report_at = time.monotonic() + REPORT_EVERY
-        for line, record in self._records():
+        for line, record in self._records:
             try:
-                row = self._values(record)
+                row = self._row(record)
             except BAD as error:
                 self._report(line, _reason(error))
                 continue
@@ -138,34 +126,25 @@ class RowsOfFile(ABC):
         self.bad += 1
         say(f"line {line}: {reason}")
 
-    def _value(self, name: str, given: Any) -> Any:
-        try:
-            return value_for(self._table.c[name], given) if name in self._table.c else given
-        except BAD as error:
-            raise ValueError(f"column {name!r}: {_reason(error)}") from None
-
-
-class JsonLines(RowsOfFile):
-    """A JSON object on each line."""
-
-    def _records(self) -> Iterator[tuple[int, str]]:
-        return ((line, text) for line, text in enumerate(self._lines, 1) if text.strip())
-
-    def _values(self, record: str) -> dict[str, Any]:
-        record.encode()
+    def _row(self, record: str | list[str] | csv.Error) -> dict[str, Any]:
+        """The values of a record by their columns. Raises one of BAD."""
+        if isinstance(record, csv.Error):
+            raise record
+        "".join(record).encode()
+        if isinstance(record, list):
+            return self._of_csv(record)
         found = parsed_json(record.rstrip("\r\n"))
         given: dict[str, Any] = found if isinstance(found, dict) else {}
         if given is not found:
-            raise ValueError(
-                'is no JSON object: write a row as {"column": value, ...}, each on a line, as `jq -c` does'
-            )
+            words = 'write a row as {"column": value, ...}, each on a line, as `jq -c` does'
+            raise ValueError(f"is no JSON object: {words}")
         return {name: self._value(name, value) for name, value in given.items()}
 
+    def _json(self) -> Iterator[tuple[int, str]]:
+        return ((line, text) for line, text in enumerate(self._lines, 1) if text.strip())
 
-class CsvFile(RowsOfFile):
-    """Records of CSV, of one line or several, after a header."""
-
-    def _records(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
+    def _csv(self) -> Iterator[tuple[int, list[str] | csv.Error]]:
+        """Each record after the header, which may have several lines, and its first line."""
         csv.field_size_limit(LONGEST_FIELD)
         reader = csv.reader(self._lines, strict=True)
         self._header = next(reader, [])
@@ -177,44 +156,40 @@ class CsvFile(RowsOfFile):
         while True:
             line = reader.line_num + 1
             try:
-                record = next(reader)
+                if record := next(reader):
+                    yield line, record
             except StopIteration:
                 return
             except csv.Error as error:
                 yield line, error
-            else:
-                if record:
-                    yield line, record
 
-    def _values(self, record: list[str] | csv.Error) -> dict[str, Any]:
-        if isinstance(record, csv.Error):
-            raise record
-        "".join(record).encode()
+    def _of_csv(self, record: list[str]) -> dict[str, Any]:
         if len(record) != len(self._header):
             raise ValueError(f"has {len(record)} fields, and the header has {len(self._header)}")
-        fields = zip(self._header, record, strict=True)
-        return {name: self._given(name, text) for name, text in fields if text or not self._has_default(name)}
+        fields = [(self._table.c[name], text) for name, text in zip(self._header, record, strict=True)]
+        return {column.name: self._from_text(column, text) for column, text in fields if text or not _default(column)}
 
-    def _given(self, name: str, text: str) -> Any:
-        column = self._table.c[name]
-        if not text and not (isinstance(column.type, sa.String) and not column.nullable):
+    def _from_text(self, column: sa.Column[Any], text: str) -> Any:
+        if not text and (column.nullable or not isinstance(column.type, sa.String)):
             return None
-        is_parsed = isinstance(column.type, (sa.JSON, sa.ARRAY))
-        return self._value(name, parsed_json(text) if is_parsed else text)
+        return self._value(column.name, parsed_json(text) if isinstance(column.type, (sa.JSON, sa.ARRAY)) else text)
 
-    def _has_default(self, name: str) -> bool:
-        column = self._table.c[name]
-        given = (column.default, column.server_default, column.identity, column.computed)
-        return any(default is not None for default in given) or column is self._table.autoincrement_column
+    def _value(self, name: str, given: Any) -> Any:
+        try:
+            return value_for(self._table.c[name], given) if name in self._table.c else given
+        except BAD as error:
+            raise ValueError(f"column {name!r}: {_reason(error)}") from None
+
+
+def _default(column: sa.Column[Any]) -> bool:
+    return (
+        column.default is not None or column.server_default is not None or column is column.table.autoincrement_column
+    )
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeEncodeError):
-        return "is not UTF-8"
     if isinstance(error, json.JSONDecodeError):
         return f"is no JSON ({error.msg} at character {error.pos + 1})"
     if isinstance(error, csv.Error):
         return f"is no CSV ({error})"
-    if isinstance(error, RecursionError):
-        return "is nested too deeply"
-    return "has a number that nothing can hold" if isinstance(error, ArithmeticError) else str(error)
+    return next((words for kind, words in REASONS.items() if isinstance(error, kind)), str(error))

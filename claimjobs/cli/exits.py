@@ -1,36 +1,24 @@
-"""The exit codes of the commands."""
+"""The exit codes of the commands. `MEANINGS` says what each one means."""
 
 from __future__ import annotations
 
 from typing import Final
 
 OK: Final = 0
-"""The work is done, or the first Ctrl-C or SIGTERM ended it and no job is held: batches were finished, or released at
-the deadline of `--stop-timeout`. A service manager that asked for the stop must not report a failure."""
+"""Also after the first Ctrl-C or SIGTERM: a service manager that asked for the stop must not report a failure."""
 FAILURE: Final = 1
-"""Something failed that has no code of its own."""
-USAGE: Final = 2
-"""The command line is wrong (click's own code), or what it says cannot be a key of the table."""
-CONNECTION: Final = 3
-"""The database or a pooler cannot be reached, refuses the user, or cannot do what is needed."""
-TABLE: Final = 4
-"""A table is missing, or is not fit for what was asked."""
-INPUT: Final = 5
-"""A row, a predicate, a map or a handler that was given does not fit, or no dead job has an id that was given."""
-GAVE_UP: Final = 6
-"""`start-processing` ended before its work was done: every try ended by the same error."""
-UNHEALTHY: Final = 7
-"""`status --check` found a limit exceeded."""
 WARNINGS: Final = 1
-"""`explain`: something costs more than it must, or may fail later."""
+USAGE: Final = 2
+"""click's own code."""
 WILL_NOT_WORK: Final = 2
-"""`explain`: this queue cannot work as it is."""
+CONNECTION: Final = 3
+TABLE: Final = 4
+INPUT: Final = 5
+GAVE_UP: Final = 6
+UNHEALTHY: Final = 7
 OUTDATED: Final = 8
-"""`upgrade-tables --check` found a table of an earlier version."""
 INTERRUPTED: Final = 130
-"""Ctrl-C ended a command before its work was done; no transaction is half done."""
-CANCELLED: Final = 130
-"""A second Ctrl-C or SIGTERM released the batches of consumers."""
+"""No transaction is half done, and no job is held."""
 
 MEANINGS: Final = {
     OK: "the work is done, or one Ctrl-C or SIGTERM ended it after its open batches, or at --stop-timeout",
@@ -44,4 +32,4 @@ MEANINGS: Final = {
     OUTDATED: "upgrade-tables --check: a table has an earlier schema, which the output names",
     INTERRUPTED: "Ctrl-C ended the command before its work was done (start-processing: a second one)",
 }
-"""For `claimjobs --help`."""
+"""For `claimjobs --help` and docs/commands.md."""

@@ -10,35 +10,20 @@ from typing import Final
 import click
 
 from claimjobs.cli import exits
-from claimjobs.cli.console import data, show
-from claimjobs.cli.next_step import completed
-from claimjobs.cli.options import engine_for, url_option
-from claimjobs.cli.queue_options import claim_options
+from claimjobs.cli.console import completed, data, show
+from claimjobs.cli.queue_options import Target, claim_options
 from claimjobs.dialects.inspection import Verdict
 from claimjobs.explain.explainer import Explanation
-from claimjobs.queue.map_file import Described, queue_of
 
-CODES: Final[dict[Verdict, int]] = {
-    "ok": exits.OK,
-    "not known": exits.OK,
-    "warning": exits.WARNINGS,
-    "will not work": exits.WILL_NOT_WORK,
-}
+CODES: Final[dict[Verdict, int]] = {"warning": exits.WARNINGS, "will not work": exits.WILL_NOT_WORK}
 
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON object; its keys are described above.")
 @click.option("--analyze", is_flag=True, help="Claim once for real, and roll back: count row locks and rows read.")
-@url_option
 @claim_options
 @click.pass_context
-def explain(
-    context: click.Context,
-    as_json: bool,
-    analyze: bool,
-    url: str | None,
-    described: Described,
-) -> None:
+def explain(context: click.Context, target: Target, as_json: bool, analyze: bool) -> None:
     """Say what a claim and a settle of this queue do on this database, and what its settings mean for them.
 
     The statements that this queue would send are planned by the database (EXPLAIN), and are not run. Its settings, who
@@ -61,10 +46,10 @@ def explain(
       claimjobs explain --table emails --where "attempts = 0" --order-by priority
       claimjobs explain --analyze --json
     """
-    with engine_for(url) as engine, queue_of(engine, described) as queue:
+    with target.queue() as queue:
         found = queue.explain(analyze=analyze)
     data(json.dumps(found.as_dict(), default=str)) if as_json else show(*_lines(found))
-    context.exit(CODES[found.verdict])
+    context.exit(CODES.get(found.verdict, exits.OK))
 
 
 def _lines(found: Explanation) -> Iterator[str]:

@@ -5,41 +5,24 @@ from __future__ import annotations
 import click
 
 from claimjobs.admin.backlog import LIMIT
-from claimjobs.cli.console import log_on_stderr, say
-from claimjobs.cli.listening import bind_option, port_option
-from claimjobs.cli.numbers import Number, WholeNumber
-from claimjobs.cli.options import queue_for, url_option
-from claimjobs.cli.queue_options import queue_options
+from claimjobs.cli.console import log_as_messages, say
+from claimjobs.cli.options import AT_LEAST_1, Seconds, bind, port
+from claimjobs.cli.queue_options import Target, queue_options
 from claimjobs.metrics import require_prometheus_client
 from claimjobs.metrics.backlog_reader import EVERY, BacklogReader
 from claimjobs.metrics.http_server import HttpServer
-from claimjobs.queue.map_file import Described
-from claimjobs.queue.queue import Queue
 from claimjobs.signals import graceful
 
 
 @click.command()
-@port_option("--port", "/metrics", required=True)
-@bind_option
+@port("--port", "/metrics", required=True)
+@bind
+@click.option("--every", type=Seconds(), default=EVERY, help="Read the table at most so often.")
 @click.option(
-    "--every",
-    type=Number(),
-    default=EVERY,
-    show_default=True,
-    metavar="SECONDS",
-    help="Read the table at most so often.",
+    "--limit", type=AT_LEAST_1, default=LIMIT, metavar="JOBS", help="Count the jobs of each state up to this number."
 )
-@click.option(
-    "--limit",
-    type=WholeNumber(1),
-    default=LIMIT,
-    show_default=True,
-    metavar="JOBS",
-    help="Count the jobs of each state up to this number.",
-)
-@url_option
 @queue_options
-def exporter(port: int, bind: str, every: float, limit: int, url: str | None, described: Described) -> None:
+def exporter(target: Target, port: int, bind: str, every: float, limit: int) -> None:
     """Serve metrics of a table on /metrics, without consumers, until Ctrl-C or SIGTERM.
 
     It needs the extra `metrics`, and an account that may SELECT from its table and those of owners and queues. It reads
@@ -58,16 +41,12 @@ def exporter(port: int, bind: str, every: float, limit: int, url: str | None, de
     from claimjobs.metrics.collector import TableCollector  # noqa: PLC0415 - an extra
     from claimjobs.metrics.metrics_page import MetricsPage  # noqa: PLC0415
 
-    with queue_for(url, described) as queue, log_on_stderr():
+    with target.queue() as queue, log_as_messages():
         queue.backlog(limit)
         name = queue.table.fullname
         page = MetricsPage(TableCollector(BacklogReader(queue, name, every=every, limit=limit), name))
         with HttpServer(bind, port, [page]) as server:
             say(f"/metrics of table {name} on http://{bind}:{server.port}")
-            _wait_for_a_signal(queue)
-
-
-def _wait_for_a_signal(queue: Queue) -> None:
-    with graceful(queue.stop, queue.stop):
-        while not queue.stopping:
-            queue.wait(60.0)
+            with graceful(queue.stop, queue.stop):
+                while not queue.stopping:
+                    queue.wait(60.0)

@@ -1,64 +1,78 @@
-"""Options that several commands share, and the engine and the Queue that they describe."""
+"""Options that many commands have: their types, their environment variables, and those before a command's name.
+
+SQLAlchemy is not imported here: it is slow to import, and `claimjobs --help` needs none.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import math
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
 
-from claimjobs.cli.console import URLS, say
-
-if TYPE_CHECKING:
-    import sqlalchemy as sa
-
-    from claimjobs.options import Retry
-    from claimjobs.queue.map_file import Described
-    from claimjobs.queue.queue import Queue
+from claimjobs.cli.console import URLS
 
 AnyCommand = Callable[..., Any]
+AnyOption = Callable[[AnyCommand], AnyCommand]
+
+# --- types ---------------------------------------------------------------------------------------------------
+
+MOST: Final = 2**31 - 1
+"""The columns that are compared with a number hold no larger one."""
+COUNT: Final = click.IntRange(0, MOST)
+AT_LEAST_1: Final = click.IntRange(1, MOST)
+LONGEST: Final = 31_622_400.0
+"""A year, in seconds. Timers of the system accept no longer durations."""
 
 
-BEFORE = "claimjobs.before"
-"""The key in `meta` of the options that stood before a command's name."""
+class Number(click.FloatRange):
+    """A number within bounds. click alone accepts NaN."""
 
-TABLE, MAP = "queue_table", "queue_map"
-"""The parameter names of the options in `queue_options` that may stand there."""
-
-
-class Anywhere(click.Option):
-    """An option that may also stand before the command's name. The later one counts, then the environment."""
-
-    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
-        value, source = super().consume_value(ctx, opts)
-        before = ctx.meta.get(BEFORE, {})
-        if source is not ParameterSource.COMMANDLINE and self.name in before:
-            return before[self.name], ParameterSource.COMMANDLINE
-        return value, source
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value!r} is no number", param, ctx)
+        return number
 
 
-def options_before(command: AnyCommand) -> AnyCommand:
-    """`--url`, `--table` and `--map` of a group. They are for the command that follows."""
-    table = _before("--table", TABLE, metavar="NAME | MODULE:ATTRIBUTE", help="The table of jobs.")
-    map_ = _before("--map", MAP, metavar="FILE", help="A file that describes the queue.")
-    url = _before("--url", "url", metavar="URL", help="The database.")
-    return url(table(map_(command)))
+class Seconds(Number):
+    """A duration above 0, or from `least` on."""
+
+    name = "seconds"
+
+    def __init__(self, least: float = 0, *, min_open: bool = True) -> None:
+        super().__init__(least, LONGEST, min_open=min_open)
 
 
-def _before(name: str, inside: str, **attributes: Any) -> Callable[[AnyCommand], AnyCommand]:
-    variable = f"CLAIMJOBS_{name.removeprefix('--').upper()}"
-    return click.option(
-        name, inside, cls=Anywhere, envvar=variable, expose_value=False, callback=_note_before, **attributes
-    )
+if TYPE_CHECKING:
+    Parameter = click.ParamType[timedelta]
+else:
+    Parameter = click.ParamType  # generic since click 8.4
+
+UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def _note_before(context: click.Context, option: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        context.meta.setdefault(BEFORE, {})[option.name] = value
-    if option.name == "url":
-        remember_url(context, option, value)
+class Duration(Parameter):
+    """A number and a unit: 90s, 15m, 12h, 7d, 2w."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", value.strip())
+        if found is None:
+            self.fail(f"{value!r} is no duration: write a number and a unit, such as 90s, 15m, 12h, 7d or 2w")
+        try:
+            return timedelta(**{UNITS[found[2]]: float(found[1])})
+        except OverflowError:
+            self.fail(f"{value!r} is too long: give less than {timedelta.max.days:,}d")
+
+
+# --- environment variables -----------------------------------------------------------------------------------
 
 
 def with_variables(command: click.Command, *path: str) -> click.Command:
@@ -76,62 +90,71 @@ def _variable(*words: str) -> str:
     return "_".join(("CLAIMJOBS", *(word.removeprefix("--").replace("-", "_").upper() for word in words)))
 
 
-def url_option(command: AnyCommand) -> AnyCommand:
-    """`--url`, or CLAIMJOBS_URL; without either, the embedded Postgres."""
-    return click.option(
-        "--url",
-        cls=Anywhere,
-        envvar="CLAIMJOBS_URL",
-        metavar="URL",
-        callback=remember_url,
-        help="mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL, which other users of the "
-        "machine cannot read. Without one: an embedded Postgres. An empty URL is an error, because its variable may be "
-        "missing.",
-    )(command)
+# --- options -------------------------------------------------------------------------------------------------
+
+NOTED: Final = "claimjobs.noted"
+"""The key in `meta` of the values of options that describe the queue, by their names."""
 
 
-def _not_empty(context: click.Context, option: click.Parameter, url: str | None) -> str | None:
-    if url is not None and not url.strip():
-        raise click.BadParameter("it is empty: give a URL, or leave the option out", param=option)
-    return remember_url(context, option, url)
+def describing(name: str, **attributes: Any) -> AnyOption:
+    """An option that describes the database or the queue. Its value is noted, and is no argument of the command."""
+    return click.option(f"--{name}", callback=_note, expose_value=False, **attributes)
 
 
-def remember_url(context: click.Context, _option: click.Parameter, url: str | None) -> str | None:
-    """Remember a URL, whose password must be in no message."""
-    if url:
-        context.meta.setdefault(URLS, []).append(url)
-    return url
+def shared(name: str, **attributes: Any) -> AnyOption:
+    """One with the same meaning for all commands, and so with one environment variable."""
+    return describing(name, envvar=_variable(name), **attributes)
 
 
-@contextmanager
-def database(url: str | None) -> Iterator[str]:
-    """The given URL, or that of the embedded Postgres, which runs until the block is left.
-
-    Raises EmbeddedFailed, and UnknownDatabase for an empty URL.
-    """
-    from claimjobs.embedded.server import database_url  # noqa: PLC0415 - SQLAlchemy is slow to import
-
-    with database_url(url, say) as reached:
-        yield reached
+def _note(context: click.Context, option: click.Parameter, value: Any) -> None:
+    """Note the value that stands last on the command line; of an option that does not, its variable or default."""
+    noted, name = context.meta.setdefault(NOTED, {}), option.name or ""
+    if name not in noted or context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+        noted[name] = value
+    if name == "url" and value:
+        context.meta.setdefault(URLS, []).append(value)
 
 
-@contextmanager
-def engine_for(url: str | None) -> Iterator[sa.Engine]:
-    """An engine for the database. Its connections are closed when the block is left."""
-    from claimjobs.database.connect import engine_of  # noqa: PLC0415 - SQLAlchemy is slow to import, and --help needs none
+URL: Final = shared(
+    "url",
+    metavar="URL",
+    help="mysql://user:password@host/database or postgresql://...; also CLAIMJOBS_URL, which other users of the "
+    "machine cannot read. Without one: an embedded Postgres. An empty URL is an error, because its variable may be "
+    "missing.",
+)
+TABLE: Final = shared(
+    "table",
+    metavar="NAME | MODULE:ATTRIBUTE",
+    show_default="jobs",
+    help="The table of jobs: its name, or the place of its Table or mapped class in Python.",
+)
+MAP: Final = shared(
+    "map",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A TOML file that describes the queue: table, [columns], [states] and more. Options take precedence.",
+)
 
-    with database(url) as reached:
-        engine = engine_of(reached)
-        try:
-            yield engine
-        finally:
-            engine.dispose()
+
+def with_options(command: AnyCommand, *options: AnyOption) -> AnyCommand:
+    """The command with these options, in this order."""
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
-@contextmanager
-def queue_for(url: str | None, described: Described, retry: Retry | None = None) -> Iterator[Queue]:
-    """The Queue of this command."""
-    from claimjobs.queue.map_file import queue_of  # noqa: PLC0415 - SQLAlchemy is slow to import
+def options_before(group: AnyCommand) -> AnyCommand:
+    """Add `--url`, `--table` and `--map` to a group: they are for the command that follows."""
+    return with_options(group, URL, TABLE, MAP)
 
-    with engine_for(url) as engine, queue_of(engine, described, retry=retry) as queue:
-        yield queue
+
+def port(name: str, pages: str, *, required: bool = False) -> AnyOption:
+    """An option for the port on which these pages are served."""
+    words = f"Serve {pages} on this port; 0: any free one."
+    return click.option(name, type=click.IntRange(0, 65_535), metavar="PORT", required=required, help=words)
+
+
+def bind(command: AnyCommand) -> AnyCommand:
+    """Add `--bind`, the address of the ports of a command."""
+    words = "The address to listen on; 0.0.0.0: all addresses of the machine."
+    return click.option("--bind", default="127.0.0.1", metavar="ADDRESS", help=words)(command)

@@ -1,84 +1,71 @@
-"""Options that describe the queue: the table, a map of its columns, and the parameters of Queue that are plain data."""
+"""Options that describe the queue of a command, and the database and the Queue that they mean.
+
+A parameter of Queue that is plain data is an option here; nothing else has to know its name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import wraps
-from pathlib import Path
 from typing import Any, Final
 
 import click
+import sqlalchemy as sa
 
-from claimjobs.cli.next_step import remember
-from claimjobs.cli.options import AnyCommand, Anywhere
+from claimjobs.cli.console import GIVEN, say
+from claimjobs.cli.options import (
+    MAP,
+    NOTED,
+    TABLE,
+    URL,
+    AnyCommand,
+    AnyOption,
+    describing,
+    shared,
+    with_options,
+)
+from claimjobs.database.connect import engine_of
+from claimjobs.embedded.server import database_url
 from claimjobs.options import CLAIMS, HOLDS
-from claimjobs.queue.map_file import Described, described_in
-from claimjobs.table.definitions import DEFAULT_TABLE
+from claimjobs.queue.map_file import Described, described_in, queue_of
+from claimjobs.queue.queue import Queue
 from claimjobs.table.on_done import FINISHES, LEAVE
 
-OURS: Final = "queue_"
-"""The prefix of these options' parameter names: a command may have options of the same name, such as `--where`."""
-
-
-def _option(name: str, **attributes: Any) -> Callable[[AnyCommand], AnyCommand]:
-    return click.option(f"--{name}", OURS + name.replace("-", "_"), **attributes)
-
-
-def _shared(name: str, **attributes: Any) -> Callable[[AnyCommand], AnyCommand]:
-    """An option with one meaning for all commands, and so with one environment variable."""
-    return _option(name, envvar=f"CLAIMJOBS_{name.replace('-', '_').upper()}", **attributes)
-
-
-OPTIONS: Final = (
-    _shared(
-        "table",
-        cls=Anywhere,
-        callback=lambda _context, option, given: _name(option, given),
-        show_default=DEFAULT_TABLE,
-        metavar="NAME | MODULE:ATTRIBUTE",
-        help="The table of jobs: its name, or the place of its Table or mapped class in Python.",
-    ),
-    _shared(
-        "map",
-        cls=Anywhere,
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="A TOML file that describes the queue: table, [columns], [states] and more. Options take precedence.",
-    ),
-    _shared(
+DESCRIBING: Final = (
+    URL,
+    TABLE,
+    MAP,
+    shared(
         "hold",
         type=click.Choice(HOLDS),
         help="What holds a claim: its owner's lease (the default), or an open transaction, without an owner.",
     ),
-    _shared(
+    shared(
         "claims",
         type=click.Choice(CLAIMS),
         help="Where a claim is recorded: in the row of each job (the default), or as one row for its batch (with "
         "--side-car always).",
     ),
-    _shared(
-        "side-car",
-        is_flag=True,
-        default=None,
-        help="Store outcomes in a second table.",
-    ),
+    shared("side-car", is_flag=True, default=None, help="Store outcomes in a second table."),
 )
-"""The options for every command."""
+"""The options of every command that works on a queue."""
 
-MORE: Final = (
-    _option("where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE."),
-    _option(
+CLAIMING: Final = (
+    describing("where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE."),
+    describing(
         "order-by",
         multiple=True,
         metavar="COLUMN",
         help="The order of jobs: a column, `-column` for the highest first, or SQL. Can be repeated.",
     ),
-    _option(
+    describing(
         "any-order",
         is_flag=True,
         help="Claim in no order: each consumer begins at a place of its own, and disturbs the others less.",
     ),
-    _option(
+    describing(
         "on-done",
         type=click.Choice((*FINISHES, LEAVE)),
         help="What happens to done jobs. Default: kept, but deleted if claimjobs made the table.",
@@ -87,42 +74,81 @@ MORE: Final = (
 """The other options, for commands that claim."""
 
 
-def _name(option: click.Parameter, given: str | None) -> str | None:
-    if given is not None and not (given.isprintable() and all(part.strip() for part in given.split("."))):
-        raise click.BadParameter(f"{given!r} is no name of a table: give NAME or SCHEMA.NAME", param=option)
-    return given
+NAMING: Final = ("table", "map", "hold", "claims", "side_car")
+"""The options that a command in a message repeats, because it is about the same queue."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The database and the queue that a command line means."""
+
+    url: str | None = field(repr=False)  # holds a password
+    described: Described
+    """The parameters of the Queue: those of the map, changed by the options."""
+
+    @contextmanager
+    def database(self) -> Iterator[str]:
+        """The given URL, or that of the embedded Postgres, which runs until the block is left.
+
+        Raises EmbeddedFailed, and UnknownDatabase for an empty URL.
+        """
+        with database_url(self.url, say) as reached:
+            yield reached
+
+    @contextmanager
+    def engine(self) -> Iterator[sa.Engine]:
+        """An engine for the database. Its connections are closed when the block is left."""
+        with self.database() as reached:
+            engine = engine_of(reached)
+            try:
+                yield engine
+            finally:
+                engine.dispose()
+
+    @contextmanager
+    def queue(self, **more: Any) -> Iterator[Queue]:
+        """The Queue, with these further parameters."""
+        with self.engine() as engine, queue_of(engine, self.described, **more) as queue:
+            yield queue
+
+
+def database_options(command: AnyCommand) -> AnyCommand:
+    """Add `--url`; the command gets the database as `target`."""
+    return _with_target(command, URL)
 
 
 def queue_options(command: AnyCommand) -> AnyCommand:
-    """Add the options that describe the queue; the command gets what they and the map say as `described`."""
-    return _with_options(command, OPTIONS)
+    """Add the options that describe the queue, which the command gets as `target`."""
+    return _with_target(command, *DESCRIBING)
 
 
 def claim_options(command: AnyCommand) -> AnyCommand:
     """Add the options that describe the queue, and those for claims."""
-    return _with_options(command, (*OPTIONS, *MORE))
+    return _with_target(command, *DESCRIBING, *CLAIMING)
 
 
-def _with_options(command: AnyCommand, options: Iterable[Callable[[AnyCommand], AnyCommand]]) -> AnyCommand:
+def _with_target(command: AnyCommand, *options: AnyOption) -> AnyCommand:
     @wraps(command)
     def run(*arguments: Any, **named: Any) -> Any:
-        ours = [name for name in named if name.startswith(OURS)]
-        given = {name.removeprefix(OURS): named.pop(name) for name in ours}
-        remember(click.get_current_context(), given)
-        return command(*arguments, described=described_by(given.pop("map"), **given), **named)
+        return command(*arguments, target=_target(click.get_current_context()), **named)
 
-    wrapped: AnyCommand = run
-    for option in reversed(tuple(options)):
-        wrapped = option(wrapped)
-    return wrapped
+    return with_options(run, *options)
 
 
-def described_by(
-    map_file: Path | None, *, order_by: tuple[str, ...] = (), any_order: bool = False, **others: Any
-) -> Described:
-    """What the map says, if one is given, changed by the options. Raises BadMap or UsageError."""
-    if any_order and order_by:
-        raise click.UsageError("--any-order says that there is no order: leave out --order-by, or --any-order")
-    options = {**others, "order_by": () if any_order else order_by or None}
-    given = {name: value for name, value in options.items() if value is not None}
-    return {**({} if map_file is None else described_in(map_file)), **given}
+def _target(context: click.Context) -> Target:
+    """What the command line means. Raises UsageError or BadMap."""
+    given = {name: value for name, value in context.meta[NOTED].items() if value not in (None, ())}
+    context.meta[GIVEN] = dict(_words(name, given[name]) for name in NAMING if name in given)
+    url, map_file, table = given.pop("url", None), given.pop("map", None), given.get("table")
+    if table is not None and not (table.isprintable() and all(part.strip() for part in table.split("."))):
+        raise click.BadParameter(f"{table!r} is no name of a table: give NAME or SCHEMA.NAME", param_hint="--table")
+    if given.pop("any_order", False):
+        if "order_by" in given:
+            raise click.UsageError("--any-order says that there is no order: leave out --order-by, or --any-order")
+        given["order_by"] = ()
+    return Target(url, {**(described_in(map_file) if map_file else {}), **given})
+
+
+def _words(name: str, value: Any) -> tuple[str, list[str]]:
+    option = f"--{name.replace('_', '-')}"
+    return option, [option] if value is True else [option, str(value)]

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import Any, Protocol, Self
+from typing import Any, Final, Self
 
 from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console, Group
@@ -18,52 +18,83 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from claimjobs.cli.console import age, data, number, show, terminal
-from claimjobs.cli.log_format import complete, log_to_stderr
-from claimjobs.cli.next_step import completed
+from claimjobs.cli.console import age, completed, data, log_to, log_to_stderr, number, show
 from claimjobs.key_text import visible
 from claimjobs.log_events import PROGRESS
 from claimjobs.log_records import LogFormat, TextFormatter
 from claimjobs.report import Report
 from claimjobs.workers.progress import ProcessFigures, Snapshot, Summary
 
-EVERY = 2.0
-"""Seconds between two lines where there is no terminal."""
-
-WIDTH = 92
+WIDTH: Final = 92
 """The width of the picture in characters."""
-
 
 log = logging.getLogger("claimjobs.screen")
 
 
-class Screen(Protocol):
-    """Shows a run: a context manager, called with each snapshot."""
+class Screen:
+    """Shows a run while the block lasts: as a line on standard error every few seconds, among those of the log."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
-    def __call__(self, snapshot: Snapshot) -> None: ...
+    def __init__(self, log_format: LogFormat = "text") -> None:
+        self._log_format = log_format
+        self._next = 0.0
+        self.last: Snapshot | None = None
+        """The last state in which a consumer worked, for the picture."""
+
+    def __enter__(self) -> Self:
+        log_to_stderr(self._log_format)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show this state, if the last one was not shown just now."""
+        if self.last is None or snapshot.phase == "running":
+            self.last = snapshot
+        if snapshot.elapsed >= self._next or snapshot.phase == "ended":
+            self._next = snapshot.elapsed + self.every
+            self._show(snapshot)
+
+    every = 2.0
+    """Seconds between two states that are shown."""
+
+    def _show(self, snapshot: Snapshot) -> None:
+        show(_line(snapshot), err=True)
 
 
-class LiveTable:
+class LogLines(Screen):
+    """A log record, so that all of standard error is in the format of the log."""
+
+    def _show(self, snapshot: Snapshot) -> None:
+        log.info("%s", _line(snapshot), extra={"event": PROGRESS, **_plain(snapshot)})
+
+
+class JsonLines(Screen):
+    """One JSON object a line on standard output."""
+
+    def _show(self, snapshot: Snapshot) -> None:
+        data(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
+
+
+class LiveTable(Screen):
     """A table on the terminal, redrawn in place; log lines scroll above it."""
 
+    every = 0.0
+
     def __init__(self, console: Console) -> None:
+        super().__init__()
         self._console = console
         self._live = Live(console=console, refresh_per_second=5, redirect_stdout=False, redirect_stderr=False)
 
     def __enter__(self) -> Self:
-        handler = _LinesAbove(self._console)
-        handler.setFormatter(TextFormatter())
-        handler.addFilter(complete)
-        logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+        log_to(_LinesAbove(self._console))
         self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def __call__(self, snapshot: Snapshot) -> None:
+    def _show(self, snapshot: Snapshot) -> None:
         self._live.update(drawn(snapshot))
 
 
@@ -73,71 +104,14 @@ class _LinesAbove(logging.Handler):
     def __init__(self, console: Console) -> None:
         super().__init__()
         self._console = console
+        self.setFormatter(TextFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            level, _, rest = self.format(record).partition(":")
-            line = Text.assemble((level, f"logging.level.{record.levelname.lower()}"), ":", rest)
+            line = Text(self.format(record), f"logging.level.{record.levelname.lower()}")
             self._console.print(line, soft_wrap=True)
         except Exception:
             self.handleError(record)
-
-
-class TextLines:
-    """One line every few seconds, for a log."""
-
-    def __init__(self, log_format: LogFormat = "text") -> None:
-        self._log_format = log_format
-        self._next = 0.0
-
-    def __enter__(self) -> Self:
-        log_to_stderr(self._log_format)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def __call__(self, snapshot: Snapshot) -> None:
-        if snapshot.elapsed >= self._next or snapshot.phase == "ended":
-            self._next = snapshot.elapsed + EVERY
-            self._show(snapshot)
-
-    def _show(self, snapshot: Snapshot) -> None:
-        show(_line(snapshot), err=True)
-
-
-class LogLines(TextLines):
-    """A log record every few seconds, so that all of standard error is in the format of the log."""
-
-    def _show(self, snapshot: Snapshot) -> None:
-        log.info("%s", _line(snapshot), extra={"event": PROGRESS, **_plain(snapshot)})
-
-
-class JsonLines(TextLines):
-    """One JSON object a line on standard output."""
-
-    def _show(self, snapshot: Snapshot) -> None:
-        data(json.dumps({"event": PROGRESS, **_plain(snapshot)}))
-
-
-class Remembered:
-    """Shows a run on another screen, and keeps the last table in which a consumer worked, for the picture."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-        self.last: Snapshot | None = None
-
-    def __enter__(self) -> Self:
-        self._screen.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._screen.__exit__(*error)
-
-    def __call__(self, snapshot: Snapshot) -> None:
-        self._screen(snapshot)
-        if self.last is None or snapshot.phase == "running":
-            self.last = snapshot
 
 
 def screen_for(as_json: bool, log_format: LogFormat) -> Screen:
@@ -146,8 +120,12 @@ def screen_for(as_json: bool, log_format: LogFormat) -> Screen:
         return JsonLines(log_format)
     if log_format == "json":
         return LogLines(log_format)
-    console = terminal(stderr=True)
-    return LiveTable(console) if console.is_terminal else TextLines()
+    # What is printed there is never read as markup, such as `[/red]`.
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
+    return LiveTable(console) if console.is_terminal else Screen()
+
+
+# --- the table -----------------------------------------------------------------------------------------------
 
 
 def drawn(snapshot: Snapshot) -> Group:

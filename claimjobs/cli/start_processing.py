@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
+from typing import Any, Final, TextIO
 
 import click
 from click.core import ParameterSource
 
 from claimjobs.cli import exits
-from claimjobs.cli.console import data, show, write_nowhere
-from claimjobs.cli.listening import bind_option, port_option
-from claimjobs.cli.log_format import log_format_option, log_to_stderr
-from claimjobs.cli.numbers import MOST_PROCESSES, Number, WholeNumber
-from claimjobs.cli.options import database, url_option
-from claimjobs.cli.queue_options import claim_options
-from claimjobs.cli.screen import Remembered, Screen, picture, screen_for, summary_json, summary_lines
+from claimjobs.cli.console import LOG_FORMAT, data, log_to_stderr, show, write_nowhere
+from claimjobs.cli.options import AT_LEAST_1, COUNT, Number, Seconds, bind, port
+from claimjobs.cli.queue_options import Target, claim_options
+from claimjobs.cli.screen import Screen, picture, screen_for, summary_json, summary_lines
 from claimjobs.log_records import LogFormat
 from claimjobs.options import Liveness, Retry
-from claimjobs.queue.map_file import Described
 from claimjobs.signals import after, exit_despite_threads, graceful, interrupted_at_once
 from claimjobs.workers.endpoints import Endpoints
 from claimjobs.workers.handlers import Per
@@ -31,108 +26,79 @@ from claimjobs.workers.progress import Summary
 from claimjobs.workers.run import Run
 from claimjobs.workers.supervisor import Supervisor
 
-GENERATORS = 2
+GENERATORS: Final = 2
 """Generators of the demonstration. With a handler there are none by default."""
-
-PATIENCE = 86_400.0
+MOST_PROCESSES: Final = 1_000
+PATIENCE: Final = 86_400.0
 """Seconds that a consumer waits for a database that cannot be reached: long enough for a person to notice."""
-
-SESSION_LOCKS = {"auto": None, "on": True, "off": False}
+SESSION_LOCKS: Final = {"auto": None, "on": True, "off": False}
 """The values of --session-lock, and of `Liveness.session_lock`."""
-
-LONGEST_END = 30.0
+LONGEST_END: Final = 30.0
 """Seconds after the second Ctrl-C until the command ends in any case."""
 
 
-def _can_be_written(_context: click.Context, _option: click.Parameter, file: Path | None) -> Path | None:
-    """Check before the run that the file can be written."""
-    if file is not None and (file.is_file() or not file.exists()):
-        is_new = not file.exists()
-        try:
-            file.open("a").close()
-        except OSError as error:
-            raise click.BadParameter(f"{str(file)!r} cannot be written ({error.strerror}): name another file") from None
-        if is_new:
-            file.unlink()
-    return file
+def _remember(context: click.Context, _option: click.Parameter, log_format: LogFormat) -> LogFormat:
+    context.meta[LOG_FORMAT] = log_format  # an error that ends the command is written in this format, too
+    return log_format
 
 
 @click.command()
 @click.argument("handler", required=False, metavar="[MODULE:FUNCTION]")
 @click.option(
-    "--generators", type=WholeNumber(0, MOST_PROCESSES), help="Processes that enqueue.  [default: 2; with a handler: 0]"
+    "--generators",
+    type=click.IntRange(0, MOST_PROCESSES),
+    show_default=f"{GENERATORS}; with a handler: 0",
+    help="Processes that enqueue.",
 )
-@click.option(
-    "--consumers", type=WholeNumber(1, MOST_PROCESSES), default=10, show_default=True, help="Processes that claim."
-)
-@click.option("--batch-size", type=WholeNumber(1), default=100, show_default=True, help="Jobs of one claim.")
+@click.option("--consumers", type=click.IntRange(1, MOST_PROCESSES), default=10, help="Processes that claim.")
+@click.option("--batch-size", "size", type=AT_LEAST_1, default=100, help="Jobs of one claim.")
 @click.option("--per", type=click.Choice(["batch", "job"]), help="What the function takes, if that is unclear.")
 @click.option("--rate", type=Number(0.001, 1e9), help="Jobs per second to generate, by all generators.")
-@click.option("--jobs", type=WholeNumber(0), help="Jobs to generate, by all generators.")
-@click.option("--duration", type=Number(), metavar="SECONDS", help="Stop after this time.")
+@click.option("--jobs", type=COUNT, help="Jobs to generate, by all generators.")
+@click.option("--duration", type=Seconds(), help="Stop after this time.")
 @click.option(
     "--grace",
-    type=Number(),
+    type=Seconds(),
     default=Run.grace,
-    show_default=True,
-    metavar="SECONDS",
     help="Release a batch that is still open so long after --duration (exit code 6).",
 )
 @click.option(
     "--stop-timeout",
-    type=Number(0),
-    metavar="SECONDS",
+    type=Seconds(min_open=False),
     help="Release a batch that is still open so long after the first Ctrl-C or SIGTERM.",
 )
 @click.option("--drain", is_flag=True, help="Stop when the generators have ended and no job is due.")
 @click.option(
     "--drain-retries", is_flag=True, help="As --drain, and wait for jobs that failed until they are done or dead."
 )
-@click.option(
-    "--idle",
-    type=Number(),
-    metavar="SECONDS",
-    help="Stop when no consumer had a job for so long.",
-)
+@click.option("--idle", type=Seconds(), help="Stop when no consumer had a job for so long.")
 @click.option(
     "--prefetch",
-    type=WholeNumber(0),
+    type=COUNT,
     default=0,
-    show_default=True,
     metavar="BATCHES",
     help="Claim so many batches ahead while one is handled: for a slow function.",
 )
 @click.option(
     "--lease",
-    type=Number(2),
+    type=Seconds(2, min_open=False),
     default=Liveness.lease,
-    show_default=True,
-    metavar="SECONDS",
     help="A consumer without a heartbeat for so long is dead, and its jobs are reclaimed.",
 )
 @click.option(
     "--session-lock",
     type=click.Choice(list(SESSION_LOCKS)),
     default="auto",
-    show_default=True,
     help="Whether a consumer also has a lock of its session, by which its death is seen at once. auto: if no pooler is "
     "in between; on: also behind a pooler by session, else it is an error; off: only the lease counts.",
 )
 @click.option(
     "--max-batch-time",
-    type=Number(),
+    type=Seconds(),
     default=Liveness.max_batch_time,
-    show_default=True,
-    metavar="SECONDS",
     help="A consumer whose batch makes no progress for so long is ended and replaced.",
 )
-@click.option(
-    "--attempts",
-    type=WholeNumber(1),
-    default=Retry.attempts,
-    show_default=True,
-    help="Failures after which a job is dead.",
-)
+@click.option("--attempts", type=AT_LEAST_1, default=Retry.attempts, help="Failures after which a job is dead.")
 @click.option(
     "--setup",
     metavar="MODULE:FUNCTION",
@@ -142,52 +108,43 @@ def _can_be_written(_context: click.Context, _option: click.Parameter, file: Pat
     "--on-retry", metavar="MODULE:FUNCTION", help="Call it with each job that failed and runs again, and its error."
 )
 @click.option("--on-dead", metavar="MODULE:FUNCTION", help="Call it with each job that is dead, and its error.")
-@port_option("--metrics-port", "/metrics for Prometheus")
-@port_option("--health-port", "/livez and /readyz")
-@bind_option
+@port("--metrics-port", "/metrics for Prometheus")
+@port("--health-port", "/livez and /readyz")
+@bind
 @click.option("--json", "as_json", is_flag=True, help="Progress and summary as JSON lines.")
-@log_format_option
 @click.option(
-    "--picture",
-    "file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    callback=_can_be_written,
-    help="Write the table as an SVG.",
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    callback=_remember,
+    help="The log on standard error: as text, or as one JSON object a line.",
 )
-@url_option
+@click.option("--picture", "file", type=click.File("w", "utf-8", lazy=False), help="Write the table as an SVG.")
 @claim_options
 @click.pass_context
 def start_processing(
     context: click.Context,
+    /,
+    target: Target,
     handler: str | None,
-    generators: int | None,
-    consumers: int,
-    batch_size: int,
     per: Per | None,
-    rate: float | None,
-    jobs: int | None,
-    duration: float | None,
-    grace: float,
-    stop_timeout: float | None,
-    drain: bool,
-    drain_retries: bool,
-    idle: float | None,
+    size: int,
     prefetch: int,
-    lease: float,
-    session_lock: str,
-    max_batch_time: float,
-    attempts: int,
     setup: str | None,
     on_retry: str | None,
     on_dead: str | None,
+    attempts: int,
+    lease: float,
+    max_batch_time: float,
+    session_lock: str,
+    generators: int | None,
     metrics_port: int | None,
     health_port: int | None,
     bind: str,
     as_json: bool,
     log_format: LogFormat,
-    file: Path | None,
-    url: str | None,
-    described: Described,
+    file: TextIO | None,
+    **run: Any,
 ) -> None:
     """Run consumers, and generators, until Ctrl-C, --duration, --drain or --idle ends them.
 
@@ -220,77 +177,55 @@ def start_processing(
       claimjobs start-processing shop.mail:send --table emails --consumers 4 --where "address like '%.org'"
       claimjobs start-processing shop.books:enter --map orders.toml --hold transaction
     """
+    endpoints = Endpoints(metrics_port, health_port, bind)
     if generators is None:
         generators = 0 if handler else GENERATORS
     _refuse_what_has_no_effect(
         context,
-        {
-            **dict.fromkeys(("rate", "jobs"), (generators > 0, "--generators")),
-            "grace": (duration is not None, "--duration"),
-            "bind": (metrics_port is not None or health_port is not None, "--metrics-port or --health-port"),
-            "per": (handler is not None, "MODULE:FUNCTION"),
-        },
+        rate=(generators > 0, "--generators"),
+        jobs=(generators > 0, "--generators"),
+        grace=(run["duration"] is not None, "--duration"),
+        bind=(endpoints.used, "--metrics-port or --health-port"),
+        per=(handler is not None, "MODULE:FUNCTION"),
     )
-    run = Run(
-        consumers,
-        generators,
-        jobs=jobs,
-        rate=rate,
-        duration=duration,
-        grace=grace,
-        stop_timeout=stop_timeout,
-        drain=drain or drain_retries,
-        drain_retries=drain_retries,
-        idle=idle,
-    )
-    endpoints = Endpoints(metrics_port, health_port, bind)
-    verbose = bool(context.find_root().params.get("verbose"))
-    with database(url) as reached:
+    run["drain"] = run["drain"] or run["drain_retries"]
+    with target.database() as url:
         plan = Plan(
-            reached,
-            described,
+            url,
+            target.described,
             handler=handler,
             per=per,
-            size=batch_size,
+            size=size,
             prefetch=prefetch,
-            liveness=Liveness(
-                lease=lease,
-                max_batch_time=max_batch_time,
-                patience=PATIENCE,
-                session_lock=SESSION_LOCKS[session_lock],
-            ),
+            liveness=Liveness(lease, max_batch_time, PATIENCE, SESSION_LOCKS[session_lock]),
             retry=Retry(attempts=attempts),
             setup=setup,
             on_retry=on_retry,
             on_dead=on_dead,
             observed=endpoints.used,
-            verbose=verbose,
+            verbose=bool(context.find_root().params.get("verbose")),
             log_format=log_format,
         )
         log_details(plan.verbose)
         log_to_stderr(log_format)  # until the screen shows the log
-        screen = Remembered(screen_for(as_json, log_format))
-        supervisor, threads = Supervisor(plan, run, screen), threading.enumerate()
+        screen = screen_for(as_json, log_format)
+        supervisor, threads = Supervisor(plan, Run(generators=generators, **run), screen.update), threading.enumerate()
         summary = _supervised(supervisor, screen, endpoints.served(supervisor, plan))
     _print(summary, supervisor.display_error, as_json=as_json)
     if file is not None and screen.last is not None:
-        file.write_text(picture(screen.last), encoding="utf-8")
-    code = exits.CANCELLED if supervisor.cancelled else _code_of(summary)
+        file.write(picture(screen.last))
+        file.close()
+    code = exits.TABLE if summary.table_missing else exits.GAVE_UP if summary.gave_up else exits.OK
+    code = exits.INTERRUPTED if supervisor.cancelled else code
     exit_despite_threads(code, but=threads)
     context.exit(code)
 
 
-def _refuse_what_has_no_effect(context: click.Context, needs: Mapping[str, tuple[bool, str]]) -> None:
+def _refuse_what_has_no_effect(context: click.Context, **needs: tuple[bool, str]) -> None:
     """Raise UsageError for an option of the command line that needs another one, which is not there."""
     for name, (there, needed) in needs.items():
         if not there and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{name} has no effect without {needed}: give that, or leave out --{name}")
-
-
-def _code_of(summary: Summary) -> int:
-    if summary.table_missing:
-        return exits.TABLE
-    return exits.GAVE_UP if summary.gave_up else exits.OK
 
 
 def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextManager[None]) -> Summary:
@@ -298,7 +233,7 @@ def _supervised(supervisor: Supervisor, screen: Screen, served: AbstractContextM
 
     def cancel() -> None:
         supervisor.cancel()
-        after(LONGEST_END, os._exit, exits.CANCELLED)
+        after(LONGEST_END, os._exit, exits.INTERRUPTED)
 
     with interrupted_at_once():
         supervisor.check()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64decode
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any, Final
@@ -18,28 +17,36 @@ from claimjobs.dialects.types import Instant
 from claimjobs.enqueue.bad_rows import misfit
 
 
+def parsed_json(text: str) -> Any:
+    """JSON with each number as it is written: one that Python's JSON would change is a Decimal.
+
+    Raises ValueError, ArithmeticError or RecursionError.
+    """
+    return json.loads(
+        text, parse_float=Decimal, parse_int=_whole, parse_constant=_no_number, object_pairs_hook=_distinct
+    )
+
+
 def value_for(column: sa.Column[Any], given: Any) -> Any:
     """The value for a column, from a text or a part of a JSON document. Raises ValueError, with the reason.
 
     A number is taken as it is written; one that would change is refused. A type of the user's own gets the value.
     """
     if isinstance(column.type, sa.JSON):
-        return _document(given)
+        return json.loads(json.dumps(given, default=_double_in_json))
     kind = _kind(column.type)
     if given is None or kind not in FORMS:
-        return _plain(given)
-    found = _read(kind, given)
+        return given
+    accepted, read, form = FORMS[kind]
+    if type(given) not in (str, *accepted):
+        raise ValueError(f"{str(given)[:60]!r} is no {form}")
+    try:
+        found = read(given)
+    except (ValueError, ArithmeticError, LookupError):
+        raise ValueError(f"{str(given)[:60]!r} is no {form}") from None
     if flaw := misfit(column.type, found):
         raise ValueError(flaw)
     return _in_zone(column.type, found) if kind is datetime else found
-
-
-def parsed_json(text: str) -> Any:
-    """JSON with each number as it is written: one with a fraction or an exponent is a Decimal.
-
-    Raises ValueError, ArithmeticError or RecursionError.
-    """
-    return json.loads(text, parse_float=Decimal, parse_constant=_no_number, object_pairs_hook=_distinct)
 
 
 def _kind(type_: sa.types.TypeEngine[Any]) -> type[Any]:
@@ -51,14 +58,6 @@ def _kind(type_: sa.types.TypeEngine[Any]) -> type[Any]:
         return object
 
 
-def _read(kind: type[Any], given: Any) -> Any:
-    accepted, read, form = FORMS[kind]
-    if type(given) in (str, *accepted):
-        with suppress(ValueError, ArithmeticError, LookupError):
-            return read(given)
-    raise ValueError(f"{str(given)[:60]!r} is no {form}")
-
-
 def _in_zone(type_: Any, found: datetime) -> datetime:
     """An instant as its column needs it: a column without zones holds UTC, as those of claimjobs do."""
     has_zone = isinstance(type_, Instant) or type_.timezone
@@ -67,24 +66,16 @@ def _in_zone(type_: Any, found: datetime) -> datetime:
     return found if has_zone or found.tzinfo is None else found.astimezone(UTC).replace(tzinfo=None)
 
 
-def _document(given: Any) -> Any:
-    """A JSON document for the database. Raises ValueError for a number in it that would change on the way."""
-    if isinstance(given, Mapping):
-        return {name: _document(part) for name, part in given.items()}
-    if isinstance(given, list):
-        return [_document(part) for part in given]
-    plain = _plain(given)
-    if isinstance(plain, Decimal) or (isinstance(plain, int) and not -(2**63) <= plain < 2**64):
+def _whole(text: str) -> int | Decimal:
+    """A whole number; a Decimal if no database's JSON has it as a whole number."""
+    return found if -(2**63) <= (found := int(text)) < 2**64 else Decimal(found)
+
+
+def _double_in_json(given: Decimal) -> float:
+    found = float(given)
+    if not math.isfinite(found) or Decimal(repr(found)) != given:
         raise ValueError(f"{str(given)[:60]} would change, because JSON has numbers of 64 bits: write it in quotes")
-    return plain
-
-
-def _plain(given: Any) -> Any:
-    """A number as Python's JSON has it, unless that changes it; also within an array."""
-    if isinstance(given, list):
-        return [_plain(part) for part in given]
-    nearest = float(given) if isinstance(given, Decimal) else math.nan
-    return nearest if math.isfinite(nearest) and Decimal(repr(nearest)) == given else given
+    return found
 
 
 def _no_number(name: str) -> Any:
@@ -108,10 +99,6 @@ def _truth(given: Any) -> bool:
     return {"true": True, "1": True, "false": False, "0": False}[str(given).lower()]
 
 
-def _bytes(given: str) -> bytes:
-    return b64decode(given, validate=True)
-
-
 FORMS: Final[dict[type[Any], tuple[tuple[type[Any], ...], Callable[[Any], Any], str]]] = {
     int: ((int,), int, "whole number"),
     float: ((int, Decimal), _double, "number that it can hold"),
@@ -122,6 +109,6 @@ FORMS: Final[dict[type[Any], tuple[tuple[type[Any], ...], Callable[[Any], Any], 
     date: ((), date.fromisoformat, "date: write it as 2026-01-31"),
     time: ((), time.fromisoformat, "time: write it as 12:00:00"),
     UUID: ((), UUID, "UUID"),
-    bytes: ((), _bytes, "base64"),
+    bytes: ((), lambda text: b64decode(text, validate=True), "base64"),
 }
 """By the type in Python: what JSON may have for it beside a text, what reads that, and what it must be."""

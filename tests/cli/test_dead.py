@@ -219,7 +219,7 @@ def test_without_a_terminal_drop_needs_yes_and_says_how_many(anywhere: Backend) 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 1), ("\n", 4), ("n\n", 4)])
 def test_on_a_terminal_it_asks(anywhere: Backend, monkeypatch: pytest.MonkeyPatch, answer: str, left: int) -> None:
-    monkeypatch.setattr("claimjobs.cli.dead.asks", lambda: True)
+    monkeypatch.setattr("claimjobs.cli.console.asks", lambda: True)
     dead_jobs(anywhere, *["a"] * 3)
     ended = dead(anywhere, "drop", "--all", stdin=answer)
     assert ended.code == (exits.OK if left == 1 else exits.FAILURE)

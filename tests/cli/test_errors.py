@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from claimjobs.cli import exits
+from claimjobs.cli.queue_options import Target
 from claimjobs.queue.queue import Queue
 from tests.backends import Backend
 from tests.cli.command import claimjobs
@@ -100,7 +102,7 @@ def test_an_error_nobody_foresaw_is_one_line_without_the_password(
         raise RuntimeError("connect(user='app', password='gehe@im7')\nmore")
 
     monkeypatch.setattr(Queue, "table", property(fail))
-    monkeypatch.setattr("claimjobs.cli.options.database", _only(anywhere.url))
+    monkeypatch.setattr(Target, "database", lambda _target: nullcontext(anywhere.url))
     ended = claimjobs(*verbose, "status", "--url", f"postgresql://app:{SECRET}@h/x")
     assert (ended.code, ended.out) == (exits.FAILURE, "")
     told = ended.err.splitlines()[-1]
@@ -108,12 +110,6 @@ def test_an_error_nobody_foresaw_is_one_line_without_the_password(
     assert told.endswith("`claimjobs --verbose ...` shows where")
     assert "im7" not in ended.err
     assert ("Traceback" in ended.err) == bool(verbose)
-
-
-def _only(url: str) -> Any:
-    from contextlib import nullcontext
-
-    return lambda _given: nullcontext(url)
 
 
 def test_what_the_database_refuses_is_one_line_without_the_statement(anywhere: Backend) -> None:

@@ -42,12 +42,9 @@ def test_what_acts_on_a_terminal_is_visible_and_everything_else_stays() -> None:
         assert visible(text) == text
 
 
-@pytest.mark.parametrize("terminal", [True, False], ids=["terminal", "pipe"])
 def test_status_shows_a_reason_and_a_host_whatever_is_in_them(
-    anywhere: Backend, monkeypatch: pytest.MonkeyPatch, terminal: bool
+    anywhere: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: terminal)
-    monkeypatch.setenv("COLUMNS", "500")
     monkeypatch.setattr("socket.gethostname", lambda: HOSTILE)
     queue = anywhere.queue()
     assert queue.owner_id

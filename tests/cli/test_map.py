@@ -10,7 +10,6 @@ import pytest
 
 from claimjobs import Columns, Queue, read_map
 from claimjobs.cli import exits
-from claimjobs.cli.queue_options import described_by
 from claimjobs.errors import BadMap
 from claimjobs.queue.map_file import described_in
 from claimjobs.workers.process_main import Plan
@@ -111,7 +110,6 @@ def test_any_order_goes_before_the_order_of_the_file(tickets: Backend, file: Pat
     ended = claimjobs("start-processing", "tests.cli.map_work:note_number", *words)
     assert ended.code == exits.OK, ended.err
     assert sorted(noted(tickets, "done")) == [0, 1, 2]
-    assert described_by(file, any_order=True) == {**described_in(file), "order_by": ()}
 
 
 def test_any_order_and_an_order_exclude_each_other(file: Path) -> None:

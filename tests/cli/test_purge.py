@@ -11,7 +11,7 @@ import pytest
 
 from claimjobs import Ledger
 from claimjobs.cli import exits
-from claimjobs.cli.durations import Duration
+from claimjobs.cli.options import Duration
 from claimjobs.table.definitions import LEDGER_TABLE, article_table
 from tests.backends import Backend
 from tests.cli.command import Ended, claimjobs

@@ -7,8 +7,6 @@ import os
 import socket
 from pathlib import Path
 
-import pytest
-
 from claimjobs.cli import exits
 from claimjobs.options import Liveness
 from tests.backends import Backend
@@ -72,7 +70,7 @@ def test_it_says_that_it_counts_rows_beyond_the_predicate(database: Backend, tmp
     assert json.loads(claimjobs(*given, "--json").out)["where_not_counted"] == "d = '1'"
 
 
-def test_who_sleeps(database: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_sleeps(database: Backend) -> None:
     with Consumer(database) as consumer:
         consumer.falls_asleep()
         [owner] = json.loads(claimjobs("status", "--json", "--url", database.url).out)["owners"]
@@ -80,8 +78,6 @@ def test_who_sleeps(database: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
         line = claimjobs("status", "--url", database.url).out.splitlines()[-1]
         assert ", lock held, asleep for " in line
         assert line.endswith(" s, holds 0")
-        monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: True)
-        assert "asleep" in claimjobs("status", "--url", database.url).out
 
 
 def test_how_owners_live(database: Backend) -> None:
@@ -109,19 +105,7 @@ def test_how_owners_live(database: Backend) -> None:
         database.bare_queue().reclaim_owner(queue.owner_id)
 
 
-def test_a_table_on_a_terminal(anywhere: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: True)
-    queue = anywhere.queue()
-    queue.enqueue([{"d": str(n), "e": ""} for n in range(1200)])
-    owner = queue.owner_id
-    shown = claimjobs("status", "--url", anywhere.url).out
-    assert "1,200" in shown
-    assert str(owner) in shown
-    assert "lock held" in " ".join(shown.split())
-    assert "the oldest job has been due for" in shown
-
-
-def test_rows_in_no_state_that_is_named(anywhere: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_in_no_state_that_is_named(anywhere: Backend, tmp_path: Path) -> None:
     """As where the value of a state is mistyped: the queue only seems to be empty."""
     anywhere.run("CREATE TABLE mails (id INT PRIMARY KEY, phase TEXT)")
     anywhere.run("INSERT INTO mails SELECT n, 'open' FROM generate_series(1, 1200) AS n")
@@ -133,8 +117,6 @@ def test_rows_in_no_state_that_is_named(anywhere: Backend, tmp_path: Path, monke
     assert lines[4:] == ["mails: 1200 other ('open')", "mails: 2 other (NULL)", "mails: no job is due"]
     found = json.loads(claimjobs(*mistyped, "--json").out)
     assert found["other"] == [{"value": "open", "rows": 1200}, {"value": None, "rows": 2}]
-    monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: True)
-    assert "other ('open') 1,200 other (NULL) 2" in " ".join(claimjobs(*mistyped).out.split())
 
 
 def test_a_column_that_is_no_status_has_too_many_values_to_show(anywhere: Backend, tmp_path: Path) -> None:
@@ -147,9 +129,7 @@ def test_a_column_that_is_no_status_has_too_many_values_to_show(anywhere: Backen
     assert len(lines) == 16
 
 
-def test_jobs_of_other_programs_are_told_of_and_how_to_free_them(
-    database: Backend, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_of_other_programs_are_told_of_and_how_to_free_them(database: Backend) -> None:
     """As the article's consumers leave them, which count their own ids, when they die."""
     queue = database.queue()
     queue.enqueue([{"d": "", "e": ""}] * 4)
@@ -158,9 +138,6 @@ def test_jobs_of_other_programs_are_told_of_and_how_to_free_them(
     assert f"jobs: {line}\n" in claimjobs("status", "--url", database.url).out
     found = json.loads(claimjobs("status", "--json", "--url", database.url).out)
     assert found["strangers"] == [{"owner_id": 7, "jobs": 3}]
-    monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setattr("claimjobs.cli.status.on_terminal", lambda: True)
-    assert line in claimjobs("status", "--url", database.url).out
     assert claimjobs("reclaim", "--owner", "7", "--force", "--url", database.url).out == "3\n"
     assert queue.stats().strangers == {}
     assert queue.stats().unclaimed == 4

@@ -20,7 +20,7 @@ MAY_NAME = {
 }
 MAY_SAY = {
     "cli/options.py": "the help of --url",
-    "cli/setup_tables.py": "the DDL of the embedded database, where no URL was given",
+    "cli/tables.py": "the DDL of the embedded database, where no URL was given",
 }
 """Strings only: nothing there may be called after a database."""
 

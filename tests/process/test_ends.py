@@ -132,7 +132,7 @@ def test_two_signals_end_consumers_whose_handler_hangs_and_catches_all(
         command.send(signal.SIGINT)
         code, _, _ = command.end(40)
         command.wait_until_all_is_gone()
-    assert code == exits.CANCELLED
+    assert code == exits.INTERRUPTED
 
 
 @dear

@@ -63,7 +63,7 @@ def test_each_consumer_enters_its_setup_once_and_leaves_it(database: Backend, tm
             command.wait_until_it_says("stopping")
             command.send(signal.SIGTERM) if end == "cancel" else command.gate.touch()
         code, _, err = command.end()
-    assert code == (exits.CANCELLED if end == "cancel" else exits.OK), err
+    assert code == (exits.INTERRUPTED if end == "cancel" else exits.OK), err
     assert len(processes(database, "entered")) == 2
     assert processes(database, "left") == processes(database, "entered")
     assert set(processes(database, "entered").values()) == {1}

@@ -63,7 +63,7 @@ def test_the_second_signal_charges_no_job_either(anywhere: Backend, tmp_path: Pa
         command.wait_until_it_says("stopping")
         command.send(signal.SIGTERM)
         code, _, err = command.end()
-    assert code == exits.CANCELLED, err
+    assert code == exits.INTERRUPTED, err
     assert len(statuses(anywhere)) == 2
     assert charged(anywhere) == []
 

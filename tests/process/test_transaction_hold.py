@@ -103,7 +103,7 @@ def test_the_second_signal_undoes_what_was_written(anywhere: Backend, tmp_path: 
         command.wait_until_it_says("stopping")
         command.process.terminate()
         code, out, _ = command.end()
-    assert code == exits.CANCELLED
+    assert code == exits.INTERRUPTED
     assert summary(out)["total"]["released"] == 10
     assert (left(anywhere), effects(anywhere)) == (30, Counter())
 

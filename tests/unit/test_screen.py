@@ -26,7 +26,7 @@ def test_transients_are_counted_by_kind_in_the_summary() -> None:
 
 def test_transients_are_counted_by_kind_while_it_lasts(capsys: pytest.CaptureFixture[str]) -> None:
     now = Snapshot(phase="running", elapsed=1.0, consumers=(), generators=(), total=TROUBLED, waiting=0, rate=0.0)
-    JsonLines()(now)
+    JsonLines().update(now)
     assert json.loads(capsys.readouterr().out)["total"]["transients"] == {"deadlock": 2, "connection lost": 1}
 
 

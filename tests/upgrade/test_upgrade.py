@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from claimjobs.admin import upgrade as module
 from claimjobs.admin.upgrade import plan, upgrade
-from claimjobs.cli import exits, upgrade_tables
+from claimjobs.cli import exits, tables
 from claimjobs.cli.main import main
 from claimjobs.dialects import DIALECTS
 from claimjobs.dialects.table_rules import SchemaStep
@@ -34,7 +34,7 @@ def earlier(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> Backend:
     make(backend.engine, [claims_table("orders_claims", [sa.Column("id", sa.Integer, primary_key=True)])])
     backend.insert("jobs", [{"d": "kept", "e": ""}])
     monkeypatch.setattr(type(backend.dialect.table_rules), "steps", STEPS)
-    for place in (module, upgrade_tables):
+    for place in (module, tables):
         monkeypatch.setattr(place, "SCHEMA", LAST)
     return backend
 

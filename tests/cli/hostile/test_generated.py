@@ -21,10 +21,9 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from claimjobs.cli.durations import Duration
-from claimjobs.cli.enqueue import CsvFile, JsonLines, RowsOfFile
-from claimjobs.cli.keys import Keys
-from claimjobs.cli.numbers import Number, WholeNumber
+from claimjobs.cli.dead import keys_of
+from claimjobs.cli.enqueue import FileRows
+from claimjobs.cli.options import COUNT, Duration, Number, Seconds
 from claimjobs.database.connect import engine_of, shown
 from claimjobs.dialects import DIALECTS
 from claimjobs.errors import ClaimjobsError
@@ -107,7 +106,7 @@ def test_predicates(name: str, text: str) -> None:
 @generated
 @given(WORDS)
 def test_numbers_and_spans(text: str) -> None:
-    kinds: list[click.ParamType[Any]] = [WholeNumber(0), WholeNumber(1, 1_000), Number(), Number(2), Duration()]
+    kinds: list[click.ParamType[Any]] = [COUNT, Number(1, 1_000), Seconds(), Seconds(2), Duration()]
     for kind in kinds:
         found = allowed(partial(kind.convert, text, None, None))
         assert not isinstance(found, float) or math.isfinite(found)
@@ -117,8 +116,8 @@ def test_numbers_and_spans(text: str) -> None:
 @given(st.lists(WORDS, min_size=1, max_size=3))
 def test_ids(texts: list[str]) -> None:
     for column in TABLE.c:
-        allowed(partial(Keys([column]).read, texts))
-    allowed(lambda: Keys([TABLE.c.d, TABLE.c.n]).read(texts))
+        allowed(partial(keys_of, [column], texts))
+    allowed(lambda: keys_of([TABLE.c.d, TABLE.c.n], texts))
 
 
 @generated
@@ -127,7 +126,7 @@ def test_rows_of_json(row: dict[str, Any], noise: bytes) -> None:
     line = json.dumps(row).encode()
     place = len(noise) % (len(line) + 1)
     for text in (line, line[:place] + noise + line[place:], line[:place], noise):
-        each_row(JsonLines, text + b"\n")
+        each_row(text + b"\n")
 
 
 @generated
@@ -135,11 +134,11 @@ def test_rows_of_json(row: dict[str, Any], noise: bytes) -> None:
 def test_rows_of_csv(names: list[str], fields: list[str], noise: bytes) -> None:
     body = ",".join(fields).encode("utf-8", "surrogatepass")
     for text in (body, noise, body + noise):
-        each_row(CsvFile, ",".join(names).encode() + b"\n" + text + b"\n")
+        each_row(",".join(names).encode() + b"\n" + text + b"\n", is_csv=True)
 
 
-def each_row(kind: type[RowsOfFile], text: bytes) -> None:
-    rows = kind(io.BytesIO(text), TABLE)
+def each_row(text: bytes, *, is_csv: bool = False) -> None:
+    rows = FileRows(io.BytesIO(text), TABLE, is_csv=is_csv)
     assert len(list(rows)) == rows.count
 
 
@@ -163,5 +162,5 @@ def allowed(parse: Callable[[], Any]) -> Any:
 
 
 def test_the_table_of_a_queue_is_read_as_well() -> None:
-    rows = JsonLines(io.BytesIO(b'{"d": "a", "e": "b", "priority": 7}\n'), article_table())
+    rows = FileRows(io.BytesIO(b'{"d": "a", "e": "b", "priority": 7}\n'), article_table(), is_csv=False)
     assert ([dict(row) for row in rows], rows.bad) == ([{"d": "a", "e": "b", "priority": 7}], 0)

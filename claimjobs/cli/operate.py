@@ -1,0 +1,189 @@
+"""What an operator does to a queue that runs: `claimjobs pause`, `resume`, `reclaim` and `purge`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Final
+
+import click
+
+from claimjobs.admin.ledger import Ledger
+from claimjobs.admin.purge import Kept
+from claimjobs.admin.stats import OwnerStats
+from claimjobs.cli.console import age, command, data, log_as_messages, number, say, show
+from claimjobs.cli.options import AT_LEAST_1, Duration
+from claimjobs.cli.queue_options import Target, queue_options
+from claimjobs.options import Retry
+from claimjobs.queue.queue import Queue
+from claimjobs.table.definitions import FIRST_OWNER
+
+MOST: Final = 1_000
+"""The most characters of a reason."""
+
+# --- pause and resume ----------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--reason", metavar="TEXT", help="Why: `claimjobs status` shows it.")
+@queue_options
+def pause(target: Target, reason: str | None) -> None:
+    """Let no consumer claim from this table, on any machine, until `claimjobs resume`.
+
+    It is stored in the database, and outlasts restarts. Consumers notice it within a fifth of their lease (2 s). They
+    finish the batch in hand, and wait; jobs can still be enqueued. A run with --drain waits, too; --idle and --duration
+    end it. The pause is for the whole table, whatever the predicate of a queue. If it is paused already, only the
+    reason is replaced.
+
+    \b
+    Examples:
+      claimjobs pause --reason "the mail server is down"
+      claimjobs pause --table emails
+    """
+    reason = None if reason is None else " ".join(reason.split())  # one line of `status`
+    if reason is not None and len(reason) > MOST:
+        raise click.BadParameter(f"it has {len(reason):,} characters: give at most {MOST:,}", param_hint="--reason")
+    with target.queue() as queue:
+        queue.pause(reason)
+        show(f"{queue.table.fullname} is paused: {command('resume')} ends that")
+
+
+@click.command()
+@queue_options
+def resume(target: Target) -> None:
+    """End a pause. Waiting consumers go on at once.
+
+    \b
+    Examples:
+      claimjobs resume
+      claimjobs resume --table emails
+    """
+    with target.queue() as queue:
+        was_paused = queue.resume()
+        show(f"{queue.table.fullname} {'is not paused any more' if was_paused else 'was not paused'}")
+
+
+# --- reclaim -------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--owner", type=AT_LEAST_1, metavar="ID", help="Only this owner; its process has ended.")
+@click.option("--force", is_flag=True, help="With --owner: also if it seems to live.")
+@click.option("--ownerless", is_flag=True, help="Only the jobs that are claimed without an owner's id.")
+@click.option(
+    "--attempts",
+    type=AT_LEAST_1,
+    default=Retry.attempts,
+    help="Failures after which a job is dead, as for the consumers. If a dead owner held only one job, that job is "
+    "charged one attempt.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object; its key is described above.")
+@queue_options
+def reclaim(target: Target, owner: int | None, force: bool, ownerless: bool, attempts: int, as_json: bool) -> None:
+    """Reclaim the jobs of dead owners, and print how many. The owners are printed on standard error.
+
+    An owner is dead when its session lock is free, or when it has been silent for longer than its lease. Running
+    consumers reclaim the jobs of dead owners by themselves. Use this command when none is running.
+
+    --owner reclaims the jobs of one owner. It is refused if the owner seems to live, because its jobs would run a
+    second time. With --force they are reclaimed anyway: the owner's late outcomes are refused, and it goes on under a
+    new id.
+
+    --ownerless releases jobs that are claimed without an owner's id. No claim leaves such a job: another program
+    or a person wrote it. That program must not run then. Without --ownerless such jobs are only counted.
+
+    With --json: "handed_back" (jobs).
+
+    \b
+    Examples:
+      claimjobs reclaim
+      claimjobs reclaim --owner 10000017
+      claimjobs reclaim --ownerless
+    """
+    if ownerless and owner is not None:
+        raise click.UsageError("--ownerless is about jobs without an owner: leave out --owner")
+    if force and owner is None:
+        raise click.UsageError("--force goes with --owner ID")
+    with target.queue(retry=Retry(attempts=attempts)) as queue, log_as_messages():
+        if ownerless:
+            jobs = queue.reclaim_ownerless()
+        elif owner is not None:
+            jobs = _reclaimed_from(queue, owner, force=force)
+        else:
+            jobs, left = queue.reclaim(), queue.stats().ownerless
+            if left:
+                words = f"{number(left, 'job')} claimed without an owner"
+                say(f"{words}: {command('reclaim --ownerless')} releases them")
+    data(json.dumps({"handed_back": jobs}) if as_json else jobs)
+
+
+def _reclaimed_from(queue: Queue, owner_id: int, *, force: bool) -> int:
+    known = next((owner for owner in queue.stats().owners if owner.id == owner_id), None)
+    if not force:
+        _refuse_the_living(owner_id, known)
+    jobs = queue.reclaim_owner(owner_id)
+    if known is None and not jobs:
+        say(f"no owner {owner_id} of {queue.table.fullname} is known, and it holds no job: see {command('status')}")
+    return jobs
+
+
+def _refuse_the_living(owner_id: int, owner: OwnerStats | None) -> None:
+    """Raises UsageError for an owner that seems to live, and for another program's, which has no signs of life."""
+    if owner is not None and not owner.dead:
+        lock = "its session lock is held, " if owner.lock == "held" else ""
+        signs = f"{lock}its last heartbeat was {age(owner.silence)} ago, its lease is {owner.lease:g} s"
+        raise click.UsageError(
+            f"owner {owner_id} ({owner.host}:{owner.pid}) seems to live ({signs}): its jobs would run "
+            "twice. End that process first, or give --force as well"
+        )
+    if owner_id < FIRST_OWNER:
+        raise click.UsageError(
+            f"owner {owner_id} is another program's (ids of claimjobs begin at {FIRST_OWNER}), and may live: end that "
+            "program first, then give --force as well"
+        )
+
+
+# --- purge ---------------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--older-than", type=Duration(), required=True, metavar="AGE", help="A number and a unit: s, m, h, d, w.")
+@click.option("--status", type=click.Choice(["done", "dead"]), default="done", help="The status of the jobs to delete.")
+@click.option("--where", metavar="SQL", help="Only jobs for which this holds; SQL as after WHERE.")
+@click.option("--ledger", metavar="NAME", help="Entries of this queue in a destination's ledger instead of jobs.")
+@click.option("--dry-run", is_flag=True, help="Count them, and delete nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@queue_options
+def purge(
+    target: Target,
+    older_than: timedelta,
+    status: Kept,
+    where: str | None,
+    ledger: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Delete jobs that have been done, or dead, for longer than a given time, and print how many.
+
+    Done jobs are in the table only if the queue keeps them (on_done="keep"). The column owner_date says since when a
+    job is done or dead; a job without a value there is not deleted. Unclaimed and claimed jobs are never deleted. The
+    deletion is committed in chunks of 1,000.
+
+    With --json: "purged", or with --dry-run "would_purge".
+
+    \b
+    Examples:
+      claimjobs purge --older-than 7d --dry-run
+      claimjobs purge --older-than 12h --where "d like 'test%'"
+      claimjobs purge --older-than 4w --status dead --json
+      claimjobs purge --older-than 90d --ledger emails
+    """
+    if ledger is None:
+        with target.queue() as queue:
+            count = queue.purge(older_than, status=status, where=where, dry_run=dry_run)
+    elif where is not None or status != "done":
+        raise click.UsageError("--where and --status are for jobs: the ledger has neither")
+    else:
+        with target.engine() as engine:
+            count = Ledger(ledger).purge(engine, older_than, dry_run=dry_run)
+    data(json.dumps({"would_purge" if dry_run else "purged": count}) if as_json else count)

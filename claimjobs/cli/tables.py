@@ -1,0 +1,284 @@
+"""`claimjobs setup-tables` and `upgrade-tables`: make the tables of a queue, add to one, bring them up to date."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import click
+import sqlalchemy as sa
+
+from claimjobs.admin.upgrade import OutdatedTable, plan, upgrade
+from claimjobs.cli import exits
+from claimjobs.cli.console import ask, need_yes, number, say, show, show_sql
+from claimjobs.cli.queue_options import Target, database_options, queue_options
+from claimjobs.database.connect import connected, engine_of, shown
+from claimjobs.embedded.server import chosen_url
+from claimjobs.errors import DoneUndecided, TableMissing, UnfitTable
+from claimjobs.explain.diagnosis import ADDABLE, additions, advice, checked_roles
+from claimjobs.queue.map_file import queue_of
+from claimjobs.queue.queue import Queue
+from claimjobs.settings import Settings
+from claimjobs.table import create as setup
+from claimjobs.table.acceptance import check_no_own
+from claimjobs.table.ddl import ddl, drop_statement, has_wake_trigger, make_statement, trigger_of
+from claimjobs.table.definitions import SCHEMA, ledger_table
+from claimjobs.table.reflection import resolve
+from claimjobs.table.side_car_table import side_car_tables
+
+DDL_WITHOUT_URL: Final = "postgresql://"
+"""What the embedded database understands."""
+Trigger = Literal["make", "drop"] | None
+
+# --- setup-tables --------------------------------------------------------------------------------------------
+
+
+def _names(_context: click.Context, _option: click.Parameter, given: tuple[str, ...]) -> list[str]:
+    named = [name.strip() for names in given for name in names.split(",") if name.strip()]
+    for name in named:
+        if name not in ADDABLE:
+            raise click.BadParameter(f"{name!r} cannot be added: give some of {', '.join(ADDABLE)}")
+    return named
+
+
+@click.command()
+@click.option(
+    "--add",
+    multiple=True,
+    metavar="ROLE[,ROLE...]",
+    callback=_names,
+    help=f"Add columns or the index: {', '.join(ADDABLE)}.",
+)
+@click.option(
+    "--recreate", is_flag=True, help="First drop the table of jobs, with all its rows, if setup-tables made it."
+)
+@click.option("--yes", is_flag=True, help="Do not ask before --recreate or --add changes anything.")
+@click.option("--sql", is_flag=True, help="Print the statements, for the URL's kind of database; change nothing.")
+@click.option("--ledger", is_flag=True, help="Make the ledger of a destination instead, see `claimjobs.Ledger`.")
+@click.option(
+    "--wake-trigger", "trigger", flag_value="make", help="Also make a trigger by which each INSERT wakes consumers."
+)
+@click.option("--drop-wake-trigger", "trigger", flag_value="drop", help="Only drop that trigger.")
+@queue_options
+def setup_tables(
+    target: Target, add: list[str], recreate: bool, yes: bool, sql: bool, ledger: bool, trigger: Trigger
+) -> None:
+    """Make the missing tables of a queue, and print which tables existed.
+
+    --table NAME makes the table of the demonstration, with two text columns as its payload. For a table with your own
+    payload, describe it in Python (see `claimjobs.job_table`) and give it as MODULE:ATTRIBUTE.
+
+    A table that exists already is checked, and never altered unasked. The command prints what the table lacks, with the
+    statements that add it. Optional columns may be missing. --add prints the statements for the named roles, with the
+    column names of the map, asks, and runs them; claim-index is the index that claims read. With --sql it only prints
+    them, and connects to the database only if --add must read the table.
+
+    --recreate drops only a table that claimjobs made, which it knows by the table's comment. It never drops the table
+    of owners, whose ids must never be used again, nor the table of queues: all queues of a database share them.
+
+    --side-car makes the table of outcomes for a table that must not be altered. Of that table only the key is checked.
+
+    --ledger makes only the table claimjobs_ledger. In the database where your jobs have their effect, it tells the
+    first attempt of a job from a second one. It is never dropped.
+
+    --wake-trigger makes a trigger on the table, where the database can: an INSERT of any program (psql, COPY, another
+    language) then wakes idle consumers when it is committed; without it they poll every 3 to 5 s. A producer needs no
+    further right. It is not for a table that is filled by PREPARE TRANSACTION, which refuses a notification. A row that
+    is inserted directly into a partition does not call it. --recreate drops it with the table. While the server's queue
+    of notifications is half full, because a session that listens has an open transaction, it wakes nobody.
+
+    A statement waits 2 s for its lock on a table, because all later statements on the table wait behind it. Then the
+    command says who has the lock, and ends.
+
+    \b
+    Examples:
+      claimjobs setup-tables
+      claimjobs setup-tables --table shop.models:Email
+      claimjobs setup-tables --add run_at,attempts,claim-index --yes
+      claimjobs setup-tables --recreate --yes
+      claimjobs setup-tables --sql --url mysql:// > jobs.sql
+      claimjobs setup-tables --ledger
+      claimjobs setup-tables --wake-trigger
+    """
+    trigger = None if ledger else trigger
+    side_car = bool(target.described.get("side_car"))
+    _refuse_mixtures(recreate, bool(add), ledger=ledger, trigger=trigger, side_car=side_car)
+    if recreate and not (yes or sql):
+        need_yes("--recreate drops a table")
+    reads = bool(not sql or add or side_car)
+    unconnected = queue_of(engine_of(chosen_url(target.url) or DDL_WITHOUT_URL), target.described)
+    with target.queue() if reads else unconnected as queue:
+        if trigger is not None:
+            trigger_of(queue.engine)
+        if add:
+            _add(queue, add, yes=yes, sql=sql)
+        elif sql:
+            _print_ddl(queue, trigger, recreate, ledger=ledger)
+        if not sql:
+            _tell(setup.make(queue.engine, [ledger_table()])) if ledger else _set_up(queue, trigger, recreate, yes=yes)
+
+
+def _refuse_mixtures(recreate: bool, add: bool, *, ledger: bool, trigger: Trigger, side_car: bool) -> None:
+    if (recreate or add) and ledger:
+        raise click.UsageError("--ledger makes only the ledger, which is never dropped: leave out the other options")
+    if recreate and trigger == "drop":
+        raise click.UsageError("--drop-wake-trigger only drops the trigger: leave out --recreate")
+    if recreate and add:
+        raise click.UsageError("--recreate makes the table with all that --add could add: give only one of them")
+    if side_car and (recreate or add):
+        raise click.UsageError("--side-car is for a table that must not be altered: leave out --recreate and --add")
+
+
+def _print_ddl(queue: Queue, trigger: Trigger, recreate: bool, *, ledger: bool) -> None:
+    if trigger != "drop":
+        show_sql(ddl(queue.engine, [ledger_table()] if ledger else _tables(queue), recreate=recreate))
+    if trigger is not None:
+        show_sql(f"{_trigger_statement(queue, trigger)};")
+
+
+def _add(queue: Queue, add: list[str], *, yes: bool, sql: bool) -> None:
+    """Print the statements, and run them after a question."""
+    statements = additions(queue.engine, queue.settings, add)
+    for statement in statements:
+        show_sql(statement)
+    if statements and not sql:
+        if not yes:
+            need_yes("--add alters a table")
+            ask(f"Run {number(len(statements), 'statement')} in {shown(queue.engine.url)}?")
+        setup.alter(queue.engine, _jobs(queue), statements)
+
+
+def _set_up(queue: Queue, trigger: Trigger, recreate: bool, *, yes: bool) -> None:
+    engine, settings = queue.engine, queue.settings
+    if trigger != "drop":
+        if recreate and (plan := setup.drop_plan(engine, settings.table)) and not yes:
+            at_work = f"; {number(plan.owners, 'owner')} at work on it" if plan.owners else ""
+            ask(f"Drop table {plan.table} with {number(plan.rows, 'row')} in {shown(engine.url)}{at_work}?")
+        _check_what_is_there(queue)
+        _tell(setup.make(engine, _tables(queue, mapped=True), recreate=recreate))
+    _set_up_trigger(queue, trigger)
+    if trigger != "drop":
+        roles = checked_roles(engine, settings)
+        try:
+            say(queue.done_jobs)
+        except DoneUndecided as undecided:
+            say(str(undecided))
+        for line in advice(engine, settings, roles):
+            say(line)
+
+
+def _jobs(queue: Queue) -> sa.Table:
+    return setup.tables_for(queue.settings.table)[0]
+
+
+def _tables(queue: Queue, *, mapped: bool = False) -> list[sa.Table]:
+    """The tables of the queue. `mapped`: also that of jobs if only its name is known, and so cannot be made."""
+    settings = queue.settings
+    if settings.side_car:
+        return side_car_tables(queue.engine, settings.table, columns=settings.columns)
+    jobs, *others = setup.tables_for(settings.table)
+    return [jobs, *others] if mapped or not _is_mapped_name(settings) else others
+
+
+def _is_mapped_name(settings: Settings) -> bool:
+    return settings.columns is not None and isinstance(settings.table, str)
+
+
+def _check_what_is_there(queue: Queue) -> None:
+    """Raises OwnTable for records of our own, and UnfitTable if a table that cannot be made is missing."""
+    jobs = _jobs(queue)
+    with queue.engine.connect() as connection:
+        if setup.exists(connection, jobs):
+            check_no_own(resolve(connection, jobs.fullname))
+        elif _is_mapped_name(queue.settings):
+            raise UnfitTable(
+                f"table {jobs.fullname!r} is not in this database, and a table with a map is not made here: "
+                "make it yourself, or check the name and the URL"
+            )
+
+
+def _tell(made: setup.MakeResult) -> None:
+    lines = [
+        *(f"{name}: {'dropped and made anew' if name in made.dropped else 'made'}" for name in made.created),
+        *(f"{name}: was there{', kept' if made.dropped else ''}" for name in made.existing),
+        *(f"{name}: index was missing, made" for name in made.indexes),
+    ]
+    if lines:
+        show(*lines)
+
+
+def _trigger_statement(queue: Queue, trigger: Trigger) -> str:
+    """The statement that makes or drops the trigger."""
+    jobs = _jobs(queue)
+    if trigger == "drop":
+        return drop_statement(queue.engine, jobs)
+    return make_statement(queue.engine, jobs, _tables(queue)[0] if queue.settings.side_car else jobs)
+
+
+def _set_up_trigger(queue: Queue, trigger: Trigger) -> None:
+    """Make or drop the trigger, and print whether the table has it. Raises TableMissing."""
+    jobs = _jobs(queue)
+    with connected(queue.engine) as connection:
+        if not setup.exists(connection, jobs):
+            raise TableMissing(jobs.fullname)
+        before = has_wake_trigger(connection, jobs)
+    if trigger is not None:
+        setup.alter(queue.engine, jobs, [_trigger_statement(queue, trigger)])
+    if trigger == "drop":
+        show(f"{jobs.fullname}: wake trigger {'dropped' if before else 'was not there'}")
+    elif before or trigger == "make":
+        show(f"{jobs.fullname}: wake trigger {'was there' if before else 'made'}")
+
+
+# --- upgrade-tables ------------------------------------------------------------------------------------------
+
+
+@click.command()
+@click.option("--check", is_flag=True, help=f"Only say what is outdated; exit code {exits.OUTDATED} if anything is.")
+@click.option("--sql", is_flag=True, help="Print the statements; change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask before anything is changed.")
+@click.option("--only", multiple=True, metavar="NAME", help="Of the tables of jobs only this one, perhaps in a schema.")
+@database_options
+@click.pass_context
+def upgrade_tables(
+    context: click.Context, target: Target, check: bool, sql: bool, yes: bool, only: tuple[str, ...]
+) -> None:
+    """Bring tables that an earlier version made to the schema of this one.
+
+    It upgrades each table that claimjobs made, which it knows by the table's comment. The comment also has the version
+    of the schema, and each later version has a numbered step of SQL. A table that you made is never altered: see
+    `claimjobs setup-tables --add`.
+
+    It prints the statements, asks, and runs them in their order. A statement that does not get its lock within 2 s is
+    refused. The steps before it stay, and the command can be run again.
+
+    \b
+    Examples:
+      claimjobs upgrade-tables --check
+      claimjobs upgrade-tables --sql > upgrade.sql
+      claimjobs upgrade-tables --yes
+      claimjobs upgrade-tables --only jobs
+    """
+    if check and sql:
+        raise click.UsageError("--check and --sql both change nothing: give only one of them")
+    with target.engine() as engine:
+        found = plan(engine, only)
+        if not found and not sql:
+            show(f"nothing to do: all tables have schema {SCHEMA}")
+        elif check:
+            for table in found:
+                steps = number(len(table.changes), "step")
+                show(f"{table.table.fullname}: schema {table.version}; {steps} to schema {SCHEMA}")
+            context.exit(exits.OUTDATED)
+        else:
+            for table in found:
+                show_sql("\n".join(f"{statement};" for statements in table.changes for statement in statements))
+            if not sql:
+                _upgrade(engine, found, only, yes=yes)
+
+
+def _upgrade(engine: sa.Engine, found: list[OutdatedTable], only: tuple[str, ...], *, yes: bool) -> None:
+    if not yes:
+        need_yes("this alters tables")
+        ask(f"Upgrade {number(len(found), 'table')} in {shown(engine.url)}?")
+    for table in upgrade(engine, only):
+        show(f"{table.table.fullname}: schema {table.version} to {SCHEMA}")
