@@ -67,10 +67,6 @@ class TableRules:
         """The table's comment in the database."""
         return inspector.get_table_comment(table.name, schema=table.schema)["text"]
 
-    def catch_up(self, table: sa.Table, column: str) -> str | None:
-        """The statement after which the counter of this column is no more behind its rows; None: it never is."""
-        return None
-
     def hidden_key(self, connection: sa.Connection, table: sa.Table) -> str | None:
         """The statement that shows a primary key which the server hides from this session; None if there is none."""
         return None

@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sa
 
 from claimjobs.dialects.types import Instant
-from claimjobs.enqueue.bad_rows import misfit
+from claimjobs.enqueue.rows import misfit
 
 
 def parsed_json(text: str) -> Any:

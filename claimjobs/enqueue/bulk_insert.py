@@ -1,4 +1,4 @@
-"""Inserts many rows of one shape: the statement and the types are prepared once, not for each row."""
+"""Many rows of one shape for the driver: the statement and the types are prepared once, not for each row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from uuid import UUID
 
 import sqlalchemy as sa
 
-Row = Mapping[str, Any]
-ConvertValue = Callable[[Any], Any]
+from claimjobs.enqueue.rows import Row
 
 FEW: Final = 100
 """For fewer rows the preparation costs more than it saves."""
@@ -42,12 +41,9 @@ class RowValues:
         tuples = list(read) if len(self.names) > 1 else [(value,) for value in read]
         if not any(self._write):
             return tuples
-        columns = zip(*tuples, strict=True)
-        return list(zip(*map(_written, columns, self._write), strict=True))
-
-
-def _written(values: Sequence[Any], write: ConvertValue | None) -> Iterable[Any]:
-    return values if write is None else map(write, values)
+        columns = zip(zip(*tuples, strict=True), self._write, strict=True)
+        written = (values if write is None else map(write, values) for values, write in columns)
+        return list(zip(*written, strict=True))
 
 
 @dataclass(frozen=True)
@@ -79,33 +75,27 @@ def _size(values: tuple[Any, ...]) -> float:
 
 
 def prepared(connection: sa.Connection, statement: sa.Insert, shape: Iterable[str]) -> Prepared | None:
-    """An INSERT of rows with these columns. None where only SQLAlchemy can run it.
+    """An INSERT of rows with these columns. None where only SQLAlchemy can run it: it must translate a schema, or
+    compute defaults of Python for columns that are left out; or the driver has no parameters by place.
 
-    It must translate a schema, and compute defaults of Python for columns that are left out.
+    A tuple is cheaper to read than a mapping, for us and for the driver. Drivers of the style `pyformat` take both.
     """
     names = list(shape)
     if not names or connection.get_execution_options().get("schema_translate_map"):
         return None
     compiled: Any = statement.compile(connection, column_keys=names, for_executemany=True)
-    text, order = _by_place(compiled)
-    head, _, group = text.rpartition(" VALUES (")
-    if sorted(order) != sorted(names) or group.count("%s") != len(names):
-        return None
-    types = {name: compiled.binds[name].type for name in order}
-    return Prepared(f"{head} VALUES ", f"({group}", RowValues(types, connection.dialect))
-
-
-def _by_place(compiled: Any) -> tuple[str, list[str]]:
-    """The statement with positional parameters, as %s, and their names; empty where the driver has no such style.
-
-    A tuple is cheaper to read than a mapping, for us and for the driver. Drivers of the style `pyformat` take both.
-    """
-    if compiled.positional:
-        return compiled.string, compiled.positiontup
-    if compiled.dialect.paramstyle != "pyformat" or "%%" in compiled.string:
-        return "", []
     order = _Order()
-    return compiled.string % order, order.names
+    if compiled.positional:
+        text, order.names = compiled.string, compiled.positiontup
+    elif compiled.dialect.paramstyle == "pyformat" and "%%" not in compiled.string:
+        text = compiled.string % order
+    else:
+        return None
+    head, _, group = text.rpartition(" VALUES (")
+    if sorted(order.names) != sorted(names) or group.count("%s") != len(names):
+        return None
+    types = {name: compiled.binds[name].type for name in order.names}
+    return Prepared(f"{head} VALUES ", f"({group}", RowValues(types, connection.dialect))
 
 
 class _Order(dict[str, str]):

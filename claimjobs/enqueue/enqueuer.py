@@ -1,39 +1,52 @@
-"""Enqueueing: insert rows, in a caller's transaction or in one of our own, then wake idle owners."""
+"""Enqueueing: rows are inserted in chunks, by COPY or INSERT, in a caller's transaction or in one of our own.
+
+If the database refuses a chunk, its halves are inserted until the bad rows are found. Idle owners are woken then.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sized
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, suppress
+from functools import cached_property
+from typing import Any, Final
 
 import sqlalchemy as sa
 
+from claimjobs import tracing
 from claimjobs.backoff import Backoff
 from claimjobs.database.attempts import FIRST_PAUSE, LONGEST_PAUSE
+from claimjobs.database.clock import in_utc
 from claimjobs.database.connect import connected
-from claimjobs.database.error_translation import raised_as_sqlalchemy_does
+from claimjobs.database.error_translation import raised_as_sqlalchemy_does, reason
 from claimjobs.database.transactions import (
     CallersTransaction,
     commits_by_itself,
     connection_in,
     isolation_of,
-    savepoint,
     undoing,
 )
-from claimjobs.enqueue.bulk_insert import Row
-from claimjobs.enqueue.copy_insert import CopyInsert
-from claimjobs.enqueue.insert import Insert, InsertTarget, OnBad, PlainInsert, Undo
+from claimjobs.dialects import Dialect
+from claimjobs.enqueue.bulk_insert import FEW, Prepared, RowValues, prepared
 from claimjobs.enqueue.notifier import Notifier
-from claimjobs.enqueue.repeatable_rows import RepeatableRows, ReportOnce
-from claimjobs.enqueue.unique_insert import UniqueInsert, UniqueKey, unique_key
+from claimjobs.enqueue.rows import Chunk, RepeatableRows, Row, RowSizes, chunks, culprit
+from claimjobs.enqueue.unique_key import UniqueKey
+from claimjobs.errors import BadRow
 from claimjobs.report import Report
+from claimjobs.statements.insert import insert_rows
 from claimjobs.table.backend import Backend
+from claimjobs.table.roles import ColumnRoles
 
 Rows = Row | Iterable[Row]
-AUTOCOMMIT = "AUTOCOMMIT"
+OnBad = Callable[[BadRow], None]
 
-CONFLICTS = ("deadlock", "lock timeout", "serialization")
+AUTOCOMMIT: Final = "AUTOCOMMIT"
+CONFLICTS: Final = ("deadlock", "lock timeout", "serialization")
 """Conflicts between producers that insert the same unique keys in a different order."""
+EVERY: Final = 5
+"""If so many rows are refused alone, and no other was inserted, an error that does not name a row is about none."""
+UNSENDABLE: Final = (TypeError, ValueError, OverflowError)
+"""Errors of drivers for a value that they cannot send."""
 
 
 class Enqueuer:
@@ -42,48 +55,63 @@ class Enqueuer:
     def __init__(
         self, engine: sa.Engine, backend: Backend, notifier: Notifier, patience: float, *, report: Report
     ) -> None:
-        """`patience`: for how many seconds `insert_and_commit` tries again after a conflict."""
+        """`patience`: for how many seconds a transaction of our own is tried again after a conflict."""
         self._engine = engine
         self._roles = backend.source
         self._dialect = backend.dialect
         self.notifier = notifier
         self._patience = patience
         self._report = report
-        self._unique_keys: dict[tuple[str, ...], UniqueKey] = {}
+        self._keys: dict[tuple[str, ...], UniqueKey] = {}
         """The unique keys for which the database was asked."""
 
-    def insert_into(
-        self, transaction: CallersTransaction, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]
+    def enqueue(
+        self, rows: Rows, caller: CallersTransaction | None, on_bad: OnBad | None, unique: tuple[str, ...]
     ) -> int:
-        """Insert in the transaction of a caller, who commits; return how many rows were inserted."""
-        connection = connection_in(transaction)
-        count = self._insert_on(connection, on_bad, savepoint, unique).insert_all(rows)
-        self.notifier.wake_after_commit(connection, count)
-        return count
+        """Insert rows in the transaction of a caller, who commits; or else in one of our own, all or none. Returns how
+        many were inserted.
 
-    def insert_and_commit(self, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]) -> int:
-        """Insert and commit, all or none; return how many rows were inserted.
-
-        With `unique`, a transaction that is rolled back by a conflict with another producer is tried again.
+        With `unique`, our own transaction is tried again after a conflict with another producer.
         """
+        several = self._with_trace_context([rows] if isinstance(rows, Mapping) else rows)
+        told: set[int] = set()
+        if caller is not None:
+            connection = connection_in(caller)
+            count = self._insert(connection, on_bad, unique, told=told).insert_all(several)
+            self.notifier.wake_after_commit(connection, count)
+            return count
         if not unique:
-            return self._insert_once(rows, on_bad, unique)
-        repeatable = RepeatableRows([rows] if isinstance(rows, Mapping) else rows)
-        once = None if on_bad is None else ReportOnce(on_bad).report
+            return self._insert_and_commit(several, on_bad, unique, told=told)
+        repeatable = RepeatableRows(several)
         backoff, deadline = Backoff(FIRST_PAUSE, LONGEST_PAUSE, least=0.0), time.monotonic() + self._patience
         while True:
             try:
-                return self._insert_once(repeatable, once, unique)
+                return self._insert_and_commit(repeatable, on_bad, unique, told=told)
             except sa.exc.DBAPIError as error:
-                if repeatable.broken or not self._is_conflict(error) or time.monotonic() >= deadline:
+                kind = self._dialect.errors.transient_kind(error)
+                if repeatable.broken or kind not in CONFLICTS:
+                    raise
+                self._report.transients[kind] += 1
+                if time.monotonic() >= deadline:
                     raise
             time.sleep(backoff.pause())
 
-    def _insert_once(self, rows: Rows, on_bad: OnBad | None, unique: tuple[str, ...]) -> int:
+    def _with_trace_context(self, rows: Iterable[Row]) -> Iterable[Row]:
+        """The rows with the current trace context, if the table has a column for it. A value that is given stays."""
+        column = self._roles.traceparent
+        context = None if column is None else tracing.traceparent()
+        if column is None or context is None:
+            return rows
+        default = {column.name: context}
+        return [{**default, **row} for row in rows] if _is_single(rows) else ({**default, **row} for row in rows)
+
+    def _insert_and_commit(
+        self, rows: Iterable[Row], on_bad: OnBad | None, unique: tuple[str, ...], *, told: set[int]
+    ) -> int:
         with connected(self._engine) as own:
-            if level := self._level(own, rows, rereads=bool(unique)):
+            if level := self._level(own, is_single=_is_single(rows), rereads=bool(unique)):
                 own.execution_options(isolation_level=level)
-            count = self._insert_on(own, on_bad, undoing, unique).insert_all(rows)
+            count = self._insert(own, on_bad, unique, told=told).insert_all(rows)
             own.commit()
             if level != AUTOCOMMIT and self._dialect.switches_autocommit_freely:
                 with suppress(sa.exc.DBAPIError), raised_as_sqlalchemy_does(own):  # the rows are committed
@@ -91,35 +119,210 @@ class Enqueuer:
             self.notifier.wake(own, count)
             return count
 
-    def _insert_on(
-        self, connection: sa.Connection, on_bad: OnBad | None, undo: Undo, unique: tuple[str, ...]
-    ) -> Insert:
-        target = InsertTarget(connection, self._roles, self._dialect, on_bad, undo)
-        if unique:
-            if unique not in self._unique_keys:
-                self._unique_keys[unique] = unique_key(connection, self._roles, unique, self._dialect)
-            return UniqueInsert(target, self._unique_keys[unique])
-        return CopyInsert(target) if self._dialect.copies else PlainInsert(target)
-
-    def _is_conflict(self, error: sa.exc.DBAPIError) -> bool:
-        kind = self._dialect.errors.transient_kind(error)
-        if kind not in CONFLICTS:
-            return False
-        self._report.transients[kind] += 1
-        return True
-
-    def _level(self, own: sa.Connection, rows: Rows, *, rereads: bool) -> str | None:
+    def _level(self, own: sa.Connection, *, is_single: bool, rereads: bool) -> str | None:
         """The isolation level to set; None: leave it, and send nothing. `rereads`: later commits must be visible."""
         isolation, found = self._dialect.isolation, isolation_of(own)
         if rereads:
             return isolation
         if self._dialect.switches_autocommit_freely:
-            return AUTOCOMMIT if found == isolation and _is_single(rows) else isolation
+            return AUTOCOMMIT if found == isolation and is_single else isolation
         unfit = found is None or found in self._dialect.reads_that_lock
         # In AUTOCOMMIT, which may be the engine's default, nothing could be rolled back.
         return isolation if unfit or commits_by_itself(own, unknown=True) else None
 
+    def _insert(
+        self, connection: sa.Connection, on_bad: OnBad | None, unique: tuple[str, ...], *, told: set[int]
+    ) -> Insert:
+        key = None
+        if unique:
+            if unique not in self._keys:
+                self._keys[unique] = UniqueKey(connection, self._roles, unique, self._dialect)
+            key = self._keys[unique]
+        return Insert(connection, self._roles, self._dialect, key, on_bad=on_bad, told=told)
 
-def _is_single(rows: Rows) -> bool:
+
+def _is_single(rows: Iterable[Row]) -> bool:
     """Whether one statement inserts them: it needs no transaction around it."""
-    return isinstance(rows, Mapping) or (isinstance(rows, Sized) and len(rows) == 1)
+    return isinstance(rows, Sized) and len(rows) == 1
+
+
+class Insert:
+    """Inserts rows on one connection, and finds those that do not fit."""
+
+    def __init__(
+        self,
+        connection: sa.Connection,
+        roles: ColumnRoles,
+        dialect: Dialect,
+        key: UniqueKey | None,
+        *,
+        on_bad: OnBad | None,
+        told: set[int],
+    ) -> None:
+        """`key`: rows whose unique key is in the table are left out. `on_bad` is called for each row that does not fit,
+        unless its number is in `told`; None: the first one raises its BadRow.
+        """
+        self._connection = connection
+        self._roles, self._table, self._dialect, self._key = roles, roles.table, dialect, key
+        self._on_bad, self._told = on_bad, told
+        self._sizes = RowSizes(dialect)
+        self._statement = insert_rows(roles) if key is None else key.insert
+        self._prepared: dict[frozenset[str], Prepared | None] = {}
+        self._copied: dict[frozenset[str], RowValues | None] = {}
+        self._doubtful: list[BadRow] | None = []
+        """Rows that were refused by an error that may be about every row; None: a row was inserted, so it is not."""
+
+    def insert_all(self, rows: Iterable[Row]) -> int:
+        """Insert rows; return how many were inserted.
+
+        Rows before one that raises BadRow stay in the transaction: the caller decides whether to commit.
+        """
+        inserted = 0
+        for found in chunks(rows, self._roles, end_at_bad=self._on_bad is None):
+            if isinstance(found, BadRow):
+                self._tell(found)
+            else:
+                inserted += self._insert(found)
+        self._raise_doubtful()
+        return inserted
+
+    def _tell(self, bad: BadRow) -> None:
+        if self._on_bad is None:
+            raise bad
+        if bad.line not in self._told:
+            self._told.add(bad.line)
+            self._on_bad(bad)
+
+    def _insert(self, chunk: Chunk) -> int:
+        """Insert a chunk; return how many of its rows were inserted."""
+        if self._key is not None and chunk:
+            if missing := self._key.missing_in(chunk.rows[0]):
+                for number, row in zip(chunk.numbers, chunk.rows, strict=True):
+                    self._tell(BadRow(number, f"column {missing!r} of the unique key is missing", row))
+                return 0
+            chunk = self._key.first_ones(chunk)
+        inserted = self._try(chunk) if chunk else 0
+        if not isinstance(inserted, int):
+            return self._refused(chunk, inserted)
+        if chunk:
+            doubtful, self._doubtful = self._doubtful, None
+            for bad in doubtful or ():
+                self._tell(bad)
+        return inserted
+
+    def _try(self, chunk: Chunk) -> int | Exception:
+        """Insert a chunk, or return the error by which its rows were refused. Other errors are raised."""
+        try:
+            self._sizes.check(self._connection, chunk.rows)
+            with undoing(self._connection), self._in_utc():
+                return self._write(chunk.rows)
+        except (sa.exc.StatementError, *UNSENDABLE) as error:
+            if isinstance(error, sa.exc.DBAPIError) and not self._may_be_of_a_row(error):
+                raise
+            return error
+
+    def _in_utc(self) -> AbstractContextManager[None]:
+        """A block of statements in which values without a zone are in UTC. Only our statements are in it: while rows
+        are read, or reported, the caller's code may use the connection.
+        """
+        return in_utc(self._connection, self._dialect, depends=self._roles.depend_on_zone)
+
+    # --- four ways to write rows of one shape ------------------------------------------------------------
+
+    def _write(self, rows: Sequence[Row]) -> int:
+        """Write rows by COPY; or in one INSERT, or by the driver's `executemany`, both prepared once for all rows; or,
+        if they are few, as SQLAlchemy does. Returns how many were inserted.
+        """
+        if self._key is not None and self._dialect.skips_duplicates:
+            return len(self._connection.execute(self._statement, [dict(row) for row in rows]).all())
+        if len(rows) < FEW or not (self._copy(rows) or self._write_prepared(rows)):
+            self._connection.execute(self._statement, [dict(row) for row in rows])
+        return len(rows)
+
+    def _copy(self, rows: Sequence[Row]) -> bool:
+        """Send rows by COPY, if that writes the same values as an INSERT would."""
+        values = self._values_to_copy(rows[0]) if self._dialect.copies else None
+        if values is None:
+            return False
+        written = values.rows(rows)
+        columns = zip(values.names, zip(*written, strict=True), strict=True)
+        if not all(self._copyable[name](column) for name, column in columns):
+            return False
+        self._dialect.copy(self._connection, self._table, values.names, written)
+        return True
+
+    def _values_to_copy(self, row: Row) -> RowValues | None:
+        """How to read the values of rows of this shape. None where a copy cannot write all of them, or SQLAlchemy adds
+        something: it must translate a schema, or compute defaults of Python.
+        """
+        shape = frozenset(row)
+        if shape not in self._copied:
+            translated = self._connection.get_execution_options().get("schema_translate_map")
+            completed = [column.key for column in self._table.columns if column.default is not None]
+            fits = shape and not translated and shape.issuperset(completed) and shape <= self._copyable.keys()
+            types = {name: self._table.c[name].type for name in row}
+            self._copied[shape] = RowValues(types, self._connection.dialect) if fits else None
+        return self._copied[shape]
+
+    @cached_property
+    def _copyable(self) -> Mapping[str, Any]:
+        return self._dialect.copyable(self._connection, self._table)
+
+    def _write_prepared(self, rows: Sequence[Row]) -> bool:
+        shape = frozenset(rows[0])
+        if shape not in self._prepared:
+            self._prepared[shape] = prepared(self._connection, self._statement, rows[0])
+        statement = self._prepared[shape]
+        if statement is not None:
+            statement.run(self._connection, rows, self._dialect.joins_rows)
+        return statement is not None
+
+    # --- rows that are refused ---------------------------------------------------------------------------
+
+    def _refused(self, chunk: Chunk, refusal: Exception) -> int:
+        """Insert again, without the rows that are in the table, a chunk that was refused for a duplicate; else its
+        halves. A single row that is refused is bad.
+        """
+        if self._key is not None and self._dialect.errors.code(refusal) in self._dialect.errors.duplicate:
+            with self._in_utc():
+                new = self._key.new_ones(self._connection, chunk, refusal)
+            if len(new) < len(chunk):
+                return self._insert(new)
+        if len(chunk) > 1:
+            half = len(chunk) // 2
+            return self._insert(chunk.part(slice(half))) + self._insert(chunk.part(slice(half, None)))
+        row = chunk.rows[0]
+        bad = BadRow(chunk.numbers[0], culprit(row, self._table) or reason(refusal), row)
+        bad.__cause__ = refusal
+        if self._doubtful is None or not isinstance(refusal, sa.exc.DBAPIError) or self._is_of_a_row(refusal):
+            self._tell(bad)
+            return 0
+        self._doubtful.append(bad)
+        if len(self._doubtful) == EVERY:
+            self._raise_doubtful()
+        return 0
+
+    def _raise_doubtful(self) -> None:
+        """Raise the error by which each row was refused, if none was inserted: a missing column, for example."""
+        if self._doubtful:
+            raise self._doubtful[0].__cause__ or self._doubtful[0]
+
+    def _is_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
+        """Whether the error says that it is about the values of a row."""
+        never_sent = isinstance(error, (sa.exc.DataError, sa.exc.ProgrammingError))
+        return self._dialect.errors.refuses_row(error) or (self._dialect.errors.code(error) is None and never_sent)
+
+    def _may_be_of_a_row(self, error: sa.exc.DBAPIError) -> bool:
+        """Whether other rows may be inserted after this error. A trigger may raise any error for one row.
+
+        It may not after an outage, a conflict, an interruption, or a time limit: a slow server refuses every row, and a
+        row may have waited for the key of another producer. Nor if the table is missing or must not be written.
+        """
+        errors = self._dialect.errors
+        code = errors.code(error)
+        if errors.broken_kind(error) or errors.transient_kind(error):
+            return False
+        missing = errors.missing_name(error) if code in errors.missing_table else None
+        if self._table.name in (missing, errors.denied_table(error)):
+            return False
+        return code is not None or self._is_of_a_row(error)

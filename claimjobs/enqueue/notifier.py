@@ -43,13 +43,12 @@ class Notifier:
         self._may: bool | None = None if can and backend.refusal is None else False
         """Whether this user may read and wake owners; None: not tried yet."""
         self._waiting: weakref.WeakKeyDictionary[sa.Transaction, int] = weakref.WeakKeyDictionary()
+        """How many rows each open transaction of a caller has."""
         self._followed: weakref.WeakSet[sa.Connection] = weakref.WeakSet()
-        """Connections of callers with a listener for their commits."""
-
-    # --- for rows that are committed -------------------------------------------------------------------
+        """Connections of callers with a listener for their commits: SQLAlchemy keeps it as long as the connection."""
 
     def wake(self, connection: sa.Connection, rows: int) -> None:
-        """Wake owners for so many rows: one statement, and where the dialect `interrupts` one more for each owner.
+        """Wake owners for so many committed rows: one statement, and where the dialect `interrupts` one more for each.
 
         An error has no other effect: the owners find the jobs when they poll.
         """
@@ -58,16 +57,12 @@ class Notifier:
         try:
             chosen = self._chosen(connection, rows)
             self._may = True
-            self._interrupt(connection, chosen)
+            for session in chosen:
+                # It may be awake, ended or another user's by now. Its owner finds the jobs when it polls.
+                with contextlib.suppress(sa.exc.DBAPIError):
+                    connection.execute(self._dialect.waking.interrupt(session))
         except sa.exc.SQLAlchemyError as error:
             self._fails(error)
-
-    def _interrupt(self, connection: sa.Connection, sessions: list[int]) -> None:
-        """Interrupt the idle wait of these sessions."""
-        for session in sessions:
-            # The session may be awake, ended or another user's by now. Its owner finds the jobs when it polls.
-            with contextlib.suppress(sa.exc.DBAPIError):
-                connection.execute(self._dialect.waking.interrupt(session))
 
     def _fails(self, error: sa.exc.SQLAlchemyError) -> None:
         lost = not isinstance(error, sa.exc.DBAPIError) or error.connection_invalidated
@@ -77,54 +72,45 @@ class Notifier:
         log.info("consumers cannot be woken, and find jobs when they poll: %s", fields["error"], extra=fields)
         self._may = False
 
-    # --- for rows that a caller commits ----------------------------------------------------------------
-
-    def wake_after_commit(self, connection: sa.Connection, rows: int) -> None:
-        """Wake owners when the caller commits its transaction: one statement within it."""
-        transaction = connection.get_transaction()
-        if not rows or self._may is False or transaction is None or not self._can(connection, transaction):
-            return
-        if self._try(connection, rows) and self._dialect.interrupts:
-            self._wait_for(connection, transaction, rows)
-
-    def _can(self, connection: sa.Connection, transaction: sa.Transaction) -> bool:
-        """Whether the statement may be part of this transaction.
-
-        Not in a two-phase transaction, because NOTIFY cannot be prepared; and not where the read would block heartbeats
-        until the commit.
-        """
-        in_two_phases = isinstance(transaction, sa.TwoPhaseTransaction)
-        return not in_two_phases and isolation_of(connection) not in self._dialect.reads_that_lock
-
-    def _try(self, connection: sa.Connection, rows: int) -> list[int]:
-        """Choose owners. The first time in a savepoint: a user who may only insert must not lose the transaction."""
-        if self._may:
-            self._may = None  # if a right was revoked meanwhile, the next call uses a savepoint again
-            chosen = self._chosen(connection, rows)
-            self._may = True
-            return chosen
-        try:
-            with savepoint(connection):
-                chosen = self._chosen(connection, rows)
-        except sa.exc.DBAPIError as error:
-            self._fails(error)
-            if self._may is not False:
-                raise
-            return []
-        self._may = True
-        return chosen
-
     def _chosen(self, connection: sa.Connection, rows: int) -> list[int]:
         """The sessions to interrupt. Where the dialect does not `interrupt`, the statement itself wakes the owners."""
         given = {"claimjobs_claims": self._claims, "claimjobs_number": -(-rows // A_BATCH) + SPARE}
         chosen = connection.scalars(self._choose, given).all()
         return [session for session in chosen if session is not None] if self._dialect.interrupts else []
 
-    def _wait_for(self, connection: sa.Connection, transaction: sa.Transaction, rows: int) -> None:
-        if connection not in self._followed:  # SQLAlchemy keeps a listener as long as the connection
-            self._followed.add(connection)
-            sa.event.listen(connection, "commit", self._commits)
-        self._waiting[transaction] = self._waiting.get(transaction, 0) + rows
+    # --- for rows that a caller commits ----------------------------------------------------------------
+
+    def wake_after_commit(self, connection: sa.Connection, rows: int) -> None:
+        """Wake owners when the caller commits its transaction: one statement within it.
+
+        Not in a two-phase transaction, because NOTIFY cannot be prepared; and not where the read would block heartbeats
+        until the commit.
+        """
+        transaction = connection.get_transaction()
+        if not rows or self._may is False or transaction is None or isinstance(transaction, sa.TwoPhaseTransaction):
+            return
+        if isolation_of(connection) in self._dialect.reads_that_lock:
+            return
+        if self._try(connection, rows) and self._dialect.interrupts:
+            if connection not in self._followed:
+                self._followed.add(connection)
+                sa.event.listen(connection, "commit", self._commits)
+            self._waiting[transaction] = self._waiting.get(transaction, 0) + rows
+
+    def _try(self, connection: sa.Connection, rows: int) -> list[int]:
+        """Choose owners. The first time in a savepoint: a user who may only insert must not lose the transaction."""
+        known, self._may = self._may, None  # if a right was revoked meanwhile, the next call uses a savepoint again
+        try:
+            with contextlib.nullcontext() if known else savepoint(connection):
+                chosen = self._chosen(connection, rows)
+        except sa.exc.DBAPIError as error:
+            if not known:
+                self._fails(error)
+            if self._may is not False:
+                raise
+            return []
+        self._may = True
+        return chosen
 
     def _commits(self, connection: sa.Connection) -> None:
         """Called before a commit. SQLAlchemy has no event for its end, so a thread waits for it."""

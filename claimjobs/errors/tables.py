@@ -38,16 +38,6 @@ class TableMissing(UnfitTable):
         )
 
 
-class CounterBehind(UnfitTable):
-    """The database gives keys to new rows that older rows have."""
-
-    def __init__(self, table: str, column: str, statement: str) -> None:
-        super().__init__(
-            f"the next values of {column!r} of table {table!r} are in use, as after a restore without its sequence: "
-            f"run `{statement}` as the owner of the table"
-        )
-
-
 def claims_missing(name: str, source: str) -> TableMissing:
     """The error for a table whose side-car is not in the database."""
     return TableMissing(name, words=f"--table {shlex.quote(source)} --side-car")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Never, Self
 
@@ -24,9 +24,7 @@ from claimjobs.database.connect import connected, engine_of
 from claimjobs.database.transactions import CallersTransaction
 from claimjobs.dialects import Dialect
 from claimjobs.dialects.types import database_now
-from claimjobs.enqueue.bulk_insert import Row
-from claimjobs.enqueue.insert import OnBad
-from claimjobs.enqueue.trace_context import with_trace_context
+from claimjobs.enqueue.enqueuer import OnBad, Rows
 from claimjobs.errors import BadArgument, UnfitTable
 from claimjobs.errors.dropped import refuse_parameters
 from claimjobs.instants import age_of
@@ -141,7 +139,7 @@ class Queue:
 
     def enqueue(
         self,
-        rows: Row | Iterable[Row],
+        rows: Rows,
         connection: CallersTransaction | None = None,
         *,
         on_bad: OnBad | None = None,
@@ -166,13 +164,8 @@ class Queue:
         must_work_when_called(on_bad, "on_bad")
         backend = self._access.backend
         names = (unique,) if isinstance(unique, str) and unique else tuple(unique)
-        enqueuer = self._access.enqueuer
         with backend.tables_in_use.naming_what_is_missing(), tracing.span("enqueue", backend.source.name):
-            rows = with_trace_context(rows, backend.source)
-            if connection is not None:
-                count = enqueuer.insert_into(connection, rows, on_bad, names)
-            else:
-                count = enqueuer.insert_and_commit(rows, on_bad, names)
+            count = self._access.enqueuer.enqueue(rows, connection, on_bad, names)
         self.report.enqueued += count
         self._consumer.restart_from_head()
         return count

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from claimjobs.enqueue.bulk_insert import Row
+from claimjobs.enqueue.rows import Row
 from claimjobs.queue.queue import Queue
 
 LENGTH = 64

@@ -54,14 +54,6 @@ class PostgresTableRules(TableRules):
         *(postgresql.OID, postgresql.BIT, postgresql.ranges.AbstractRange),
     )
 
-    def catch_up(self, table: sa.Table, column: str) -> str:
-        # A sequence knows nothing of the rows: an INSERT with a key of its own, or a restore, leaves it behind.
-        names = (sa.literal(str(name), sa.Text) for name in (PREPARER.format_table(table), column))
-        sequence = sa.func.pg_get_serial_sequence(*names)
-        caught_up = sa.select(sa.func.setval(sequence, sa.func.max(table.c[column]))).select_from(table)
-        written = caught_up.compile(dialect=PREPARER.dialect, compile_kwargs={"literal_binds": True})
-        return " ".join(str(written).split())
-
     def finds_again(self, type_: sa.types.TypeEngine[Any]) -> bool:
         return super().finds_again(type_.data_type if isinstance(type_, postgresql.DOMAIN) else type_)
 

@@ -11,8 +11,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.orm import Session
 
-from claimjobs import Columns
-from claimjobs.errors import BadRow, CounterBehind
+from claimjobs.errors import BadRow
 from claimjobs.table.definitions import article_table
 from tests.backends import Backend
 from tests.conformance.jobs import counted, jobs, names
@@ -198,31 +197,3 @@ def test_jobs_that_came_before_a_claim_and_after_it_are_both_found(backend: Back
         queue.enqueue({"d": "b", "e": ""})
         with queue.claim() as second:
             assert names(first) + names(second) == ["a", "b"]
-
-
-@pytest.mark.parametrize("count", [1, 150])
-def test_a_sequence_that_is_behind_is_no_fault_of_a_row(backend: Backend, count: int) -> None:
-    """After a restore without it, for example. The counters of MySQL and MariaDB are never behind."""
-    queue = backend.queue()
-    rows = [{"id": number, **row} for number, row in enumerate(jobs(2), 1)]
-    queue.enqueue(rows)
-    told: list[BadRow] = []
-    if backend.family == "postgres":
-        with pytest.raises(CounterBehind, match="next values of 'id' of table 'jobs' are in use") as error:
-            queue.enqueue(jobs(count), on_bad=told.append)
-        backend.run(str(error.value).split("`")[1])
-    assert queue.enqueue(jobs(count), on_bad=told.append) == count
-    assert not told
-    with pytest.raises(BadRow, match="row 1: "):
-        queue.enqueue(rows[0])
-
-
-def test_a_key_with_a_default_of_another_kind_has_no_counter_that_is_behind(backend: Backend) -> None:
-    backend.make()
-    code = sa.Column("code", sa.String(20), primary_key=True, server_default="x")
-    table = sa.Table("codes", sa.MetaData(), code, sa.Column("owner_id", sa.Integer), sa.Column("d", sa.String(20)))
-    table.create(backend.engine)
-    queue = backend.bare_queue("codes", columns=Columns(status=None))
-    assert queue.enqueue({"d": "first"}) == 1
-    with pytest.raises(BadRow, match="row 2: "):
-        queue.enqueue([{"d": "second", "code": "y"}, {"d": "third"}])

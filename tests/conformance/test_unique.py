@@ -14,7 +14,8 @@ from sqlalchemy.orm import Session
 
 from benchmarks.crew import SPAWN, Worker, gather
 from claimjobs import Queue, job_table
-from claimjobs.enqueue.insert import Chunk, Insert
+from claimjobs.enqueue.enqueuer import Insert
+from claimjobs.enqueue.rows import Chunk
 from claimjobs.errors import BadArgument, BadRow, ColumnMissing, NotUnique
 from tests.backends import Backend
 from tests.conformance.jobs import counted

@@ -28,7 +28,7 @@ TARGETS: Final[dict[str, tuple[str, str]]] = {
         "unit/test_advisory_locks test_advisory_locks test_replica test_any_order",
     ),
     "enqueue": (
-        "enqueue/insert",
+        "enqueue/enqueuer",
         "unit/test_bulk test_enqueue test_bulk test_bulk_bad_rows test_bulk_copies test_unique test_unique_conflicts",
     ),
     "settle": (

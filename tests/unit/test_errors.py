@@ -26,7 +26,6 @@ GIVEN: dict[str, tuple[Any, ...]] = {
     "TableInUse": ("emails", 2, "session 7 (shop, pg_dump)"),
     "OwnersOutdated": ("claimjobs_owners", "beat"),
     "StateMissing": ("emails", "status", "dead", "keeping dead jobs"),
-    "CounterBehind": ("emails", "id", "SELECT setval('emails_id_seq', 7)"),
     "NotClaimable": ("emails", "is stored by MyISAM", "ALTER TABLE emails ENGINE=InnoDB"),
     "OwnTable": ("claimjobs_owners",),
     "WriteSwallowed": ("emails", "the settle", (3, 5), [7]),

@@ -1,18 +1,25 @@
-"""Rows that do not fit, as far as that is known without the database: columns, reserved values, ranges, sizes."""
+"""Rows to insert: in chunks of one shape; and why a row does not fit, as far as that is known without the database."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
 from typing import Any, Final
 
 import sqlalchemy as sa
 
 from claimjobs.dialects import Dialect
+from claimjobs.errors import BadRow
 from claimjobs.table.acceptance import integer_range
 from claimjobs.table.columns import UNCLAIMED
 from claimjobs.table.roles import ColumnRoles
 
+Row = Mapping[str, Any]
+
+AT_ONCE: Final = 1_000
+"""The most rows of one chunk."""
 MEANINGS: Final = {
     "owner_id": "who holds a job",
     "owner_date": "since when a job is claimed, done or dead",
@@ -28,6 +35,77 @@ SMALL: Final = 100_000
 _HEAD: Final = 1_000
 """Bytes for the rest of the statement."""
 _ESCAPED: Final = "'\"\\\n\r\0\x1a"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Rows of one shape, and the number of each. A chunk is inserted, or undone, as a whole."""
+
+    numbers: Sequence[int]
+    rows: Sequence[Row]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def part(self, places: slice) -> Chunk:
+        """Adjacent rows of the chunk."""
+        return Chunk(self.numbers[places], self.rows[places])
+
+    def only(self, keep: Sequence[bool]) -> Chunk:
+        """The rows for which `keep` has True."""
+        return Chunk(list(compress(self.numbers, keep)), list(compress(self.rows, keep)))
+
+
+def chunks(rows: Iterable[Any], roles: ColumnRoles, *, end_at_bad: bool) -> Iterator[Chunk | BadRow]:
+    """Rows in their order, in chunks of one shape, which one statement inserts; and each row that does not fit.
+
+    `end_at_bad`: all rows before the first one that does not fit come before it, because one of them may be bad, too.
+    """
+    check = RowCheck(roles)
+    numbers: list[int] = []
+    alike: list[Row] = []
+    shape: frozenset[str] = frozenset()
+    reserved: Sequence[str] = ()
+    for number, row in enumerate(rows, 1):
+        same = (type(row) is dict or isinstance(row, Mapping)) and row.keys() == shape
+        misfit = None if same else check.misfit(row)
+        names = reserved if same or misfit else check.reserved(row)
+        misfit = misfit or check.flaw(row, names)
+        is_full = end_at_bad if misfit else not same or len(alike) == AT_ONCE
+        if alike and is_full:
+            yield Chunk(numbers, alike)
+            numbers, alike = [], []
+        if misfit:
+            yield BadRow(number, misfit, row)
+            continue
+        shape, reserved = (shape, reserved) if same else (frozenset(row), names)
+        numbers.append(number)
+        alike.append(row)
+    if alike:
+        yield Chunk(numbers, alike)
+
+
+class RepeatableRows:
+    """Rows that can be iterated over several times, even if their source gives them only once."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self._rest = iter(rows)
+        self._seen: list[Row] = []
+        self.broken = False
+        """Whether the source raised an error. The rows after it are unknown."""
+
+    def __iter__(self) -> Iterator[Row]:
+        yield from self._seen
+        try:
+            for row in self._rest:
+                self._seen.append(row)
+                yield row
+        except Exception:
+            self.broken = True
+            raise
+
+
+# --- without the database ------------------------------------------------------------------------------------
 
 
 class RowCheck:
@@ -50,11 +128,11 @@ class RowCheck:
             return f"table {self._roles.name!r} has no column {unknown[0]!r}: it has {', '.join(self._roles.columns)}"
         return None
 
-    def reserved(self, row: Mapping[str, Any]) -> Collection[str]:
+    def reserved(self, row: Row) -> Sequence[str]:
         """The columns of this row whose values must be checked."""
         return [name for name in row if name in self._role_of or name == self._status]
 
-    def flaw(self, row: Mapping[str, Any], names: Collection[str]) -> str | None:
+    def flaw(self, row: Row, names: Sequence[str]) -> str | None:
         """Why the values in these reserved columns forbid to enqueue the row; None: they do not."""
         for name in names:
             value = row[name]
@@ -71,7 +149,7 @@ class RowCheck:
 # --- values --------------------------------------------------------------------------------------------------
 
 
-def culprit(row: Mapping[str, Any], table: sa.Table) -> str | None:
+def culprit(row: Row, table: sa.Table) -> str | None:
     """The first column that cannot hold its value, and why: some databases say only that a value is too large. None:
     only the database can tell.
     """
@@ -104,7 +182,7 @@ class RowSizes:
         self._sessions = dialect.sessions
         self._largest: int | None = None
 
-    def check(self, connection: sa.Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    def check(self, connection: sa.Connection, rows: Sequence[Row]) -> None:
         """Raise ValueError if a row is too large for a statement of its own."""
         if self._sessions.statement_limit is None:
             return
